@@ -1,0 +1,79 @@
+"""The error family: every error ggmodel raises on purpose derives from `Error`.
+
+A message says what is wrong and what to do next. Classes that replace a built-in kind of error
+also derive from it, so that `except ValueError` keeps working for callers who know only Python.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base class of all errors raised by ggmodel."""
+
+
+class FormatError(Error, ValueError):
+    """A file is not what its format promises; the message names the file and the byte offset."""
+
+
+class ConfigError(Error, ValueError):
+    """A hyperparameter or metadata key is missing, has the wrong type or an impossible value."""
+
+
+class LoadError(Error):
+    """The tensors of a file do not fit the declaration of the model; carries the load report.
+
+    Attributes:
+        report: the `LoadReport` that lists missing, unused and wrongly shaped tensors, or None.
+    """
+
+    def __init__(self, message: str, report: object | None = None):
+        super().__init__(message)
+        self.report = report
+
+
+class ArchitectureError(Error, LookupError):
+    """No registered architecture has this name; the message lists those that exist."""
+
+
+class TokenizerError(Error, ValueError):
+    """A vocabulary cannot be built, or a token id lies outside it."""
+
+
+class NativeError(Error, RuntimeError):
+    """ggml, its headers or the compiled binding are missing or do not belong together."""
+
+
+class TensorError(Error, ValueError):
+    """An op was given operands it cannot take; names op, operands, shapes and the model's line."""
+
+
+class GraphError(Error, RuntimeError):
+    """A tensor or a context is used where it does not belong (other graph, closed context, …)."""
+
+
+class ComputeError(Error, RuntimeError):
+    """A computation failed or gave a result nothing can be made of, such as NaN logits."""
+
+
+class OutOfMemory(Error, MemoryError):
+    """An allocation failed; carries the memory report with the attempted size.
+
+    Attributes:
+        memory: the `BackendMemory` at the time of the failure, or None before a backend exists.
+    """
+
+    def __init__(self, message: str, memory: object | None = None):
+        super().__init__(message)
+        self.memory = memory
+
+
+class PromptError(Error, ValueError):
+    """A prompt is empty, too long for the context, or holds something that is no input."""
+
+
+class CacheFull(Error, RuntimeError):
+    """The key/value cache has no room for the batch."""
+
+
+class Unsupported(Error, NotImplementedError):
+    """A feature that is not there; the message says what is."""

@@ -1,0 +1,241 @@
+"""What a tensor library has to provide so that models run on it, and the registry of those known.
+
+The life of a backend: it is made from a tensor source and hands out logical weights; the model is
+traced once; `allocate` then knows which ops read which weight and decides where each lives; `load`
+fills them. From then on graphs are compiled and run.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Error, Unsupported
+from ..gguf import TensorSource, open_gguf
+from ..gguf.types import DType
+from .context import Context
+from .graph import Graph
+from .keyvalues import KeyValues
+from .memory import BackendMemory
+from .node import Node
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Progress = Callable[[float], None]
+
+
+class FlashAttention(enum.IntEnum):
+    """Whether attention runs as one fused op; AUTO lets the backend decide."""
+
+    AUTO = -1
+    OFF = 0
+    ON = 1
+
+    @classmethod
+    def parse(cls, value: str | int | FlashAttention) -> FlashAttention:
+        """ "auto", "on", "off" or the number."""
+        if isinstance(value, str) and value.upper() in cls.__members__:
+            return cls[value.upper()]
+        if isinstance(value, int) and value in (-1, 0, 1):
+            return cls(value)
+        raise Unsupported(f"flash_attention is 'auto', 'on' or 'off', not {value!r}")
+
+
+@dataclass(frozen=True)
+class BackendParams:
+    """How a backend loads and executes a model.
+
+    Attributes:
+        alloc_memory: False only finds out how much memory would be needed.
+        num_threads: CPU threads; 0 lets the backend choose.
+        gpu_layers: which layers go to which device.
+        flash_attention: the fused attention op.
+    """
+
+    alloc_memory: bool = True
+    num_threads: int = 0
+    gpu_layers: tuple[Any, ...] = ()
+    flash_attention: FlashAttention = FlashAttention.AUTO
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """How a backend wants keys, values and masks to come out of a cache.
+
+    Attributes:
+        padding: the range of cells and the capacity are multiples of this.
+        permuted_v: values are stored as [cells, width, kv heads], ready for the product.
+        mask_dtype: F32 or F16.
+        mask_batch_padding: the mask's batch dim is a multiple of this.
+    """
+
+    padding: int = 1
+    permuted_v: bool = False
+    mask_dtype: DType = DType.F32
+    mask_batch_padding: int = 1
+
+
+class Executable(ABC):
+    """A graph made ready to run, any number of times."""
+
+    @property
+    @abstractmethod
+    def valid(self) -> bool:
+        """False once the memory it was laid out in is gone: compile the graph again."""
+
+    @abstractmethod
+    def run(self, step: Any = None) -> None:
+        """Fills the feeds from `step`, copies host inputs in and computes.
+
+        Raises:
+            ComputeError: an index out of range, or the backend failed.
+        """
+
+    @abstractmethod
+    def value(self, node: Node) -> np.ndarray:
+        """The raw value of an output; may be a view that the next run overwrites."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees what belongs to this graph; idempotent."""
+
+
+class Backend(ABC):
+    """A tensor library with the weights of one model.
+
+    Attributes:
+        source: the file or files.
+        config: the metadata, looked up with the architecture's prefix.
+        flash_attention: whether attention uses the fused op.
+        cache_config: what caches have to deliver.
+    """
+
+    flash_attention: bool
+    cache_config: CacheConfig
+
+    def __init__(self, source: TensorSource, params: BackendParams):
+        self.source = source
+        self.params = params
+        self.config = KeyValues(source.metadata, source.name)
+
+    @abstractmethod
+    def get(self, name: str) -> Tensor | None:
+        """The weight of that name, or None."""
+
+    @abstractmethod
+    def allocate(self, *graphs: Graph) -> None:
+        """Places weights and states by the ops of the traced graphs and allocates them.
+
+        Raises:
+            OutOfMemory: with the memory report.
+        """
+
+    @abstractmethod
+    def load(self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None) -> None:
+        """Fills the weights.
+
+        Args:
+            progress: called with a monotonic share, the last time with exactly 1.0.
+            cancel: asked between chunks; True ends loading with an error.
+        """
+
+    @abstractmethod
+    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
+        """Makes the graph's schedule executable; `outputs` keep their values after a run.
+
+        Raises:
+            TensorError: the library refuses an op; names it, its operands and the model's line.
+            OutOfMemory: the compute buffer cannot be had.
+        """
+
+    @abstractmethod
+    def reserve(self, graph: Graph) -> None:
+        """Allocates the compute buffers this graph needs without running it."""
+
+    @abstractmethod
+    def create_state(self, node: Node) -> None:
+        """Gives a state tensor its memory, at once or, before `allocate`, then."""
+
+    @abstractmethod
+    def free_states(self, nodes: list[Node]) -> None:
+        """Frees the memory of state tensors."""
+
+    @abstractmethod
+    def read(self, node: Node) -> np.ndarray:
+        """The raw value of a weight (from the file) or a state."""
+
+    @abstractmethod
+    def backend_memory(self) -> BackendMemory:
+        """A snapshot of everything required so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything; idempotent."""
+
+    @property
+    @abstractmethod
+    def closed(self) -> bool: ...
+
+    def new_context(self) -> Context:
+        """A context with the default node limit, max(1024, 32 × tensors)."""
+        return self.new_context_size(self.default_nodes)
+
+    @property
+    def default_nodes(self) -> int:
+        return max(1024, 32 * len(self.source.tensors))
+
+    def new_context_size(self, size: int) -> Context:
+        """A context for graphs of up to `size` ops.
+
+        Raises:
+            Unsupported: more than the default limit.
+        """
+        if not 0 < size <= self.default_nodes:
+            raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size}")
+        return Context(self, size)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_factories: dict[str, Callable[[TensorSource, BackendParams], Backend]] = {}
+
+
+def register_backend(name: str, factory: Callable[[TensorSource, BackendParams], Backend]) -> None:
+    """Makes a backend known by name.
+
+    Raises:
+        Error: the name is taken.
+    """
+    if name in _factories:
+        raise Error(f"a backend named {name!r} is already registered")
+    _factories[name] = factory
+
+
+def new_backend(
+    source: TensorSource | str | Path, params: BackendParams | None = None, name: str = "ggml"
+) -> Backend:
+    """A backend for a tensor source or the path of a GGUF file.
+
+    Raises:
+        Unsupported: no backend has that name; lists those that exist.
+    """
+    if name == "ggml" and name not in _factories:
+        from . import ggml  # registers itself; not before it is wanted, for it loads ggml
+
+        assert ggml
+    if name not in _factories:
+        known = ", ".join(sorted({*_factories, "ggml"}))
+        raise Unsupported(f"there is no backend {name!r}; there is {known}")
+    if not isinstance(source, TensorSource):
+        source = open_gguf(source)
+    return _factories[name](source, params or BackendParams())

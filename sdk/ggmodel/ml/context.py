@@ -1,0 +1,217 @@
+"""A context: the arena in which a graph is recorded, and the makers of its tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GraphError, TensorError
+from ..gguf.types import DType
+from .graph import Graph, tracing
+from .node import Node
+from .storage import Feed, HostData, State
+from .table import F32, I32, OPS, Result, define, need, pad4
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .backend import Backend
+
+_INPUT = -1  # a place: system memory; layers count from 0
+
+
+@define("arange")
+def _arange(start: float, stop: float, step: float) -> Result:
+    count = math.ceil((stop - start) / step)
+    need(count > 0, f"arange({start}, {stop}, {step}) is empty")
+    return Result((count, 1, 1, 1), F32)
+
+
+class Context:
+    """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
+
+    def __init__(self, backend: Backend, max_nodes: int):
+        self.backend = backend
+        self.graph = Graph(backend, max_nodes)
+        self._place: int | None = None
+        self._states: list[Node] = []
+
+    def _view(self, place: int) -> Context:
+        self._check_open()
+        view = object.__new__(Context)
+        view.__dict__ = {**self.__dict__, "_place": place}
+        return view
+
+    def input(self) -> Context:
+        """A view that creates tensors in system memory, filled by the host."""
+        return self._view(_INPUT)
+
+    def layer(self, i: int) -> Context:
+        """A view that creates tensors on layer i's device; they live until the context closes."""
+        if i < 0:
+            raise TensorError(f"layer {i}: layers count from 0")
+        return self._view(i)
+
+    def trace(self) -> AbstractContextManager[None]:
+        """Within the block, ops whose operands are all weights or states join this graph."""
+        self._check_open()
+        return tracing(self.graph)
+
+    # makers of tensors
+
+    def empty(self, dtype: DType, *shape: int) -> Tensor:
+        """A tensor whose values are to be set; zero until then."""
+        return self._create(dtype, shape, None)
+
+    def zeros(self, dtype: DType, *shape: int) -> Tensor:
+        """A tensor of zeros."""
+        return self._create(dtype, shape, None)
+
+    def from_bytes(self, dtype: DType, data: bytes | memoryview, *shape: int) -> Tensor:
+        """A tensor of the given bytes.
+
+        Raises:
+            TensorError: their number is not what shape and dtype need.
+        """
+        return self._create(dtype, shape, memoryview(data).cast("B"))
+
+    def from_floats(self, data: Any, *shape: int) -> Tensor:
+        """An F32 tensor of a sequence or array; the shape defaults to the array's, reversed."""
+        return self._from_array(data, F32, shape)
+
+    def from_ints(self, data: Any, *shape: int) -> Tensor:
+        """An I32 tensor of a sequence or array; the shape defaults to the array's, reversed."""
+        return self._from_array(data, I32, shape)
+
+    def arange(self, start: float, stop: float, step: float = 1.0, dtype: DType = F32) -> Tensor:
+        """start, start + step, … below stop: ceil((stop − start) / step) of them."""
+        op = OPS["arange"]
+        if step == 0 or (stop - start) / step <= 0:
+            raise TensorError(f"arange({start}, {stop}, {step}) is empty")
+        attrs = {"start": float(start), "stop": float(stop), "step": float(step)}
+        result = op.rule(**attrs)
+        self.graph.admit()
+        node = Tensor(result.ne, result.dtype, name="arange")
+        node.op, node.attrs, node.graph = op, attrs, self.graph
+        return node.cast(dtype)
+
+    def feed(
+        self,
+        fill: Callable[[Any], Any],
+        dtype: DType,
+        *shape: int,
+        bound: int | None = None,
+        name: str = "feed",
+    ) -> Tensor:
+        """An input computed anew for each run: `fill(step)` returns an array that broadcasts to
+        the reversed shape. Values of index feeds must lie in [0, bound)."""
+        node = self._leaf(dtype, shape, name)
+        node.graph = self.graph
+        node.storage = Feed(fill, bound)
+        return node
+
+    def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:
+        import numpy as np
+
+        array = np.ascontiguousarray(data, dtype=dtype.numpy)
+        return self._create(dtype, shape or array.shape[::-1] or (1,), memoryview(array).cast("B"))
+
+    def _leaf(self, dtype: DType, shape: tuple[int, ...], name: str = "") -> Tensor:
+        self._check_open()
+        if not 1 <= len(shape) <= 4 or any(not isinstance(n, int) or n < 0 for n in shape):
+            raise TensorError(f"shape {list(shape)}: one to four dims, none negative, are needed")
+        if shape[0] % dtype.block_size:
+            raise TensorError(f"shape {list(shape)}: {dtype.block_size} must divide dim 0 ({dtype.name})")
+        return Tensor(pad4(shape), dtype, name=name)
+
+    def _create(self, dtype: DType, shape: tuple[int, ...], data: memoryview | None) -> Tensor:
+        if self._place is None:
+            raise GraphError("create tensors on ctx.input() or ctx.layer(i), not on the context")
+        node = self._leaf(DType(dtype), shape)
+        if data is not None and data.nbytes != node.nbytes:
+            raise TensorError(f"{node.describe()} takes {node.nbytes} bytes, not {data.nbytes}")
+        if self._place == _INPUT:
+            node.graph = self.graph
+            node.storage = HostData(_host_array(node, data))
+        else:
+            node.storage = State(self.backend, self._place, None if data is None else bytes(data))
+            self.backend.create_state(node)
+            self._states.append(node)
+        return node
+
+    # execution
+
+    def forward(self, *tensors: Node) -> Context:
+        """Appends tensors, and what they need, to the graph in call order."""
+        self._check_open()
+        for t in tensors:
+            if t.graph is not None and t.graph is not self.graph:
+                raise GraphError(f"{t.describe()} belongs to another graph")
+        self.graph.forward(*tensors)
+        return self
+
+    def compute(self, *tensors: Tensor) -> None:
+        """Runs the graph; afterwards the given tensors have values. None may be given."""
+        self.compute_with_notify(lambda: None, *tensors)
+
+    def compute_with_notify(self, begun: Callable[[], None], *tensors: Tensor) -> None:
+        """`compute`, calling `begun` once the graph is laid out and about to run."""
+        self.forward(*tensors)
+        executable = self.backend.compile(self.graph, tensors)
+        try:
+            begun()
+            executable.run()
+            for t in tensors:
+                t.value = executable.value(t).copy()
+        finally:
+            executable.close()
+
+    def reserve(self) -> None:
+        """Allocates the buffers this graph needs without running it."""
+        self._check_open()
+        self.backend.reserve(self.graph)
+
+    def set_batch_size(self, n: int) -> Context:
+        """Hints how many tokens the graph processes; n ≤ 0 is ignored."""
+        if n > 0:
+            self.graph.batch_size = n
+        return self
+
+    def max_graph_nodes(self) -> int:
+        """The most ops the graph may hold."""
+        return self.graph.max_nodes
+
+    def close(self) -> None:
+        """Frees the tensors made by `layer(i)`; idempotent."""
+        if not self.graph.closed:
+            self.graph.closed = True
+            if not self.backend.closed:
+                self.backend.free_states(self._states)
+            self._states.clear()
+
+    def _check_open(self) -> None:
+        if self.graph.closed:
+            raise GraphError("this context is closed; make a new one with backend.new_context()")
+        if self.backend.closed:
+            raise GraphError("the backend of this context is closed")
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _host_array(node: Node, data: memoryview | None) -> np.ndarray:
+    import numpy as np
+
+    if node.dtype.numpy is None:
+        array = np.zeros(node.nbytes, np.uint8)
+    else:
+        array = np.zeros(node.ne[::-1], node.dtype.numpy)
+    if data is not None:
+        array.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+    return array

@@ -1,0 +1,202 @@
+"""The backend: devices, threads, memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...errors import ComputeError, GraphError, OutOfMemory
+from ...gguf import TensorSource
+from ...gguf.types import DType
+from ...native import ThreadPool, ffi, lib, proc
+from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..graph import Graph
+from ..memory import AllocationStatus, BackendMemory, DeviceMemory
+from ..node import Node
+from ..placement import INPUT
+from ..storage import State, Weight
+from ..tensor import Tensor
+from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view
+from .weights import Weights, extra_buffer_types
+
+log = logging.getLogger("ggmodel.ml")
+
+
+class StateMemory:
+    """The memory of one state tensor."""
+
+    def __init__(self, node: Node, buffer_type: Any):
+        self.arena = Arena(1)
+        self.tensor = self.arena.tensor(node)
+        self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
+        if not self.handle:
+            self.arena.close()
+            raise OutOfMemory(f"{node.nbytes:,} bytes for a state of {node.describe()}")
+        # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
+        lib.ggml_backend_buffer_clear(self.handle, 0)
+
+    def close(self) -> None:
+        if self.handle:
+            lib.ggml_backend_buffer_free(self.handle)
+            self.handle = None
+            self.arena.close()
+
+
+class GGMLBackend(Backend):
+    """ggml on the CPU.
+
+    Attributes:
+        cpu: the `ggml_backend_t`.
+        compute_buffer: shared by all graphs, which take turns.
+    """
+
+    def __init__(self, source: TensorSource, params: BackendParams):
+        super().__init__(source, params)
+        self.block_count: int = self.config.get("block_count", int) or 0
+        device = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+        self.cpu = lib.ggml_backend_dev_init(device, ffi.NULL)
+        if not self.cpu:
+            raise ComputeError("ggml's CPU backend could not be initialised")
+        self.extra_buffer_types = extra_buffer_types(device)
+        self.n_threads = params.num_threads or available_cores()
+        self._pool = ThreadPool(self.n_threads)
+        self._pool.attach(self.cpu)
+        registry = lib.ggml_backend_dev_backend_reg(device)
+        proc(registry, "ggml_backend_set_n_threads")(self.cpu, self.n_threads)
+        self.compute_buffer = ComputeBuffer(lib.ggml_backend_cpu_buffer_type())
+        self.flash_attention = params.flash_attention is not FlashAttention.OFF
+        self.cache_config = CacheConfig(
+            padding=256,
+            permuted_v=not self.flash_attention,
+            mask_dtype=DType.F16 if self.flash_attention else DType.F32,
+        )
+        self._executables: weakref.WeakSet[GGMLExecutable] = weakref.WeakSet()
+        self._states: dict[int, Node] = {}
+        self._allocated = False
+        self._closed = False
+        self.weights = Weights(self)
+
+    def get(self, name: str) -> Tensor | None:
+        return self.weights.nodes.get(name)
+
+    def allocate(self, *graphs: Graph) -> None:
+        self._check_open()
+        if self._allocated:
+            return
+        try:
+            self.weights.allocate(graphs)
+            self._allocated = True
+            for node in self._states.values():
+                self._allocate_state(node)
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
+
+    def load(
+        self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
+    ) -> None:
+        self._check_open()
+        if not self.params.alloc_memory:
+            raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
+        self.allocate()
+        self.weights.load(progress, cancel)
+
+    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
+        self._check_open()
+        self.allocate()
+        executable = GGMLExecutable(self, graph, outputs)
+        self._executables.add(executable)
+        return executable
+
+    def reserve(self, graph: Graph) -> None:
+        self.compile(graph, ()).close()
+
+    # states
+
+    def create_state(self, node: Node) -> None:
+        self._check_open()
+        self._states[node.uid] = node
+        if self._allocated:
+            self._allocate_state(node)
+
+    def _allocate_state(self, node: Node) -> None:
+        assert isinstance(node.storage, State)
+        memory = StateMemory(node, lib.ggml_backend_cpu_buffer_type())
+        node.storage.handle = memory
+        if node.storage.initial is not None:
+            data = ffi.from_buffer(node.storage.initial)
+            lib.ggml_backend_tensor_set(memory.tensor, data, 0, node.nbytes)
+
+    def free_states(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self._states.pop(node.uid, None)
+            if isinstance(node.storage, State) and node.storage.handle is not None:
+                node.storage.handle.close()
+                node.storage.handle = None
+
+    def read(self, node: Node) -> np.ndarray:
+        self._check_open()
+        if isinstance(node.storage, Weight):
+            raw = np.frombuffer(self.source.data(node.name), np.uint8)
+            return raw if node.dtype.numpy is None else raw.view(node.dtype.numpy)
+        if isinstance(node.storage, State) and node.storage.handle is not None:
+            return host_view(node.storage.handle.tensor, node).copy()
+        raise GraphError(f"{node.describe()} has no value")
+
+    # memory
+
+    def backend_memory(self) -> BackendMemory:
+        slots = self.block_count + 1
+        cpu = DeviceMemory("CPU", [0] * slots, [0] * slots, self.compute_buffer.size)
+        cpu.status = AllocationStatus.ALLOCATED if self._allocated else AllocationStatus.UNALLOCATED
+        memory = BackendMemory(cpu, mapped=self.weights.mapped_bytes)
+        for node in self.weights.nodes.values():
+            assert isinstance(node.storage, Weight)
+            if node.storage.layer == INPUT:
+                memory.input_weights += node.nbytes
+            else:
+                cpu.weights[node.storage.layer] += node.nbytes
+        for node in self._states.values():
+            assert isinstance(node.storage, State)
+            cpu.cache[min(node.storage.layer, slots - 1)] += node.nbytes
+        return memory
+
+    # life
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for executable in list(self._executables):
+            executable.close()
+        self.free_states(list(self._states.values()))
+        self.compute_buffer.close()
+        self.weights.close()
+        lib.ggml_backend_free(self.cpu)
+        self._pool.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GraphError("this backend is closed")
+
+
+def available_cores() -> int:
+    """The cores this process may use: affinity and the cgroup's CPU quota respected."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores or 1, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no cgroup v2
+    return cores or 1

@@ -1,0 +1,200 @@
+"""How each op of the table is said in ggml: one emitter an op.
+
+An emitter takes the ggml context, the operands' tensors (NULL for an absent one) and the op's
+attributes, and returns the result's tensor, or NULL after an assert that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...native import ffi, lib
+
+Emitter = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+EMITTERS: dict[str, Emitter] = {}
+
+
+def emits(name: str) -> Callable[[Emitter], Emitter]:
+    """Enters the decorated emitter for the op `name`."""
+
+    def enter(emitter: Emitter) -> Emitter:
+        EMITTERS[name] = emitter
+        return emitter
+
+    return enter
+
+
+def _direct(function: Any) -> Emitter:
+    return lambda c, x, a: function(c, *x)
+
+
+# Ops whose ggml function takes the same operands and nothing else.
+_DIRECT = {
+    "add": "add", "sub": "sub", "mul": "mul", "div": "div",
+    "neg": "neg", "exp": "exp", "tanh": "tanh", "sigmoid": "sigmoid", "relu": "relu",
+    "gelu": "gelu", "gelu_erf": "gelu_erf", "quick_gelu": "gelu_quick", "silu": "silu",
+    "softplus": "softplus", "abs": "abs", "floor": "floor", "ceil": "ceil", "round": "round",
+    "sqr": "sqr", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "log": "log",
+    "gated_gelu": "geglu_split", "gated_quick_gelu": "geglu_quick_split",
+    "gated_silu": "swiglu_split", "gated_relu": "reglu_split",
+    "contiguous": "cont", "duplicate": "dup", "copy": "cpy",
+    "rows": "get_rows", "set_rows": "set_rows", "argmax": "argmax", "diag": "diag",
+    "sum_rows": "sum_rows", "mean": "mean", "cumsum": "cumsum",
+    "mulmat_id": "mul_mat_id", "add_id": "add_id",
+}  # fmt: skip
+for _name, _function in _DIRECT.items():
+    EMITTERS[_name] = _direct(getattr(lib, f"ggml_{_function}"))
+
+for _name in ("norm", "rms_norm", "l2_norm"):
+    EMITTERS[_name] = (
+        lambda function: lambda c, x, a: function(c, x[0], a["eps"])
+    )(getattr(lib, f"ggml_{_name}"))
+
+
+@emits("mulmat")
+def _mulmat(c: Any, x: tuple, a: dict) -> Any:
+    t = lib.ggml_mul_mat(c, x[0], x[1])
+    if t and a.get("full_precision"):
+        lib.ggml_mul_mat_set_prec(t, lib.GGML_PREC_F32)
+    return t
+
+
+@emits("scale")
+def _scale(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_scale(c, x[0], a["s"])
+
+
+@emits("clamp")
+def _clamp(c: Any, x: tuple, a: dict) -> Any:
+    # ggml's clamp writes to its operand, so it is given a copy.
+    copy = lib.ggml_dup(c, x[0])
+    return copy and lib.ggml_clamp(c, copy, a["lo"], a["hi"])
+
+
+@emits("fill")
+def _fill(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_fill(c, x[0], a["value"])
+
+
+@emits("silu_alpha_limit")
+def _silu_alpha_limit(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_swiglu_oai(c, x[0], x[1], a["alpha"], a["limit"])
+
+
+@emits("cast")
+def _cast(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_cast(c, x[0], int(a["dtype"]))
+
+
+@emits("reshape")
+def _reshape(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_reshape_4d(c, x[0], *a["ne"])
+
+
+@emits("view")
+def _view(c: Any, x: tuple, a: dict) -> Any:
+    nb = a["nb"]
+    t = lib.ggml_view_4d(c, x[0], *a["ne"], nb[1], nb[2], nb[3], a["offset"])
+    if t:
+        t.nb[0] = nb[0]  # ggml takes dim 0 for dense; a view of a permuted tensor is not
+    return t
+
+
+@emits("permute")
+def _permute(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_permute(c, x[0], *a["order"])
+
+
+@emits("pad")
+def _pad(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_pad(c, x[0], *a["amounts"])
+
+
+@emits("repeat")
+def _repeat(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_repeat_4d(c, x[0], *a["ne"])
+
+
+@emits("concat")
+def _concat(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_concat(c, x[0], x[1], a["dim"])
+
+
+@emits("set")
+def _set(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_set(c, x[0], x[1], *a["nb"], a["offset"])
+
+
+@emits("set_inplace")
+def _set_inplace(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_set_inplace(c, x[0], x[1], *a["nb"], a["offset"])
+
+
+@emits("argsort")
+def _argsort(c: Any, x: tuple, a: dict) -> Any:
+    down = a.get("descending", False)
+    order = lib.GGML_SORT_ORDER_DESC if down else lib.GGML_SORT_ORDER_ASC
+    return lib.ggml_argsort(c, x[0], order)
+
+
+@emits("tri")
+def _tri(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_tri(c, x[0], a["kind"])
+
+
+@emits("arange")
+def _arange(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_arange(c, a["start"], a["stop"], a["step"])
+
+
+@emits("softmax")
+def _softmax(c: Any, x: tuple, a: dict) -> Any:
+    t = lib.ggml_soft_max_ext(c, x[0], x[1], a.get("scale", 1.0), 0.0)
+    if t and x[2] and not lib.ggml_soft_max_add_sinks(t, x[2]):
+        return ffi.NULL
+    return t
+
+
+@emits("flash_attention")
+def _flash_attention(c: Any, x: tuple, a: dict) -> Any:
+    q, k, v, mask, sinks = x
+    t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], 0.0, 0.0)
+    if t:
+        lib.ggml_flash_attn_ext_set_prec(t, lib.GGML_PREC_F32)
+        if sinks and not lib.ggml_flash_attn_ext_add_sinks(t, sinks):
+            return ffi.NULL
+    return t
+
+
+@emits("rope")
+def _rope(c: Any, x: tuple, a: dict) -> Any:
+    tail = (
+        int(a["mode"]), a["original_context"], a["base"], a["scale"], a["ext_factor"],
+        a["attn_factor"], a["beta_fast"], a["beta_slow"],
+    )  # fmt: skip
+    if a["sections"]:
+        return lib.ggml_rope_multi(c, x[0], x[1], x[2], a["dims"], list(a["sections"]), *tail)
+    return lib.ggml_rope_ext(c, x[0], x[1], x[2], a["dims"], *tail)
+
+
+@emits("conv_2d")
+def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_conv_2d(c, x[0], x[1], *a["stride"], *a["pad"], *a["dilation"])
+
+
+@emits("im2col")
+def _im2col(c: Any, x: tuple, a: dict) -> Any:
+    spatial = (*a["stride"], *a["pad"], *a["dilation"])
+    return lib.ggml_im2col(c, x[0], x[1], *spatial, True, lib.GGML_TYPE_F32)
+
+
+@emits("avg_pool_2d")
+def _avg_pool_2d(c: Any, x: tuple, a: dict) -> Any:
+    k, s, p = a["k"], a["s"], a["p"]
+    return lib.ggml_pool_2d(c, x[0], lib.GGML_OP_POOL_AVG, k, k, s, s, p, p)
+
+
+@emits("interpolate")
+def _interpolate(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_interpolate(c, x[0], *a["ne"], int(a["mode"]))

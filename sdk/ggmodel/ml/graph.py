@@ -1,0 +1,154 @@
+"""The recorded graph: what `forward` did, op by op, before any backend has seen it.
+
+A graph is recorded once and may be executed by any backend. It knows three things about each op:
+what it reads, in which module of the model it happened, and on which line of the model's source.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GraphError
+
+if TYPE_CHECKING:
+    from .node import Node
+
+# Frames of these folders are machinery; the first frame outside of them is the author's line.
+_SDK = Path(__file__).resolve().parent.parent
+_MACHINERY = tuple(str(_SDK / part) + "/" for part in ("ml", "nn", "model", "kvcache", "runner"))
+_machinery: dict[str, bool] = {}
+
+_thread = threading.local()
+
+
+class Site:
+    """A source line of a model: file, line number, function name."""
+
+    __slots__ = ("file", "function", "line")
+
+    def __init__(self, file: str, line: int, function: str):
+        self.file, self.line, self.function = file, line, function
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+def call_site() -> Site | None:
+    """The innermost frame that is not part of the SDK's machinery."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        code = frame.f_code
+        file = code.co_filename
+        inside = _machinery.get(file)
+        if inside is None:
+            path = str(Path(file).resolve())
+            inside = _machinery[file] = path.startswith(_MACHINERY)
+        if not inside:
+            return Site(file, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None
+
+
+class Graph:
+    """The ops recorded by one context, and the order in which they are executed.
+
+    Attributes:
+        backend: the backend whose attention and cache settings apply while recording.
+        schedule: the ops to execute, in order; grows by `forward`.
+        inputs: host tensors and feeds that the schedule reads, in order of first use.
+        scope: path of the module being traced ("blk.3.attn"), names the ops.
+    """
+
+    def __init__(self, backend: Any, max_nodes: int):
+        self.backend = backend
+        self.max_nodes = max_nodes
+        self.schedule: list[Node] = []
+        self.inputs: list[Node] = []
+        self.scope = ""
+        self.batch_size = 0  # a hint for backends that copy weights to a device; 0 is unknown
+        self.closed = False
+        self.recorded = 0
+        self._scheduled: set[int] = set()
+        self._known_inputs: set[int] = set()
+
+    def forward(self, *roots: Node) -> None:
+        """Schedules each root after everything it reads, in the order recorded.
+
+        A root that was scheduled before stays where it is. Writes into memory that other ops read
+        have no edge in the graph: they happen in the order of these calls.
+        """
+        for root in roots:
+            pending: dict[int, Node] = {}
+            stack = [root]
+            while stack:
+                node = stack.pop()
+                if node.uid in pending or node.uid in self._scheduled:
+                    continue
+                if node.op is None:
+                    self._note_input(node)
+                    continue
+                pending[node.uid] = node
+                stack.extend(s for s in node.sources if s is not None)
+            for uid in sorted(pending):
+                self._scheduled.add(uid)
+                self.schedule.append(pending[uid])
+
+    def _note_input(self, node: Node) -> None:
+        if node.is_input and node.uid not in self._known_inputs:
+            self._known_inputs.add(node.uid)
+            self.inputs.append(node)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether everything that may change from step to step enters as a feed."""
+        return all(node.is_feed for node in self.inputs)
+
+    def admit(self) -> int:
+        """Counts one more recorded op; raises `GraphError` when closed or past the node limit."""
+        if self.closed:
+            raise GraphError("this context is closed; make a new one with backend.new_context()")
+        self.recorded += 1
+        if self.recorded > self.max_nodes:
+            raise GraphError(
+                f"the graph has more than {self.max_nodes} ops; "
+                "make its context with backend.new_context_size(n)"
+            )
+        return self.recorded
+
+
+def current_graph() -> Graph | None:
+    """The graph being traced in this thread."""
+    return getattr(_thread, "graph", None)
+
+
+@contextmanager
+def tracing(graph: Graph) -> Iterator[None]:
+    """Within the block, ops whose operands belong to no graph join this one."""
+    outer = current_graph()
+    _thread.graph = graph
+    try:
+        yield
+    finally:
+        _thread.graph = outer
+
+
+def in_scope(name: str, call: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Calls with `name` appended to the traced graph's scope, and names the result after it."""
+    graph = current_graph()
+    if graph is None or not name:
+        return call(*args, **kwargs)
+    outer = graph.scope
+    graph.scope = f"{outer}.{name}" if outer else name
+    try:
+        result = call(*args, **kwargs)
+        adopt = getattr(result, "adopt_name", None)
+        if adopt is not None:
+            adopt(graph.scope)
+        return result
+    finally:
+        graph.scope = outer

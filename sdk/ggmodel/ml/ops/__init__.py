@@ -1,0 +1,1 @@
+"""The ops, grouped by theme: each module holds table entries and the methods that record them."""

@@ -1,0 +1,191 @@
+"""Rotary positions and attention."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from ..node import Node, record
+from ..table import (
+    F16,
+    F32,
+    FULL,
+    HALF,
+    I32,
+    Layout,
+    Operand,
+    Result,
+    define,
+    need,
+)
+from ...gguf.types import DType
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class RopeType(enum.IntEnum):
+    """How pairs of elements are chosen for rotation; the values are ggml's."""
+
+    NORM = 0  # neighbours: (0, 1), (2, 3), …
+    NEOX = 2  # halves: (0, d/2), (1, d/2 + 1), …
+    MROPE = 8  # halves, with a position of its own for each section
+    VISION = 24  # rows and columns of an image
+
+
+_ROPE = (
+    Operand("x", HALF, F32, Layout.ROWS),
+    Operand("positions", frozenset({I32}), None, Layout.CONTIGUOUS),
+    Operand("factors", FULL, F32, Layout.CONTIGUOUS, optional=True),
+)
+
+
+@define("rope", *_ROPE)
+def _rope(
+    x: Node,
+    positions: Node,
+    factors: Node | None,
+    dims: int,
+    mode: RopeType,
+    sections: tuple[int, ...] = (),
+    **_: float,
+) -> Result:
+    need(0 < dims <= x.ne[0] and dims % 2 == 0, f"{dims} of {x.ne[0]} elements: even and no more")
+    per_token = 4 if sections else 1
+    need(
+        positions.ne == (x.ne[2] * per_token, 1, 1, 1),
+        f"{list(positions.shape)} positions for {x.ne[2]} tokens (dim 2 of x)",
+    )
+    need(bool(sections) == (mode >= RopeType.MROPE), "sections go with multi-section types")
+    need(len(sections) in (0, 4), "four sections are needed")
+    need(mode is not RopeType.VISION or dims == x.ne[0] // 2, "vision rope rotates half the dims")
+    if factors is not None:
+        need(factors.ne[0] >= dims // 2, f"{factors.ne[0]} factors for {dims // 2} pairs")
+    return Result(x.ne, x.dtype)
+
+
+@define(
+    "flash_attention",
+    Operand("query", FULL, F32, Layout.ROWS),
+    Operand("key", frozenset(DType) - {DType.I32, DType.I64}, None, Layout.ROWS),
+    Operand("value", frozenset(DType) - {DType.I32, DType.I64}, None, Layout.ROWS),
+    Operand("mask", frozenset({F16}), F16, Layout.CONTIGUOUS, optional=True),
+    Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
+)
+def _flash_attention(
+    q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float
+) -> Result:
+    """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
+    need(q.ne[0] == k.ne[0], f"query width {q.ne[0]}, key width {k.ne[0]}")
+    need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
+    need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
+    if mask is not None:
+        need(
+            mask.ne[0] == k.ne[1]
+            and mask.ne[1] >= q.ne[1]
+            and q.ne[2] % mask.ne[2] == 0
+            and q.ne[3] % mask.ne[3] == 0,
+            f"the mask {list(mask.shape)} does not cover {k.ne[1]} cells, {q.ne[1]} tokens",
+        )
+    if sinks is not None:
+        need(sinks.ne == (q.ne[2], 1, 1, 1), f"one sink a head is wanted: [{q.ne[2]}]")
+    return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
+
+
+class Attention(Node):
+    """Rotary positions and attention."""
+
+    __slots__ = ()
+
+    def rope(
+        self,
+        positions: Node,
+        dims: int,
+        base: float,
+        scale: float = 1.0,
+        *,
+        type: RopeType = RopeType.NORM,
+        factors: Node | None = None,
+        original_context: int = 0,
+        ext_factor: float = 0.0,
+        attn_factor: float = 1.0,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        sections: tuple[int, ...] = (),
+    ) -> Self:
+        """Rotates the first `dims` elements of each head of self [d, heads, n] by position.
+
+        Args:
+            positions: I32 [n]; [4·n] with sections.
+            base: of the frequencies, base^(−2i/dims) for pair i.
+            scale: multiplies positions; linear scaling by a factor of s is 1/s.
+            factors: F32 [dims/2], divide the frequencies (llama 3, long-rope).
+            original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN (arXiv 2309.00071).
+            sections: four pair counts of the multi-section types.
+        """
+        x = self.cast(F32) if self.dtype.is_quantized else self  # type: ignore[attr-defined]
+        return record(
+            x,
+            "rope",
+            positions,
+            factors,
+            dims=int(dims),
+            mode=RopeType(type),
+            sections=tuple(sections),
+            base=float(base),
+            scale=float(scale),
+            original_context=int(original_context),
+            ext_factor=float(ext_factor),
+            attn_factor=float(attn_factor),
+            beta_fast=float(beta_fast),
+            beta_slow=float(beta_slow),
+        )
+
+    def scaled_dot_product_attention(
+        self,
+        key: Node,
+        value: Node,
+        mask: Node | None = None,
+        sinks: Node | None = None,
+        vmla: Node | None = None,
+        *,
+        scale: float,
+        cache_config_applied: bool = False,
+    ) -> Self:
+        """softmax(scale · K·q + mask) · V for each head.
+
+        Args:
+            self: queries [d, heads, n]. key: [d, kv heads, m].
+            value: [dv, kv heads, m]; where the cache applied `permuted_v`, [m, dv, kv heads].
+            mask: [m, n], −inf where a query may not look; None lets it look everywhere.
+            sinks: [heads], one more score a head that takes part in the softmax and is dropped.
+            vmla: a matrix the result is multiplied with before heads and tokens change places.
+            cache_config_applied: key, value and mask come from a cache that followed the
+                backend's `CacheConfig`.
+
+        Returns:
+            F32 [dv, heads, n]. Flash attention is used where the backend says so.
+        """
+        graph = self.graph or key.graph or value.graph
+        config = graph.backend.cache_config if graph is not None else None
+        permuted_v = cache_config_applied and config is not None and config.permuted_v
+        q = record(self, "permute", order=(0, 2, 1, 3))
+        k = record(key, "permute", order=(0, 2, 1, 3))
+        flash = graph is not None and graph.backend.flash_attention and not permuted_v
+        if flash:
+            v = record(value, "permute", order=(0, 2, 1, 3))
+            out = record(q, "flash_attention", k, v, mask, sinks, scale=float(scale))
+            if vmla is None:
+                return out
+            heads_last = record(out, "permute", order=(0, 2, 1, 3))
+        else:
+            v = value if permuted_v else record(
+                record(value, "permute", order=(1, 2, 0, 3)), "contiguous"
+            )
+            scores = record(k, "mulmat", q, full_precision=True)
+            weights = record(scores, "softmax", mask, sinks, scale=float(scale))
+            heads_last = record(v, "mulmat", weights)
+        if vmla is not None:
+            heads_last = record(vmla, "mulmat", heads_last)
+        result = record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
+        return result  # type: ignore[return-value]

@@ -1,0 +1,226 @@
+"""Element-wise ops: arithmetic with broadcasting, unary functions, gated activations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...gguf.types import DType
+from ..node import Node, record
+from ..table import (
+    F32,
+    FLOATS,
+    FULL,
+    HALF,
+    Layout,
+    Operand,
+    Result,
+    contiguous_strides,
+    define,
+    need,
+    repeats_into,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_LEFT = Operand("a", FLOATS, F32, Layout.ROWS)
+# F32 beside every dtype of the first operand is what all of ggml's kernels have in common.
+_RIGHT = Operand("b", FULL, F32, Layout.ROWS)
+
+
+def _broadcast(a: Node, b: Node) -> Result:
+    need(repeats_into(b.ne, a.ne), f"{list(b.shape)} does not broadcast into {list(a.shape)}")
+    return Result(a.ne, a.dtype)
+
+
+for _name in ("add", "sub", "mul", "div"):
+    define(_name, _LEFT, _RIGHT)(_broadcast)
+
+
+def _same(a: Node, **_: float) -> Result:
+    return Result(a.ne, a.dtype)
+
+
+_UNARY = (
+    "neg exp tanh sigmoid relu gelu gelu_erf quick_gelu silu softplus abs floor ceil round".split()
+)
+for _name in _UNARY:
+    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
+for _name in ("sqr", "sqrt", "sin", "cos", "log"):
+    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
+define("clamp", Operand("x", FULL, F32, Layout.CONTIGUOUS))(_same)
+define("scale", Operand("x", FULL, F32, Layout.CONTIGUOUS))(_same)
+define("fill", Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
+
+
+def _gated(x: Node, up: Node, **_: float) -> Result:
+    need(x.ne == up.ne, f"the gate is {list(x.shape)}, up is {list(up.shape)}")
+    need(x.dtype == up.dtype, f"the gate is {x.dtype.name}, up is {up.dtype.name}")
+    return Result(x.ne, x.dtype)
+
+
+for _name in ("gated_gelu", "gated_quick_gelu", "gated_silu", "gated_relu"):
+    define(
+        _name,
+        Operand("gate", HALF, F32, Layout.CONTIGUOUS),
+        Operand("up", HALF, F32, Layout.CONTIGUOUS),
+    )(_gated)
+define(
+    "silu_alpha_limit",
+    Operand("gate", FULL, F32, Layout.CONTIGUOUS),
+    Operand("up", FULL, F32, Layout.CONTIGUOUS),
+)(_gated)
+
+
+@define("cast", Operand("x", frozenset(DType)))
+def _cast(x: Node, dtype: DType) -> Result:
+    need(
+        x.dtype == dtype or (x.dtype.is_float or x.dtype.is_quantized or x.dtype == DType.I32),
+        f"{x.dtype.name} cannot be converted to {dtype.name}",
+    )
+    need(
+        dtype == x.dtype or dtype in FLOATS or (dtype == DType.I32 and x.dtype == F32),
+        f"{x.dtype.name} cannot be converted to {dtype.name}",
+    )
+    need(dtype in FLOATS or x.is_contiguous, "only a contiguous tensor converts to integers")
+    need(not x.dtype.is_quantized or x.has_rows, "a quantised tensor needs whole rows")
+    return Result(x.ne, dtype, nb=contiguous_strides(x.ne, dtype))
+
+
+class Elementwise(Node):
+    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape."""
+
+    __slots__ = ()
+
+    def add(self, other: Node) -> Self:
+        """self + other; other broadcasts: each of its dims divides the receiver's."""
+        return record(self, "add", other)
+
+    def sub(self, other: Node) -> Self:
+        """self − other; other broadcasts."""
+        return record(self, "sub", other)
+
+    def mul(self, other: Node) -> Self:
+        """self · other element by element; other broadcasts."""
+        return record(self, "mul", other)
+
+    def div(self, other: Node) -> Self:
+        """self / other element by element; other broadcasts."""
+        return record(self, "div", other)
+
+    def scale(self, s: float) -> Self:
+        """self · s, F32."""
+        return record(self, "scale", s=float(s))
+
+    def __add__(self, other: Node) -> Self:
+        return self.add(other)
+
+    def __sub__(self, other: Node) -> Self:
+        return self.sub(other)
+
+    def __mul__(self, other: Node | float) -> Self:
+        return self.mul(other) if isinstance(other, Node) else self.scale(other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Node | float) -> Self:
+        return self.div(other) if isinstance(other, Node) else self.scale(1.0 / other)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def neg(self) -> Self:
+        """−x."""
+        return record(self, "neg")
+
+    def sqr(self) -> Self:
+        """x²."""
+        return record(self, "sqr")
+
+    def sqrt(self) -> Self:
+        """√x."""
+        return record(self, "sqrt")
+
+    def exp(self) -> Self:
+        """eˣ."""
+        return record(self, "exp")
+
+    def log(self) -> Self:
+        """ln x."""
+        return record(self, "log")
+
+    def abs(self) -> Self:
+        """|x|."""
+        return record(self, "abs")
+
+    def floor(self) -> Self:
+        """The largest integer ≤ x, as a float."""
+        return record(self, "floor")
+
+    def ceil(self) -> Self:
+        """The smallest integer ≥ x, as a float."""
+        return record(self, "ceil")
+
+    def round(self) -> Self:
+        """The nearest integer, as a float; halves away from zero."""
+        return record(self, "round")
+
+    def sin(self) -> Self:
+        """sin x."""
+        return record(self, "sin")
+
+    def cos(self) -> Self:
+        """cos x."""
+        return record(self, "cos")
+
+    def softplus(self) -> Self:
+        """ln(1 + eˣ)."""
+        return record(self, "softplus")
+
+    def clamp(self, lo: float, hi: float) -> Self:
+        """min(max(x, lo), hi)."""
+        return record(self, "clamp", lo=float(lo), hi=float(hi))
+
+    def fill(self, value: float) -> Self:
+        """A tensor of this shape with every element set to value."""
+        return record(self, "fill", value=float(value))
+
+    def tanh(self) -> Self:
+        """tanh x."""
+        return record(self, "tanh")
+
+    def sigmoid(self) -> Self:
+        """1 / (1 + e⁻ˣ)."""
+        return record(self, "sigmoid")
+
+    def sigmoid_out(self) -> Self:
+        """The same as sigmoid; kept for the interface's sake."""
+        return self.sigmoid()
+
+    def gelu(self, up: Node | None = None) -> Self:
+        """GELU, tanh form; with up: gelu(x) · up in one op."""
+        return record(self, "gelu") if up is None else record(self, "gated_gelu", up)
+
+    def gelu_erf(self) -> Self:
+        """GELU, exact form with the error function."""
+        return record(self, "gelu_erf")
+
+    def quick_gelu(self, up: Node | None = None) -> Self:
+        """x · sigmoid(1.702 x); with up: times up in one op."""
+        return record(self, "quick_gelu") if up is None else record(self, "gated_quick_gelu", up)
+
+    def silu(self, up: Node | None = None) -> Self:
+        """x · sigmoid(x); with up: times up in one op (SwiGLU)."""
+        return record(self, "silu") if up is None else record(self, "gated_silu", up)
+
+    def relu(self, up: Node | None = None) -> Self:
+        """max(x, 0); with up: times up in one op."""
+        return record(self, "relu") if up is None else record(self, "gated_relu", up)
+
+    def silu_alpha_limit(self, up: Node, alpha: float, limit: float) -> Self:
+        """Clamped SwiGLU as in gpt-oss: g·sigmoid(alpha·g)·(clamp(up, ±limit) + 1), g = min(x, limit)."""
+        return record(self, "silu_alpha_limit", up, alpha=float(alpha), limit=float(limit))
+
+    def cast(self, dtype: DType) -> Self:
+        """The same values in another dtype; quantised tensors are dequantised."""
+        return self if dtype == self.dtype else record(self, "cast", dtype=DType(dtype))

@@ -1,0 +1,112 @@
+"""Rows by index, sorting, choosing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...errors import TensorError
+from ..node import Node, record
+from ..table import ANY, F32, FULL, I32, I64, Layout, Operand, Result, define, need
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_IDS = Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS)
+
+
+@define("rows", Operand("table", ANY - {I64}, None, Layout.ROWS), _IDS)
+def _rows(table: Node, ids: Node) -> Result:
+    need(ids.ne[3] == 1, "ids has at most three dims")
+    need(
+        table.ne[2] == ids.ne[1] and table.ne[3] == ids.ne[2],
+        f"dims 2 and 3 of {list(table.shape)} are not dims 1 and 2 of ids {list(ids.shape)}",
+    )
+    return Result((table.ne[0], *ids.ne[:3]), I32 if table.dtype == I32 else F32)
+
+
+@define(
+    "set_rows",
+    Operand("dst", ANY, None, Layout.ANY),
+    Operand("src", FULL, F32, Layout.ROWS),
+    Operand("ids", frozenset({I32, I64}), None, Layout.ROWS),
+    writes=True,
+)
+def _set_rows(dst: Node, src: Node, ids: Node) -> Result:
+    need(dst.has_rows, "the rows of the destination must be dense")
+    need(dst.dtype.is_float or dst.dtype.is_quantized, f"the destination is {dst.dtype.name}")
+    need(dst.ne[0] == src.ne[0], f"rows of {src.ne[0]} into rows of {dst.ne[0]}")
+    need(dst.ne[2:] == src.ne[2:], f"dims 2 and 3 differ: {list(src.shape)}, {list(dst.shape)}")
+    need(ids.ne[0] == src.ne[1], f"{src.ne[1]} rows, {ids.ne[0]} ids")
+    need(ids.ne[3] == 1, "ids has at most three dims")
+    need(
+        src.ne[2] % ids.ne[1] == 0 and src.ne[3] % ids.ne[2] == 0,
+        f"ids {list(ids.shape)} does not broadcast over {list(src.shape)}",
+    )
+    return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
+
+
+_SORTED = Operand("x", FULL, F32, Layout.CONTIGUOUS)
+
+
+@define("argsort", _SORTED)
+def _argsort(x: Node, descending: bool = False) -> Result:
+    return Result(x.ne, I32)
+
+
+@define("argmax", _SORTED)
+def _argmax(x: Node) -> Result:
+    need(x.ne[2] == x.ne[3] == 1, "at most two dims")
+    return Result((x.ne[1], 1, 1, 1), I32)
+
+
+@define("diag", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+def _diag(x: Node) -> Result:
+    need(x.ne[1] == 1, "dim 1 must be 1")
+    return Result((x.ne[0], x.ne[0], x.ne[2], x.ne[3]), F32)
+
+
+@define("tri", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+def _tri(x: Node, kind: int) -> Result:
+    need(x.ne[0] == x.ne[1], f"{list(x.shape)} is not square")
+    need(kind in (0, 1, 2, 3), "kind is 0 upper + diagonal, 1 upper, 2 lower + diagonal, 3 lower")
+    return Result(x.ne, F32)
+
+
+class Indexing(Node):
+    """Rows by index, sorting, triangles."""
+
+    __slots__ = ()
+
+    def rows(self, ids: Node) -> Self:
+        """Rows of self [d, n] chosen by ids I32 [m] → [d, m]; F32 unless self is I32."""
+        return record(self, "rows", ids)
+
+    def set_rows(self, src: Node, ids: Node) -> Self:
+        """Writes the rows of src [d, m] into self [d, n] at ids [m]; returns a view of self."""
+        return record(self, "set_rows", src, ids)
+
+    def argsort(self) -> Self:
+        """I32 indices that sort dim 0 ascending."""
+        return record(self, "argsort")
+
+    def top_k(self, k: int) -> Self:
+        """I32 indices of the k largest of dim 0, largest first; needs 1 ≤ k ≤ dim 0."""
+        if not 1 <= k <= self.ne[0]:
+            raise TensorError(f"top_k({k}) of {self.describe()}: 1 ≤ k ≤ {self.ne[0]} is needed")
+        order = record(self, "argsort", descending=True)
+        return record(order, "view", offset=0, ne=(k, *order.ne[1:]), nb=order.nb)
+
+    def argmax(self) -> Self:
+        """I32 index of the largest of dim 0 for each of dim 1, [dim 1]."""
+        return record(self, "argmax")
+
+    def diag(self) -> Self:
+        """[n] → [n, n] with the elements on the diagonal."""
+        return record(self, "diag")
+
+    def tri(self, kind: int) -> Self:
+        """A square matrix with one triangle kept, the rest zero.
+
+        kind: 0 upper with diagonal, 1 upper, 2 lower with diagonal, 3 lower.
+        """
+        return record(self, "tri", kind=int(kind))

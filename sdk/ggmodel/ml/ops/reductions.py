@@ -1,0 +1,104 @@
+"""Norms, softmax and reductions; all along dim 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..node import Node, T, record
+from ..table import F32, FULL, HALF, Layout, Operand, Result, define, need
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_X = Operand("x", FULL, F32, Layout.CONTIGUOUS)
+
+
+def _same(x: Node, **_: float) -> Result:
+    return Result(x.ne, F32)
+
+
+for _name in ("norm", "rms_norm", "l2_norm"):
+    define(_name, _X)(_same)
+define("cumsum", _X)(_same)
+
+
+def _reduce(x: Node) -> Result:
+    return Result((1, *x.ne[1:]), F32)
+
+
+define("sum_rows", _X)(_reduce)
+define("mean", _X)(_reduce)
+
+
+@define(
+    "softmax",
+    _X,
+    Operand("mask", HALF, F32, Layout.CONTIGUOUS, optional=True),
+    Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
+)
+def _softmax(x: Node, mask: Node | None, sinks: Node | None, scale: float = 1.0) -> Result:
+    if mask is not None:
+        need(
+            mask.ne[0] == x.ne[0]
+            and mask.ne[1] >= x.ne[1]
+            and x.ne[2] % mask.ne[2] == 0
+            and x.ne[3] % mask.ne[3] == 0,
+            f"the mask {list(mask.shape)} does not cover {list(x.shape)}",
+        )
+    if sinks is not None:
+        need(
+            sinks.ne == (x.ne[2], 1, 1, 1),
+            f"sinks is {list(sinks.shape)}; one a head, [{x.ne[2]}], is wanted",
+        )
+    return Result(x.ne, F32)
+
+
+class Reductions(Node):
+    """Norms, softmax and reductions along dim 0; results are F32."""
+
+    __slots__ = ()
+
+    def softmax(self) -> Self:
+        """eˣ / Σ eˣ along dim 0."""
+        return record(self, "softmax", None, None)
+
+    def layer_norm(self, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5) -> Self:
+        """(x − mean) / √(variance + eps), times weight and plus bias where given; dim 0."""
+        return _affine(record(self, "norm", eps=float(eps)), weight, bias)
+
+    def rms_norm(self, weight: Node | None = None, eps: float = 1e-5) -> Self:
+        """x / √(mean(x²) + eps), times weight where given; dim 0."""
+        return _affine(record(self, "rms_norm", eps=float(eps)), weight, None)
+
+    def l2_norm(self, eps: float = 1e-12) -> Self:
+        """x / max(√Σx², eps) along dim 0."""
+        return record(self, "l2_norm", eps=float(eps))
+
+    def sum_rows(self) -> Self:
+        """Σx along dim 0, which stays with length 1."""
+        return record(self, "sum_rows")
+
+    def mean(self) -> Self:
+        """The mean along dim 0, which stays with length 1."""
+        return record(self, "mean")
+
+    def variance(self) -> Self:
+        """The population variance (÷ N) along dim 0, which stays with length 1."""
+        centred = record(self, "sub", record(self, "mean"))
+        return record(record(centred, "sqr"), "mean")
+
+    def stddev(self) -> Self:
+        """The population standard deviation along dim 0, which stays with length 1."""
+        return record(self.variance(), "sqrt")
+
+    def cumsum(self) -> Self:
+        """Running sum along dim 0."""
+        return record(self, "cumsum")
+
+
+def _affine(x: T, weight: Node | None, bias: Node | None) -> T:
+    if weight is not None:
+        x = record(x, "mul", weight)
+    if bias is not None:
+        x = record(x, "add", bias)
+    return x

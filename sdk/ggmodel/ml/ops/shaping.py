@@ -1,0 +1,300 @@
+"""Views, copies and everything else that moves elements without computing with them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from ...errors import TensorError
+from ..node import Node, record
+from ..table import (
+    ANY,
+    F32,
+    FLOATS,
+    FULL,
+    I32,
+    INTEGERS,
+    Layout,
+    Operand,
+    Result,
+    Shape,
+    contiguous_strides,
+    define,
+    need,
+    pad4,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ANY = Operand("x", ANY)
+_WHOLE = Operand("x", ANY, None, Layout.CONTIGUOUS)
+
+
+@define("contiguous", _ANY)
+def _contiguous(x: Node) -> Result:
+    need(not x.dtype.is_quantized or x.has_rows, "a quantised tensor needs whole rows")
+    return Result(x.ne, x.dtype)
+
+
+@define("duplicate", _ANY)
+def _duplicate(x: Node) -> Result:
+    need(not x.dtype.is_quantized or x.is_contiguous, "a quantised tensor must be contiguous")
+    return Result(x.ne, x.dtype)
+
+
+@define("reshape", _WHOLE)
+def _reshape(x: Node, ne: Shape) -> Result:
+    need(
+        math.prod(ne) == x.n_elements,
+        f"{list(x.shape)} has {x.n_elements} elements, {list(ne)} would have {math.prod(ne)}",
+    )
+    need(ne[0] % x.dtype.block_size == 0, f"dim 0 must be whole blocks of {x.dtype.block_size}")
+    return Result(ne, x.dtype, alias=x, nb=contiguous_strides(ne, x.dtype))
+
+
+@define("view", _ANY)
+def _view(x: Node, offset: int, ne: Shape, nb: Shape) -> Result:
+    size, block = x.dtype.type_size, x.dtype.block_size
+    need(all(n >= 0 for n in (*ne, *nb, offset)), "dims, strides and offset are not negative")
+    need(ne[0] % block == 0, f"dim 0 must be whole blocks of {block}")
+    need(offset % size == 0 and all(b % size == 0 for b in nb), f"{size} must divide all offsets")
+    # Bounds are those of the memory's owner: ggml does not check them, and would read elsewhere.
+    owner = x.base or x
+    last = x.offset + offset + sum((n - 1) * b for n, b in zip(ne[1:], nb[1:], strict=True))
+    end = last + ne[0] // block * size if 0 not in ne else x.offset + offset
+    need(end <= owner.nbytes, f"the view ends at byte {end} of {owner.nbytes}")
+    return Result(ne, x.dtype, alias=x, nb=nb, offset=offset)
+
+
+@define("permute", _ANY)
+def _permute(x: Node, order: Shape) -> Result:
+    need(sorted(order) == [0, 1, 2, 3], f"{order} is no permutation of 0, 1, 2, 3")
+    need(x.dtype.block_size == 1 or order[0] == 0, "dim 0 of a quantised tensor stays in place")
+    ne, nb = [0] * 4, [0] * 4
+    for source, destination in enumerate(order):
+        ne[destination], nb[destination] = x.ne[source], x.nb[source]
+    return Result(pad4(ne), x.dtype, alias=x, nb=pad4(nb))
+
+
+@define("pad", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+def _pad(x: Node, amounts: Shape) -> Result:
+    need(all(p >= 0 for p in amounts), "negative amounts: crop with slice")
+    return Result(pad4([n + p for n, p in zip(x.ne, amounts, strict=True)]), F32)
+
+
+@define("repeat", Operand("x", FLOATS | {I32}, F32, Layout.ROWS))
+def _repeat(x: Node, ne: Shape) -> Result:
+    need(
+        all(n > 0 and m % n == 0 for n, m in zip(x.ne, ne, strict=True)),
+        f"{list(ne)} is no multiple of {list(x.shape)}",
+    )
+    return Result(ne, x.dtype)
+
+
+@define("concat", Operand("a", FLOATS | {I32}), Operand("b", FLOATS | {I32}))
+def _concat(a: Node, b: Node, dim: int) -> Result:
+    need(a.dtype == b.dtype, f"{a.dtype.name} and {b.dtype.name} cannot be joined: cast one")
+    need(
+        all(a.ne[d] == b.ne[d] for d in range(4) if d != dim),
+        f"{list(a.shape)} and {list(b.shape)} differ in more than dim {dim}",
+    )
+    ne = list(a.ne)
+    ne[dim] += b.ne[dim]
+    return Result(pad4(ne), a.dtype)
+
+
+@define("copy", Operand("x", FLOATS | {I32}), Operand("dst", ANY))
+def _copy(x: Node, dst: Node) -> Result:
+    need(x.n_elements == dst.n_elements, f"{x.n_elements} elements into {dst.n_elements}")
+    need(not dst.dtype.is_quantized or dst.has_rows, "a quantised destination needs whole rows")
+    need(x.dtype == dst.dtype or x.dtype.is_float, f"{x.dtype.name} into {dst.dtype.name}")
+    need(dst.dtype not in INTEGERS or x.dtype == dst.dtype, f"{x.dtype.name} into integers: cast")
+    return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
+
+
+@define("set", Operand("x", FULL, F32, Layout.CONTIGUOUS), Operand("src", FULL, F32, Layout.ROWS))
+def _set(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
+    _set_bounds(x, src, nb, offset)
+    return Result(x.ne, x.dtype)
+
+
+@define(
+    "set_inplace",
+    Operand("x", FULL, None, Layout.ANY),
+    Operand("src", FULL, F32, Layout.ROWS),
+    writes=True,
+)
+def _set_inplace(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
+    need(x.is_contiguous, "the receiver must be contiguous")
+    _set_bounds(x, src, nb, offset)
+    return Result(x.ne, x.dtype, alias=x, nb=x.nb)
+
+
+def _set_bounds(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> None:
+    need(offset >= 0 and all(b >= 0 for b in nb), "strides and offset are not negative")
+    last = offset + sum((n - 1) * b for n, b in zip(src.ne[1:], nb, strict=True)) + src.ne[0] * 4
+    need(last <= x.nbytes, f"it would write up to byte {last} of {x.nbytes}")
+
+
+class Shaping(Node):
+    """Views and copies. Views share memory; the others make a new tensor."""
+
+    __slots__ = ()
+
+    def contiguous(self, *shape: int) -> Self:
+        """A contiguous copy, reshaped where a shape is given; one −1 is inferred."""
+        x = self if self.is_contiguous else record(self, "contiguous")
+        return x.reshape(*shape) if shape else x
+
+    def reshape(self, *shape: int) -> Self:
+        """The same elements in another shape; one −1 is inferred. Copies if not contiguous."""
+        return record(self, "reshape", ne=pad4(infer_shape(self, shape)))
+
+    def view(self, offset: int, *layout: int) -> Self:
+        """A window into this tensor's memory.
+
+        Args:
+            offset: bytes.
+            layout: d0, stride1, d1, stride2, d2, stride3, d3: dims and byte strides alternate;
+                1, 3, 5 or 7 numbers.
+        """
+        if len(layout) not in (1, 3, 5, 7):
+            raise TensorError(f"view takes 1, 3, 5 or 7 numbers after the offset, not {len(layout)}")
+        dims, strides = list(layout[0::2]), list(layout[1::2])
+        ne = pad4(dims)
+        nb = [self.dtype.type_size, *strides]
+        if len(nb) == 1:
+            nb.append(self.dtype.row_size(dims[0]) if dims[0] % self.dtype.block_size == 0 else 0)
+        while len(nb) < 4:
+            nb.append(nb[-1] * ne[len(nb) - 1])
+        return record(self, "view", offset=int(offset), ne=ne, nb=pad4(nb))
+
+    def permute(self, *order: int) -> Self:
+        """Moves axis i to `order[i]` (the inverse of numpy's transpose).
+
+        [2, 3, 5] permuted (2, 0, 1, 3) is [3, 5, 2]. Fewer than four axes leave the rest in place.
+        """
+        return record(self, "permute", order=(*order, *range(len(order), 4)))
+
+    def pad(self, *amounts: int) -> Self:
+        """Zeros appended to dims 0 to 3; amounts are not negative."""
+        return record(self, "pad", amounts=(*amounts, 0, 0, 0, 0)[:4])
+
+    def repeat(self, dim: int, n: int) -> Self:
+        """n copies after another along dim."""
+        if not 0 <= dim <= 3 or n < 1:
+            raise TensorError(f"repeat({dim}, {n}): dims are 0 to 3, n is at least 1")
+        ne = list(self.ne)
+        ne[dim] *= n
+        return record(self, "repeat", ne=pad4(ne))
+
+    def repeat_4d(self, d0: int, d1: int, d2: int, d3: int) -> Self:
+        """Tiled to the absolute shape given."""
+        return record(self, "repeat", ne=(d0, d1, d2, d3))
+
+    def concat(self, other: Node, dim: int) -> Self:
+        """self followed by other along dim."""
+        if not 0 <= dim <= 3:
+            raise TensorError(f"concat along dim {dim}: dims are 0 to 3")
+        return record(self, "concat", other, dim=dim)
+
+    def stack(self, dim: int, *others: Node) -> Self:
+        """self and all others, one after another along dim."""
+        x = self
+        for other in others:
+            x = x.concat(other, dim)
+        return x
+
+    def copy(self, dst: Node) -> Self:
+        """Writes self into dst, converting its dtype; returns a view of dst."""
+        return record(self, "copy", dst)
+
+    def duplicate(self) -> Self:
+        """A copy of its own."""
+        return record(self, "duplicate")
+
+    def set(self, src: Node, offset: int, *strides: int) -> Self:
+        """A copy of self with src written into it at a byte offset and byte strides 1 to 3."""
+        return record(self, "set", src, nb=self._strides(strides), offset=int(offset))
+
+    def set_inplace(self, src: Node, nb1: int, nb2: int, nb3: int, offset: int) -> Self:
+        """Writes src into self at a byte offset with byte strides; returns a view of self."""
+        return record(self, "set_inplace", src, nb=(nb1, nb2, nb3), offset=int(offset))
+
+    def _strides(self, given: tuple[int, ...]) -> tuple[int, int, int]:
+        a, b, c = (*given, *self.nb[1 + len(given) :])[:3]
+        return a, b, c
+
+    def slice(self, dim: int, lo: int, hi: int, step: int = 1) -> Self:
+        """Elements lo, lo + step, … below hi along dim: ceil((hi − lo) / step) of them.
+
+        Step 1 gives a view; along dim 0 a larger step copies.
+        """
+        n = self.dim(dim)
+        if not 0 <= lo < hi <= n or step < 1:
+            raise TensorError(
+                f"slice({dim}, {lo}, {hi}, {step}) of {self.describe()}: "
+                f"0 ≤ lo < hi ≤ {n} and step ≥ 1 are needed"
+            )
+        count = -((lo - hi) // step)
+        ne, nb = list(self.ne), list(self.nb)
+        ne[dim] = count
+        if dim == 0:
+            block, size = self.dtype.block_size, self.dtype.type_size
+            if lo % block or count % block:
+                raise TensorError(f"slice of {self.describe()}: dim 0 cuts a block of {block}")
+            offset = lo // block * size
+            if step > 1:
+                return self._strided(lo, count, step)
+        else:
+            offset = lo * nb[dim]
+            nb[dim] *= step
+        return record(self, "view", offset=offset, ne=pad4(ne), nb=pad4(nb))
+
+    def _strided(self, lo: int, count: int, step: int) -> Self:
+        # ggml wants dim 0 dense: turn the strided dim into dim 1 of a view and copy from there.
+        if self.ne[3] != 1:
+            raise TensorError("slice of dim 0 with a step needs at most three dims")
+        size = self.dtype.type_size
+        ne, nb = self.ne, self.nb
+        window = record(
+            self,
+            "view",
+            offset=lo * nb[0],
+            ne=(1, count, ne[1], ne[2]),
+            nb=(size, nb[0] * step, nb[1], nb[2]),
+        )
+        return record(window, "contiguous").reshape(count, ne[1], ne[2])
+
+    def chunk(self, dim: int, size: int) -> list[Self]:
+        """Views of `size` along dim, the last one maybe shorter."""
+        if size < 1:
+            raise TensorError(f"chunk size {size}: at least 1 is needed")
+        n = self.dim(dim)
+        return [self.slice(dim, lo, min(lo + size, n)) for lo in range(0, n, size)]
+
+    def chunk_sections(self, dim: int, *sections: int) -> list[Self]:
+        """Views of the given lengths along dim, which they must sum to."""
+        if sum(sections) != self.dim(dim) or min(sections, default=0) < 1:
+            raise TensorError(f"sections {sections} do not sum to {self.dim(dim)} along dim {dim}")
+        ends = [sum(sections[: i + 1]) for i in range(len(sections))]
+        return [self.slice(dim, e - n, e) for e, n in zip(ends, sections, strict=True)]
+
+
+def infer_shape(x: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Replaces one −1 by what the element count leaves.
+
+    Raises:
+        TensorError: more than one −1, a zero or negative dim, more than four dims, indivisible.
+    """
+    if not 1 <= len(shape) <= 4:
+        raise TensorError(f"a shape has one to four dims, not {len(shape)}")
+    if any(not isinstance(n, int) or n == 0 or n < -1 for n in shape) or shape.count(-1) > 1:
+        raise TensorError(f"shape {list(shape)}: dims are positive, at most one is −1")
+    if -1 not in shape:
+        return shape
+    known = -math.prod(shape)
+    if x.n_elements % known:
+        raise TensorError(f"{x.describe()} cannot become {list(shape)}: {known} does not divide it")
+    return tuple(x.n_elements // known if n == -1 else n for n in shape)

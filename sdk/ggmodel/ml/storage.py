@@ -1,0 +1,71 @@
+"""Where the value of a tensor that no op computes comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..gguf.source import TensorInfo
+
+
+class Weight:
+    """A logical tensor of a file. Its physical copies belong to the backend.
+
+    Attributes:
+        info: the file's description of it.
+        layer: the layer it is placed and counted with; `block_count` is the output layer, −1 the
+            input (CPU, immovable).
+    """
+
+    __slots__ = ("backend", "info", "layer")
+
+    def __init__(self, backend: Any, info: TensorInfo, layer: int):
+        self.backend, self.info, self.layer = backend, info, layer
+
+
+class State:
+    """Memory that outlives a graph and may be written by it, such as a key/value cache.
+
+    Attributes:
+        layer: the layer on whose device it lies and in whose cache figure it is counted.
+        initial: bytes to begin with; None is all zero.
+        handle: what the backend made of it; None before allocation.
+    """
+
+    __slots__ = ("backend", "handle", "initial", "layer")
+
+    def __init__(self, backend: Any, layer: int, initial: bytes | None = None):
+        self.backend, self.layer, self.initial = backend, layer, initial
+        self.handle: Any = None
+
+
+class HostData:
+    """Values written by the host, read anew by every execution of the graph.
+
+    Attributes:
+        array: numpy array of the reversed shape; raw uint8 [bytes] for dtypes numpy lacks.
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray):
+        self.array = array
+
+
+class Feed:
+    """An input filled before each execution: a graph whose inputs are all feeds can be replayed.
+
+    Attributes:
+        fill: called with whatever the executor passes as the step; returns an array that
+            broadcasts to the reversed shape of the tensor.
+        bound: index feeds state the exclusive upper bound of their values, checked before
+            compute, for a bad index kills the process in ggml's kernels; None for no indices.
+    """
+
+    __slots__ = ("bound", "fill")
+
+    def __init__(self, fill: Callable[[Any], Any], bound: int | None = None):
+        self.fill, self.bound = fill, bound

@@ -1,0 +1,137 @@
+"""The op table: one entry per primitive op, read by everything that handles ops.
+
+An entry knows its operands (which dtypes and memory layouts its kernels take), and the rule that
+checks shapes and gives the result's shape and dtype. Tensor methods record entries, backends look
+up an emitter or evaluator by the entry's name. All shapes are ggml order: dim 0 is the fastest.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..gguf.types import DType
+
+if TYPE_CHECKING:
+    from .node import Node
+
+Shape = tuple[int, int, int, int]
+
+F32, F16, BF16, I32, I64 = DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64
+ANY = frozenset(DType)
+FLOATS = frozenset({F32, F16, BF16})
+FULL = frozenset({F32})
+HALF = frozenset({F32, F16})
+INTEGERS = frozenset({I32, I64})
+
+
+class Layout(enum.IntEnum):
+    """What a kernel asks of an operand's memory; a weaker operand is made contiguous first."""
+
+    ANY = 0
+    ROWS = 1  # elements of dim 0 lie side by side
+    CONTIGUOUS = 2
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One operand of an op.
+
+    Attributes:
+        dtypes: accepted as they are.
+        cast: what any other float dtype is converted to; None makes it an error.
+        layout: the memory layout the kernels need.
+        optional: may be None.
+    """
+
+    name: str
+    dtypes: frozenset[DType] = FULL
+    cast: DType | None = None
+    layout: Layout = Layout.ANY
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a rule returns: shape, dtype and, for an op whose result shares memory, where it lies.
+
+    Attributes:
+        alias: the operand whose memory the result shares; `nb` and `offset` (bytes, relative to
+            that operand's first byte) place it there.
+    """
+
+    ne: Shape
+    dtype: DType
+    alias: Node | None = None
+    nb: Shape | None = None
+    offset: int = 0
+
+
+class Mismatch(Exception):
+    """Raised by rules: the operands do not fit; the recorder adds op, shapes and source line."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """An entry of the table."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    rule: Callable[..., Result]
+    variadic: bool = False  # the last operand may occur any number of times
+    writes: bool = False  # the first operand's memory is written
+
+    def spec(self, i: int) -> Operand:
+        return self.operands[min(i, len(self.operands) - 1)] if self.variadic else self.operands[i]
+
+
+OPS: dict[str, Op] = {}
+
+
+def define(
+    name: str, *operands: Operand, variadic: bool = False, writes: bool = False
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Decorator: enters the rule it decorates into the table under `name`."""
+
+    def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
+        if name in OPS:
+            raise ValueError(f"op {name!r} is defined twice")
+        OPS[name] = Op(name, operands, rule, variadic, writes)
+        return rule
+
+    return enter
+
+
+def need(condition: bool, message: str) -> None:
+    """Raises `Mismatch(message)` unless the condition holds."""
+    if not condition:
+        raise Mismatch(message)
+
+
+def contiguous_strides(ne: Shape, dtype: DType) -> Shape:
+    """Strides in bytes of a contiguous tensor; dim 0 counts blocks for quantised types."""
+    size, block = dtype.type_size, dtype.block_size
+    nb1 = size * (ne[0] // block)
+    nb2 = nb1 * ne[1]
+    return (size, nb1, nb2, nb2 * ne[2])
+
+
+def pad4(shape: Any) -> Shape:
+    """A shape of one to four dims, filled up with ones."""
+    a, b, c, d = (*shape, 1, 1, 1)[:4]
+    return (a, b, c, d)
+
+
+def trim(ne: Shape) -> tuple[int, ...]:
+    """A shape without trailing ones; at least one dim stays."""
+    n = 4
+    while n > 1 and ne[n - 1] == 1:
+        n -= 1
+    return ne[:n]
+
+
+def repeats_into(small: Shape, big: Shape) -> bool:
+    """Whether `small` tiles `big` exactly in every dim (ggml's broadcasting)."""
+    return all(s > 0 and b % s == 0 for s, b in zip(small, big, strict=True))

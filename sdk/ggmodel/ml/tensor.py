@@ -1,0 +1,99 @@
+"""The tensor that models are written with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import GraphError, TensorError
+from .ops.attention import Attention
+from .ops.elementwise import Elementwise
+from .ops.indexing import Indexing
+from .ops.products import Products
+from .ops.reductions import Reductions
+from .ops.shaping import Shaping
+from .ops.spatial import Spatial
+from .quantized import to_float32
+from .storage import HostData
+from .table import F32, I32
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial):
+    """An n-dimensional array in a recorded graph. Ops never write to their operands unless their
+    name says so (`copy`, `set_rows`, `set_inplace`).
+
+    Shapes are in ggml order: dim 0 is the fastest; numpy arrays have the reversed shape.
+    """
+
+    __slots__ = ()
+
+    def raw(self) -> np.ndarray:
+        """The value as computed: the dtype's numpy array of reversed shape, or, for dtypes numpy
+        lacks, raw bytes (uint8).
+
+        Raises:
+            GraphError: the tensor is an op's result that no `compute` returned.
+        """
+        if self.value is not None:
+            return self.value
+        if isinstance(self.storage, HostData):
+            return self.storage.array
+        backend = getattr(self.storage, "backend", None)
+        if backend is None:
+            raise GraphError(
+                f"{self.describe()} has no value; call ctx.forward(t).compute(t) with it first"
+            )
+        return backend.read(self)
+
+    def bytes(self) -> bytes:
+        """The value's bytes, contiguous, in the tensor's dtype."""
+        return self.raw().tobytes()
+
+    def floats(self) -> np.ndarray:
+        """The value as a flat float32 array, dim 0 fastest; quantised values are dequantised."""
+        return to_float32(self.raw(), self.dtype, self.ne).reshape(-1)
+
+    def numpy(self) -> np.ndarray:
+        """The value as a numpy array of the reversed shape; float32 for dtypes numpy lacks."""
+        raw = self.raw()
+        if self.dtype.numpy is None:
+            raw = to_float32(raw, self.dtype, self.ne)
+        return raw.reshape(self.shape[::-1])
+
+    def from_bytes(self, data: bytes | memoryview) -> None:
+        """Sets the value of an input tensor from bytes in its dtype."""
+        import numpy as np
+
+        array = self._host()
+        raw = np.frombuffer(data, dtype=array.dtype)
+        self._check_count(raw.nbytes, array.nbytes, "bytes")
+        array.reshape(-1)[:] = raw
+
+    def from_floats(self, data: object) -> None:
+        """Sets the value of an F32 input tensor; any sequence or array of its element count."""
+        self._assign(data, F32)
+
+    def from_ints(self, data: object) -> None:
+        """Sets the value of an I32 input tensor; any sequence or array of its element count."""
+        self._assign(data, I32)
+
+    def _assign(self, data: object, dtype: object) -> None:
+        import numpy as np
+
+        if self.dtype is not dtype:
+            raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
+        array = self._host()
+        given = np.asarray(data, dtype=array.dtype)
+        self._check_count(given.size, array.size, "elements")
+        array.reshape(-1)[:] = given.reshape(-1)
+
+    def _host(self) -> np.ndarray:
+        if not isinstance(self.storage, HostData):
+            raise TensorError(f"{self.describe()} is no input; only ctx.input() tensors are set")
+        return self.storage.array
+
+    def _check_count(self, given: int, wanted: int, unit: str) -> None:
+        if given != wanted:
+            raise TensorError(f"{self.describe()} takes {wanted} {unit}, {given} were given")
