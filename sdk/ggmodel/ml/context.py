@@ -103,14 +103,14 @@ class Context:
         fill: Callable[[Any], Any],
         dtype: DType,
         *shape: int,
-        bound: int | None = None,
+        trusted: bool = False,
         name: str = "feed",
     ) -> Tensor:
         """An input computed anew for each run: `fill(step)` returns an array that broadcasts to
-        the reversed shape. Values of index feeds must lie in [0, bound)."""
+        the reversed shape. Indices are checked before each run unless the feed is trusted."""
         node = self._leaf(dtype, shape, name)
         node.graph = self.graph
-        node.storage = Feed(fill, bound)
+        node.storage = Feed(fill, trusted)
         return node
 
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:

@@ -61,11 +61,11 @@ class Feed:
     Attributes:
         fill: called with whatever the executor passes as the step; returns an array that
             broadcasts to the reversed shape of the tensor.
-        bound: index feeds state the exclusive upper bound of their values, checked before
-            compute, for a bad index kills the process in ggml's kernels; None for no indices.
+        trusted: `fill` answers for indices being in range. Those of other feeds are checked
+            before each run, for a bad index would kill the process in ggml's kernels.
     """
 
-    __slots__ = ("bound", "fill")
+    __slots__ = ("fill", "trusted")
 
-    def __init__(self, fill: Callable[[Any], Any], bound: int | None = None):
-        self.fill, self.bound = fill, bound
+    def __init__(self, fill: Callable[[Any], Any], trusted: bool = False):
+        self.fill, self.trusted = fill, trusted

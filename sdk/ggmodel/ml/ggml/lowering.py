@@ -243,7 +243,7 @@ Check = tuple[Node, np.ndarray, int]
 def _index_checks(graph: Graph, views: dict[Node, np.ndarray]) -> list[Check]:
     """The inputs that select rows, each with the number of rows there are.
 
-    A feed that states its bound keeps to it by its own account (see `Feed`).
+    Trusted feeds answer for themselves (see `Feed`).
     """
     checks: list[Check] = []
     for node in graph.schedule:
@@ -255,7 +255,7 @@ def _index_checks(graph: Graph, views: dict[Node, np.ndarray]) -> list[Check]:
         assert ids is not None and table is not None
         leaf = ids.base or ids
         rows = table.ne[_ROWS_DIM[node.op.name]]
-        if leaf in views and not (isinstance(leaf.storage, Feed) and leaf.storage.bound):
+        if leaf in views and not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
             checks.append((leaf, views[leaf], rows))
     return checks
 

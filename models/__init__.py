@@ -1,0 +1,1 @@
+"""The architectures that come with ggmodel: one file or folder each."""

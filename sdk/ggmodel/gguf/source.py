@@ -1,0 +1,222 @@
+"""`TensorSource`: what a model is loaded from, be it files, an array of files or memory."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ggmodel.errors import FormatError, LoadError, TensorError
+from ggmodel.gguf.encode import encode_value
+from ggmodel.gguf.types import DType
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What is known of a tensor without reading it.
+
+    Attributes:
+        name: in the file.
+        shape: in ggml's order: dimension 0 varies fastest; trailing ones as the file has them.
+        dtype: type of the elements.
+        nbytes: bytes of the data.
+        file: index into `files` of the source.
+        offset: byte in that file where the data starts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    nbytes: int
+    file: int
+    offset: int
+
+    @property
+    def n_elements(self) -> int:
+        """Product of the shape."""
+        return prod(self.shape)
+
+
+class TensorSource(ABC):
+    """Metadata and tensors of one model; a context manager that closes itself.
+
+    Attributes:
+        name: for messages, usually the path.
+        files: the files the tensors lie in.
+        metadata: key to int, float, bool, str or `Array`; cannot be modified.
+        tensors: name to `TensorInfo`, in file order; cannot be modified.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+
+    @abstractmethod
+    def data(self, name: str) -> memoryview:
+        """The bytes of a tensor [nbytes], read-only and not copied.
+
+        Raises:
+            LoadError: there is no such tensor; the message has the nearest names.
+            Error: the source was closed.
+        """
+
+    @abstractmethod
+    def mapped(self, file: int) -> memoryview | None:
+        """The mapped bytes of file number `file`, None if it has no mapping and must be copied.
+
+        Raises:
+            Error: the source was closed.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives the files back; closing twice does nothing.
+
+        Views and arrays taken before stay valid, and each keeps its file mapped until it dies.
+        Scalars of the metadata and the tensor index can still be read; `data`, `mapped` and
+        metadata arrays raise `ggmodel.Error` from now on.
+        """
+
+    def info(self, name: str) -> TensorInfo:
+        """The index entry of a tensor.
+
+        Raises:
+            LoadError: there is no such tensor; the message has the nearest names.
+        """
+        found = self.tensors.get(name)
+        if found is None:
+            near = difflib.get_close_matches(name, self.tensors, 3)
+            hint = f"the nearest names are {', '.join(near)}" if near else "no name is similar"
+            raise LoadError(f"{self.name} has no tensor {name!r}; {hint}")
+        return found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self.tensors)} tensors)"
+
+
+class MemorySource(TensorSource):
+    """A source made of Python values, for tests and converters.
+
+    Args:
+        metadata: key to bool, int, float, str, or a list, tuple, numpy array or `Array` of one
+            kind of these (lists may be nested, strings may be bytes). Lists become `Array`: of
+            "i64" ("u64" where needed) for int, of "f64" for float; a numpy array keeps its type.
+        tensors: name to a numpy array, whose shape is reversed into ggml's order, or to
+            (dtype, shape in ggml's order, bytes). Arrays are not copied unless they are not
+            contiguous or not little-endian: do not write to them afterwards.
+        name: for messages.
+
+    Raises:
+        ConfigError: a metadata value has no GGUF type.
+        TensorError: an array has no ggml type, more than four dimensions or no elements, or the
+            number of bytes does not fit the shape.
+    """
+
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, np.ndarray | tuple[DType, tuple[int, ...], bytes]],
+        name: str = "memory",
+    ):
+        self.name = name
+        self.files = (Path(name),)
+        self.metadata = MappingProxyType({k: encode_value(k, v) for k, v in metadata.items()})
+        self._data: dict[str, memoryview] = {}
+        index: dict[str, TensorInfo] = {}
+        for key, value in tensors.items():
+            dtype, shape, data = _from_array(key, value) if not isinstance(value, tuple) else value
+            self._data[key] = memoryview(data).cast("B").toreadonly()
+            index[key] = _checked(key, dtype, tuple(shape), self._data[key].nbytes)
+        self.tensors = MappingProxyType(index)
+
+    def data(self, name: str) -> memoryview:
+        return self._data[self.info(name).name]
+
+    def mapped(self, file: int) -> None:
+        return None
+
+    def close(self) -> None:
+        """Does nothing: the arrays belong to the caller."""
+
+
+class JoinedSource(TensorSource):
+    """A model and its projector (mmproj) as one source.
+
+    All tensors of both; all metadata of the first, and of the second what the first lacks, except
+    `general.*` and `split.*`, which describe a file and not the model. In practice that is
+    `clip.*`. Files of the second are numbered after those of the first. Closing closes both.
+
+    Raises:
+        FormatError: both have a tensor of the same name.
+    """
+
+    def __init__(self, first: TensorSource, second: TensorSource):
+        both = [n for n in second.tensors if n in first.tensors]
+        if both:
+            raise FormatError(
+                f"{first.name} and {second.name} both have a tensor {both[0]!r} "
+                f"({len(both)} in common); is {second.name} a projector (mmproj) file?"
+            )
+        shift = len(first.files)
+        joined = {k: v for k, v in second.metadata.items() if not k.startswith(_OF_A_FILE)}
+        self.first = first
+        self.second = second
+        self.name = f"{first.name} + {second.name}"
+        self.files = first.files + second.files
+        self.metadata = MappingProxyType({**joined, **first.metadata})
+        shifted = {n: replace(t, file=t.file + shift) for n, t in second.tensors.items()}
+        self.tensors = MappingProxyType({**first.tensors, **shifted})
+
+    def data(self, name: str) -> memoryview:
+        owner = self.first if name in self.first.tensors else self.second
+        return owner.data(self.info(name).name)
+
+    def mapped(self, file: int) -> memoryview | None:
+        shift = len(self.first.files)
+        return self.first.mapped(file) if file < shift else self.second.mapped(file - shift)
+
+    def close(self) -> None:
+        self.first.close()
+        self.second.close()
+
+
+_OF_A_FILE = ("general.", "split.")
+
+
+def _from_array(name: str, value: np.ndarray) -> tuple[DType, tuple[int, ...], memoryview]:
+    import numpy as np
+
+    little = value.dtype.newbyteorder("<")
+    # Not `t.numpy == little` alone: numpy takes None for float64.
+    dtype = next((t for t in DType if t.numpy is not None and t.numpy == little), None)
+    if dtype is None:
+        raise TensorError(f"tensor {name!r}: ggml has no type for numpy's {value.dtype}; cast it")
+    shape = tuple(reversed(value.shape)) or (1,)
+    # Flat: a memoryview of an array without dimensions could not be cast to bytes.
+    return dtype, shape, np.ascontiguousarray(value, little).reshape(-1).data
+
+
+def _checked(name: str, dtype: DType, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
+    if not 1 <= len(shape) <= 4 or min(shape) < 1:
+        raise TensorError(f"tensor {name!r}: shape {list(shape)} is not one to four sizes above 0")
+    expected = dtype.row_size(shape[0]) * prod(shape[1:])
+    if nbytes != expected:
+        raise TensorError(
+            f"tensor {name!r}: {list(shape)} of {dtype} takes {expected} bytes, not {nbytes}"
+        )
+    return TensorInfo(name, shape, dtype, nbytes, 0, 0)

@@ -1,0 +1,336 @@
+"""Metadata values: the scalar types of GGUF and `Array`, which decodes lazily.
+
+Strings that are not UTF-8 (token pieces of byte-level vocabularies, mostly) decode with
+`surrogateescape`: nothing is lost, and `text.encode("utf-8", "surrogateescape")` gives the bytes
+back. `Array.raw` and `Array.bytes_at` give the bytes directly.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from ggmodel.errors import FormatError, Unsupported
+from ggmodel.gguf.buffer import U64, Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# ggml itself reads no nested arrays; the limit keeps hostile files from exhausting the stack.
+MAX_DEPTH = 8
+# Strings and nested arrays are walked one by one. A damaged count could send that walk through
+# gigabytes of tensor data; the largest vocabularies have 2^18 strings.
+MAX_WALK = 1 << 24
+
+
+class ValueType(NamedTuple):
+    """A type of metadata values.
+
+    Attributes:
+        number: as in the file.
+        name: "u8" … "f64", "bool", "string" or "array".
+        code: letter of the struct module, "" for strings and arrays.
+        size: bytes of a value; for strings and arrays the least they can take.
+    """
+
+    number: int
+    name: str
+    code: str
+    size: int
+
+
+VALUE_TYPES: dict[int, ValueType] = {
+    t.number: t
+    for t in (
+        ValueType(0, "u8", "B", 1),
+        ValueType(1, "i8", "b", 1),
+        ValueType(2, "u16", "H", 2),
+        ValueType(3, "i16", "h", 2),
+        ValueType(4, "u32", "I", 4),
+        ValueType(5, "i32", "i", 4),
+        ValueType(6, "f32", "f", 4),
+        ValueType(7, "bool", "B", 1),
+        ValueType(8, "string", "", 8),
+        ValueType(9, "array", "", 12),
+        ValueType(10, "u64", "Q", 8),
+        ValueType(11, "i64", "q", 8),
+        ValueType(12, "f64", "d", 8),
+    )
+}
+BY_NAME: dict[str, ValueType] = {t.name: t for t in VALUE_TYPES.values()}
+
+
+class Array(Sequence[Any]):
+    """An array of metadata: a read-only sequence that decodes when it is read.
+
+    Items are int, float, bool, str or (nested) `Array`; a slice is a list. It equals any list,
+    tuple or `Array` with equal items. Reading after the file was closed raises `ggmodel.Error`.
+
+    Attributes:
+        dtype: name of the item type: "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f32",
+            "f64", "bool", "string" or "array".
+    """
+
+    __slots__ = ("_buffer", "_count", "_depth", "_start", "_starts", "_type", "dtype")
+
+    def __init__(self, buffer: Buffer, item: ValueType, count: int, start: int, depth: int = 1):
+        """Over `count` items that start at byte `start`; `end_of_items` has checked them."""
+        self.dtype = item.name
+        self._buffer = buffer
+        self._type = item
+        self._count = count
+        self._start = start
+        self._depth = depth
+        self._starts: array[int] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self._item(i) for i in range(*index.indices(self._count))]
+        return self._item(self._position(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, (Array, list, tuple)):
+            return NotImplemented
+        return len(self) == len(other) and self._items() == list(other)
+
+    def __repr__(self) -> str:
+        return f"Array({self.dtype}, {self._count} items)"
+
+    def tolist(self) -> list[Any]:
+        """All items as Python values; nested arrays become nested lists.
+
+        Raises:
+            FormatError: a bool is neither 0 nor 1.
+        """
+        return [a.tolist() for a in self] if self.dtype == "array" else self._items()
+
+    def numpy(self) -> np.ndarray:
+        """The numbers as a read-only array [n] of the type of `dtype`.
+
+        It shares the memory of the file, unless the file has them at an address that is not a
+        multiple of the item size: then it is a copy. It stays valid after the file is closed.
+
+        Raises:
+            Unsupported: the items are strings or arrays.
+            FormatError: a bool is neither 0 nor 1.
+        """
+        if not self._type.code:
+            raise Unsupported(f"an array of {self.dtype} has no numpy form; use tolist() or raw()")
+        import numpy as np
+
+        values = np.frombuffer(self._buffer.view, "<" + self._type.code, self._count, self._start)
+        if not values.flags.aligned:
+            values = values.copy()
+            values.flags.writeable = False
+        if self.dtype == "bool":
+            if self._count and values.max() > 1:
+                raise self._bad_bool(int(values.argmax()))
+            values = values.view(np.bool_)
+        return values
+
+    def bytes_at(self, index: int) -> bytes:
+        """The bytes of string `index`; raises `Unsupported` if the items are not strings."""
+        starts = self._string_starts()
+        i = self._position(index)
+        return bytes(self._buffer.view[starts[i] + 8 : starts[i + 1]])
+
+    def raw(self) -> list[bytes]:
+        """The bytes of all strings; raises `Unsupported` if the items are not strings."""
+        starts = self._string_starts()
+        blob = bytes(self._buffer.view[self._start : starts[-1]])
+        base = self._start
+        return [blob[a - base + 8 : b - base] for a, b in pairwise(starts)]
+
+    def _position(self, index: int) -> int:
+        i = operator.index(index)
+        if not -self._count <= i < self._count:
+            raise IndexError(f"index {i} of an array of {self._count}")
+        return i % self._count
+
+    def _item(self, i: int) -> Any:
+        if self.dtype == "string":
+            return text(self.bytes_at(i))
+        if self.dtype == "array":
+            return array_at(self._buffer, self._item_starts()[i], self._depth + 1)[0]
+        return read_scalar(self._buffer, self._type, self._start + i * self._type.size)
+
+    def _items(self) -> list[Any]:
+        if self.dtype == "string":
+            return [text(s) for s in self.raw()]
+        if self.dtype == "array":
+            return [self._item(i) for i in range(self._count)]
+        values = struct.unpack_from(
+            f"<{self._count}{self._type.code}", self._buffer.view, self._start
+        )
+        if self.dtype != "bool":
+            return list(values)
+        for i, v in enumerate(values):
+            if v > 1:
+                raise self._bad_bool(i)
+        return [v == 1 for v in values]
+
+    def _bad_bool(self, i: int) -> FormatError:
+        at = self._start + i
+        return self._buffer.error(at, f"a bool must be 0 or 1, not {self._buffer.view[at]}")
+
+    def _string_starts(self) -> array[int]:
+        if self.dtype != "string":
+            raise Unsupported(f"an array of {self.dtype} has no strings; use tolist() or numpy()")
+        return self._item_starts()
+
+    def _item_starts(self) -> array[int]:
+        """Where each string or nested array begins, and the end: [n + 1], built at first use."""
+        if self._starts is None:
+            starts = array("Q")
+            end_of_items(self._buffer, self._type, self._count, self._start, self._depth, starts)
+            self._starts = starts
+        return self._starts
+
+
+def text(raw: bytes) -> str:
+    """A string value; see the module's docstring for bytes that are not UTF-8."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def read_value(buffer: Buffer, at: int, what: str) -> tuple[Any, str, int]:
+    """The value of metadata `what` whose type number stands at `at`.
+
+    Returns:
+        The value, the name of its type and the offset of what follows.
+
+    Raises:
+        FormatError: unknown type, or the value runs past the end.
+    """
+    kind = value_type(buffer, at, f"the type of {what}")
+    at += 4
+    if kind.name == "string":
+        raw = buffer.string(at, what)
+        return text(raw), kind.name, at + 8 + len(raw)
+    if kind.name == "array":
+        value, end = array_at(buffer, at, 1)
+        return value, kind.name, end
+    buffer.need(at, kind.size, what)
+    return read_scalar(buffer, kind, at), kind.name, at + kind.size
+
+
+def value_type(buffer: Buffer, at: int, what: str) -> ValueType:
+    number = buffer.u32(at, what)
+    kind = VALUE_TYPES.get(number)
+    if kind is None:
+        raise buffer.error(
+            at, f"{what} is {number}; GGUF has the types 0 to 12; the file is damaged"
+        )
+    return kind
+
+
+def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
+    value = struct.unpack_from("<" + kind.code, buffer.view, at)[0]
+    if kind.name != "bool":
+        return value
+    if value > 1:
+        raise buffer.error(at, f"a bool must be 0 or 1, not {value}")
+    return value == 1
+
+
+def array_at(buffer: Buffer, at: int, depth: int) -> tuple[Array, int]:
+    """The array whose item type and count stand at `at`, and the offset of what follows it."""
+    item, count, start = _array_header(buffer, at)
+    end = end_of_items(buffer, item, count, start, depth)
+    return Array(buffer, item, count, start, depth), end
+
+
+def _array_header(buffer: Buffer, at: int) -> tuple[ValueType, int, int]:
+    item = value_type(buffer, at, "the item type of an array")
+    return item, buffer.u64(at + 4, "the length of an array"), at + 12
+
+
+def end_of_items(
+    buffer: Buffer,
+    item: ValueType,
+    count: int,
+    start: int,
+    depth: int,
+    starts: array[int] | None = None,
+) -> int:
+    """Checks `count` items from byte `start` on and returns the offset of what follows them.
+
+    Args:
+        depth: 1 for an array that is no item of another.
+        starts: receives the offset of every item and then the end (strings and arrays only).
+
+    Raises:
+        FormatError: they run past the end, are more than `MAX_WALK` strings or arrays, or arrays
+            are nested deeper than `MAX_DEPTH`.
+    """
+    # First of all, so that no loop below runs longer than the file has bytes for.
+    if count > (buffer.size - start) // item.size:
+        raise buffer.error(
+            start,
+            f"an array claims {count} items of type {item.name} but the file has "
+            f"{buffer.size - start} bytes left; it is truncated or damaged",
+        )
+    if item.code:
+        return start + count * item.size
+    if count > MAX_WALK:
+        raise buffer.error(
+            start,
+            f"an array claims {count} items of type {item.name}; at most {MAX_WALK} are supported; "
+            "the file is probably damaged",
+        )
+    if item.name == "string":
+        return _end_of_strings(buffer, count, start, starts)
+    if depth >= MAX_DEPTH:
+        raise buffer.error(start, f"arrays are nested deeper than {MAX_DEPTH}")
+    at = start
+    for _ in range(count):
+        if starts is not None:
+            starts.append(at)
+        at = end_of_items(buffer, *_array_header(buffer, at), depth + 1)
+    if starts is not None:
+        starts.append(at)
+    return at
+
+
+def _end_of_strings(buffer: Buffer, count: int, start: int, starts: array[int] | None) -> int:
+    # The one hot loop: a vocabulary has 262,144 strings. So the checks are left to unpack_from,
+    # and only after a failure is the culprit looked for.
+    view, unpack, at = buffer.view, U64.unpack_from, start
+    try:
+        if starts is None:
+            for _ in range(count):
+                at += 8 + unpack(view, at)[0]
+        else:
+            for _ in range(count):
+                starts.append(at)
+                at += 8 + unpack(view, at)[0]
+            starts.append(at)
+    except (struct.error, OverflowError):
+        at = buffer.size + 1
+    if at > buffer.size:
+        raise _string_error(buffer, start)
+    return at
+
+
+def _string_error(buffer: Buffer, at: int) -> FormatError:
+    """The error for the first string from `at` on that runs past the end."""
+    try:
+        while True:  # ends: each round goes on by 8 bytes or more, and the file is finite
+            length = buffer.u64(at, "the length of a string in an array")
+            buffer.need(at + 8, length, "a string in an array")
+            at += 8 + length
+    except FormatError as e:
+        return e

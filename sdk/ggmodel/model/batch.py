@@ -1,0 +1,63 @@
+"""What `forward` sees of a batch, and the host arrays behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..ml import Context, DType, Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..kvcache import LayerCache
+
+
+@dataclass
+class Step:
+    """One batch of tokens as host arrays: what is computed in one run of a graph.
+
+    Attributes:
+        tokens, positions, sequences: int32 [n].
+        outputs: int32 [m], the rows whose results are wanted; may be empty.
+        placed: what each cache decided for this step, by cache.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    sequences: np.ndarray
+    outputs: np.ndarray
+    placed: dict[Any, Any] = field(default_factory=dict)
+
+
+class Batch:
+    """A batch while its graph is recorded: tensors whose values arrive later.
+
+    Attributes:
+        size: number of inputs, n.
+        inputs: I32 [n], token ids.
+        positions: I32 [n].
+        outputs: I32 [m], rows to give results for; not empty while recording.
+        cache: for each layer what stores and returns its keys and values.
+        multimodal: (index into the inputs, tensor) of each embedding to lay over the inputs.
+    """
+
+    def __init__(
+        self, ctx: Context, size: int, n_outputs: int, cache: Sequence[LayerCache]
+    ):
+        self.ctx = ctx
+        self.size = size
+        self.cache = cache
+        self.multimodal: tuple[tuple[int, Tensor], ...] = ()
+        i32 = DType.I32
+        self.inputs = ctx.feed(lambda s: s.tokens, i32, size, trusted=True, name="tokens")
+        self.positions = ctx.feed(lambda s: s.positions, i32, size, name="positions")
+        self.outputs = ctx.feed(
+            lambda s: s.outputs, i32, max(1, n_outputs), trusted=True, name="outputs"
+        )
+
+    def feed(self, fill: Callable[[Step], Any], dtype: DType, *shape: int) -> Tensor:
+        """An input derived from the batch: `fill(step)` is called before each run and returns an
+        array that broadcasts to the reversed shape."""
+        return self.ctx.feed(fill, dtype, *shape)

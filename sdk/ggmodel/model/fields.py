@@ -1,0 +1,96 @@
+"""The two kinds of declared fields: `gguf` for tensors, `kv` for hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .operations import Operation, Sources
+
+Dim = int | str | None
+HFName = str | Sources
+MISSING: Any = object()
+
+
+@dataclass(frozen=True)
+class TensorField:
+    """How a field of a module is named in files; made by `gguf`."""
+
+    names: tuple[str, ...] = ()
+    hf: tuple[HFName, ...] | None = None
+    op: Operation | None = None
+    shape: tuple[Dim, ...] | None = None
+    n: str | int | None = None
+    root: bool = False
+    prefix: str = ""
+    suffix: str = ""
+
+
+@dataclass(frozen=True)
+class KeyField:
+    """How a hyperparameter is named in files; made by `kv`."""
+
+    names: tuple[str, ...]
+    hf: tuple[str | Callable[[Mapping[str, Any]], Any], ...]
+    default: Any
+
+
+def gguf(
+    *names: str,
+    hf: HFName | Sequence[HFName] | None = None,
+    op: Operation | None = None,
+    shape: Sequence[Dim] | None = None,
+    n: str | int | None = None,
+    root: bool = False,
+    prefix: str = "",
+    suffix: str = "",
+    init: Literal[False] = False,
+) -> Any:
+    """Names the tensor of a field, or the part that a field adds to the names within it.
+
+    Args:
+        names: primary name, then alternates; none makes the field transparent. Names of nested
+            fields are joined by "."; the first that exists in the file wins, once per module.
+        hf: the name in a Hugging Face checkpoint, alternates in order of preference; for an op
+            that joins several tensors its sources. Defaults to the primary name for tensors.
+        op: what turns the Hugging Face tensor into the GGUF tensor, and back.
+        shape: expected dims in ggml order: numbers, names of config attributes, or None for any.
+            For a module its in and out widths (see the module).
+        n: length of a list: a number or the name of a config attribute.
+        root: the name is absolute, not joined to those of the enclosing fields.
+        prefix, suffix: put around the names one level down ("_shexp").
+    """
+    if isinstance(hf, (str, Sources)):
+        hf = (hf,)
+    return TensorField(
+        names,
+        None if hf is None else tuple(hf),
+        op,
+        None if shape is None else tuple(shape),
+        n,
+        root,
+        prefix,
+        suffix,
+    )
+
+
+def kv(
+    *names: str,
+    hf: str | Callable[[Mapping[str, Any]], Any] | Sequence[Any] = (),
+    default: Any = MISSING,
+    init: Literal[False] = False,
+) -> Any:
+    """Names the metadata key of a hyperparameter.
+
+    Args:
+        names: primary key, then alternates; each is looked up as "<architecture>.<key>" unless it
+            begins with "general." or "tokenizer.", then as it stands ("clip.vision.block_count").
+        hf: key in a Hugging Face config ("rope_scaling.factor" descends), or a function of the
+            config; alternates in order of preference.
+        default: a value, the name of another field (unless the field is a str), or a function of
+            the config. Without one the key is required, unless the type allows None.
+    """
+    if isinstance(hf, str) or callable(hf):
+        hf = (hf,)
+    return KeyField(names, tuple(hf), default)

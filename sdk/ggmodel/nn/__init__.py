@@ -1,0 +1,21 @@
+"""Building blocks of models."""
+
+from __future__ import annotations
+
+from .attention import attention
+from .experts import ExpertLinear, choose_experts, sum_experts
+from .layers import Embedding, LayerNorm, Linear, RMSNorm
+from .rope import Rope, llama3_factors
+
+__all__ = [
+    "Embedding",
+    "ExpertLinear",
+    "LayerNorm",
+    "Linear",
+    "RMSNorm",
+    "Rope",
+    "attention",
+    "choose_experts",
+    "llama3_factors",
+    "sum_experts",
+]

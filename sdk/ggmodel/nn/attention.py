@@ -1,0 +1,38 @@
+"""Attention over a cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ml import Tensor
+
+if TYPE_CHECKING:
+    from ..kvcache import LayerCache
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: LayerCache,
+    *,
+    scale: float,
+    sinks: Tensor | None = None,
+    vmla: Tensor | None = None,
+) -> Tensor:
+    """Stores keys and values, then attends to all that each row may see.
+
+    Args:
+        q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n].
+        scale: of the scores, usually 1/√d.
+        sinks, vmla: see `Tensor.scaled_dot_product_attention`.
+
+    Returns:
+        F32 [dv · heads, n].
+    """
+    cache.put(k, v)
+    keys, values, mask = cache.get()
+    out = q.scaled_dot_product_attention(
+        keys, values, mask, sinks, vmla, scale=scale, cache_config_applied=True
+    )
+    return out.reshape(out.dim(0) * out.dim(1), -1)

@@ -1,0 +1,58 @@
+"""Linear maps, embeddings, norms."""
+
+from __future__ import annotations
+
+from ..ml import Tensor
+from ..model.fields import gguf
+from ..model.module import Module
+
+
+class Linear(Module):
+    """weight · x + bias. As a field: shape=(in, out)."""
+
+    dims = {"weight": (0, 1), "bias": (1,)}
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [in, n] → [out, n] F32."""
+        y = self.weight.mulmat(x)
+        return y if self.bias is None else y.add(self.bias)
+
+
+class Embedding(Module):
+    """A table of rows. As a field: shape=(width, rows)."""
+
+    dims = {"weight": (0, 1)}
+
+    weight: Tensor = gguf("weight")
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids I32 [n] → [width, n] F32."""
+        return self.weight.rows(ids)
+
+
+class RMSNorm(Module):
+    """x / √(mean(x²) + eps) · weight along dim 0. As a field: shape=(width,)."""
+
+    dims = {"weight": (0,)}
+
+    weight: Tensor = gguf("weight")
+
+    def forward(self, x: Tensor, eps: float | None = None) -> Tensor:
+        """The shape of x; eps defaults to the config's `eps`."""
+        return x.rms_norm(self.weight, self.config.eps if eps is None else eps)
+
+
+class LayerNorm(Module):
+    """(x − mean) / √(variance + eps) · weight + bias along dim 0. As a field: shape=(width,)."""
+
+    dims = {"weight": (0,), "bias": (0,)}
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def forward(self, x: Tensor, eps: float | None = None) -> Tensor:
+        """The shape of x; eps defaults to the config's `eps`."""
+        return x.layer_norm(self.weight, self.bias, self.config.eps if eps is None else eps)

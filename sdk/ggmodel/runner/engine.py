@@ -1,0 +1,186 @@
+"""One loaded model serving requests: sequences in a cache, batches through graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..errors import Error, PromptError
+from ..kvcache import CausalCache
+from ..ml import Backend, DType
+from ..model import Model, Step
+from .graphs import Graphs, trace
+
+Ids = Sequence[int]
+
+
+class Engine:
+    """Computes sequences of tokens.
+
+    Args:
+        context_length: positions a sequence may have.
+        batch_size: the most tokens computed at once.
+        parallel: how many sequences there may be at a time.
+
+    Attributes:
+        vocabulary: token ids are below this.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        *,
+        kv_type: DType,
+        context_length: int,
+        batch_size: int,
+        parallel: int,
+    ):
+        self.model, self.backend, self.kv_type = model, backend, kv_type
+        self.context_length, self.batch_size = context_length, batch_size
+        self.cache = self._new_cache(parallel, context_length)
+        self.graphs = Graphs(model, backend, self.cache)
+        self.vocabulary = 0
+        self._free = list(range(parallel))[::-1]
+        self._parallel = parallel
+        self._lock = threading.RLock()
+
+    def _new_cache(self, sequences: int, capacity: int) -> CausalCache:
+        return CausalCache(
+            self.backend,
+            self.model.caches(),
+            dtype=self.kv_type,
+            sequences=sequences,
+            capacity=capacity,
+        )
+
+    # preparation
+
+    def dry_trace(self) -> None:
+        """Traces the largest prompt batch and a single token, and places memory by what they do.
+
+        Raises:
+            TensorError: an op refuses its operands.
+            OutOfMemory: weights or cache do not fit.
+        """
+        self._worst = [self._trace_reserved(n) for n in (min(self.batch_size, self.cache.cells), 1)]
+        self.vocabulary = min(
+            (
+                op.sources[0].ne[1]
+                for t in self._worst
+                for op in t.ctx.graph.schedule
+                if op.op is not None
+                and op.op.name == "rows"
+                and op.sources[0] is not None
+                and op.sources[1] is t.inputs
+            ),
+            default=self._worst[0].output.dim(0),
+        )
+
+    def allocate(self) -> None:
+        """Allocates weights and cache, placed by the ops that read them."""
+        self.backend.allocate(*(t.ctx.graph for t in self._worst))
+
+    def reserve(self) -> None:
+        """Allocates the compute buffer for the worst case, so that no request can lack memory."""
+        for t in self._worst:
+            self.backend.reserve(t.ctx.graph)
+            t.close()
+        self._worst = []
+
+    def _trace_reserved(self, n: int):
+        zeros = np.zeros(n, np.int32)
+        step = Step(zeros, zeros, zeros, zeros[: min(n, self._parallel)])
+        self.cache.start_forward(step, reserve=True)
+        return trace(self.model, self.backend, self.cache, step)
+
+    # requests
+
+    def check_prompt(self, ids: Ids, limit: int | None = None) -> np.ndarray:
+        """The prompt as int32 [n].
+
+        Raises:
+            PromptError: empty, an id out of range, or no room for it.
+        """
+        if not len(ids):
+            raise PromptError("the prompt is empty; give at least one token")
+        array = np.asarray(ids)
+        if array.min() < 0 or array.max() >= self.vocabulary:
+            bad = next(i for i in ids if not 0 <= i < self.vocabulary)
+            raise PromptError(f"token id {bad} is not in the vocabulary of {self.vocabulary}")
+        limit = self.context_length if limit is None else limit
+        if len(array) > limit:
+            raise PromptError(
+                f"the prompt has {len(array)} tokens, the context {limit}; "
+                "load the model with a larger context_length, or shorten the prompt"
+            )
+        return array.astype(np.int32)
+
+    @contextmanager
+    def slot(self) -> Iterator[int]:
+        """A sequence of one's own for the length of the block; it is emptied at the end.
+
+        Raises:
+            Error: all are in use.
+        """
+        with self._lock:
+            if not self._free:
+                raise Error(
+                    f"all {self._parallel} sequences are in use; finish or close a stream, or "
+                    "load the model with a larger parallel"
+                )
+            sequence = self._free.pop()
+        try:
+            yield sequence
+        finally:
+            with self._lock:
+                self.cache.remove(sequence, 0, None)
+                self._free.append(sequence)
+
+    def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
+
+        Returns:
+            The logits after the last token, float32 [vocabulary]; a copy.
+        """
+        with self._lock:
+            rows = self._batches(self.graphs, sequence, tokens, start, every=False)
+            return rows[-1][0]
+
+    def all_logits(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
+        with self._lock:
+            cache = self._new_cache(1, len(tokens))
+            graphs = Graphs(self.model, self.backend, cache)
+            try:
+                return np.concatenate(self._batches(graphs, 0, tokens, 0, every=True))
+            finally:
+                graphs.close()
+                cache.close()
+
+    def _batches(
+        self, graphs: Graphs, sequence: int, tokens: np.ndarray, start: int, every: bool
+    ) -> list[np.ndarray]:
+        rows = []
+        for lo in range(0, len(tokens), self.batch_size):
+            piece = tokens[lo : lo + self.batch_size]
+            n = len(piece)
+            last = lo + n == len(tokens)
+            wanted = np.arange(n) if every else np.arange(n - 1, n) if last else np.arange(0)
+            step = Step(
+                piece,
+                np.arange(start + lo, start + lo + n, dtype=np.int32),
+                np.full(n, sequence, np.int32),
+                wanted.astype(np.int32),
+            )
+            graphs.cache.start_forward(step)
+            rows.append(graphs.run(step).copy())
+        return rows
+
+    def close(self) -> None:
+        """Frees graphs and cache; idempotent."""
+        self.graphs.close()
+        self.cache.close()

@@ -1,0 +1,111 @@
+"""Trace once, replay: recorded graphs by the shape of the step they serve."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..ml import Backend, Context, Executable, Tensor
+from ..model import Batch, Model, Step
+
+if TYPE_CHECKING:
+    from ..kvcache import CausalCache
+
+_KEPT = 32  # graphs; each is some hundred kB of descriptions, their compute memory is shared
+
+
+@dataclass
+class Trace:
+    """What a `forward` recorded.
+
+    Attributes:
+        inputs: the tensor of token ids.
+        output: logits [vocabulary, outputs].
+    """
+
+    ctx: Context
+    inputs: Tensor
+    output: Tensor
+
+    def close(self) -> None:
+        self.ctx.close()
+
+
+def trace(model: Model, backend: Backend, cache: CausalCache, step: Step) -> Trace:
+    """Records the model's forward for steps of this shape.
+
+    A step without outputs is computed for what it leaves in the cache: only that is scheduled.
+    """
+    ctx = backend.new_context().set_batch_size(len(step.tokens))
+    with ctx.trace():
+        batch = Batch(ctx, len(step.tokens), len(step.outputs), cache.layers(ctx, step))
+        output = model(ctx, batch)
+    if len(step.outputs):
+        ctx.forward(output)
+    return Trace(ctx, batch.inputs, output)
+
+
+@dataclass
+class _Entry:
+    trace: Trace
+    executable: Executable
+
+
+class Graphs:
+    """Runs steps of a model on a cache, recording a graph only for shapes not seen before.
+
+    Attributes:
+        recorded, replayed: how many steps needed a new graph, and how many did not.
+    """
+
+    def __init__(self, model: Model, backend: Backend, cache: CausalCache):
+        self.model, self.backend, self.cache = model, backend, cache
+        self._entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
+        self.recorded = self.replayed = 0
+
+    def run(self, step: Step) -> np.ndarray:
+        """Computes a step that the cache has placed.
+
+        Returns:
+            float32 [outputs, vocabulary]; the next run overwrites it.
+        """
+        key = (len(step.tokens), len(step.outputs), self.cache.shape_key(step))
+        entry = self._entries.get(key)
+        if entry is not None and not entry.executable.valid:
+            self._drop(key)
+            entry = None
+        if entry is None:
+            entry = self._record(step)
+            if entry.trace.ctx.graph.replayable:
+                self._keep(key, entry)
+        else:
+            self.replayed += 1
+            self._entries.move_to_end(key)
+        entry.executable.run(step)
+        if not len(step.outputs):
+            return np.empty((0, entry.trace.output.dim(0)), np.float32)
+        return entry.executable.value(entry.trace.output).reshape(len(step.outputs), -1)
+
+    def _record(self, step: Step) -> _Entry:
+        self.recorded += 1
+        traced = trace(self.model, self.backend, self.cache, step)
+        outputs = (traced.output,) if len(step.outputs) else ()
+        return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs))
+
+    def _keep(self, key: tuple[int, ...], entry: _Entry) -> None:
+        self._entries[key] = entry
+        if len(self._entries) > _KEPT:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        entry = self._entries.pop(key)
+        entry.executable.close()
+        entry.trace.close()
+
+    def close(self) -> None:
+        """Frees all graphs; idempotent."""
+        for key in list(self._entries):
+            self._drop(key)

@@ -1,0 +1,147 @@
+"""Special tokens: which end a generation, and finding them in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary
+
+# Tokens that end a turn or a text by convention. Files rarely name more than one of theirs.
+_ENDS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|flush|>",
+        "<|calls|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[e~[",
+    }
+)
+# Fill-in-the-middle tokens after which a model only writes the next file.
+_FIM_ENDS = frozenset(
+    {
+        "<|fim_pad|>",
+        "<fim-pad>",
+        "<fim_pad>",
+        "<PAD>",
+        "[PAD]",
+        "<|fim_repo|>",
+        "<|repo_name|>",
+        "<fim-repo>",
+        "<REPO>",
+        "<reponame>",
+        "<|file_sep|>",
+    }
+)
+# White space as Unicode has it (Python's own notion adds four control characters).
+_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+
+
+def end_tokens(vocab: Vocabulary) -> frozenset[int]:
+    """The ids after which generation stops: those of the metadata and those known by name."""
+    ends = {vocab.ids[name] for name in _ENDS & vocab.ids.keys()}
+    # Several vocabularies have these as ordinary text: "</s>" is an HTML tag to gemma.
+    by_type = [vocab.ids[name] for name in (_FIM_ENDS | {"</s>"}) & vocab.ids.keys()]
+    ends |= {i for i in by_type if vocab.types[i] == TokenType.CONTROL}
+    # In the harmony format a message ends with <|end|>, the turn with <|return|> or <|call|>.
+    names = {vocab.tokens[i] for i in ends}
+    if {"<|return|>", "<|call|>"} <= names or {"<|flush|>", "<|calls|>"} <= names:
+        ends.discard(vocab.ids.get("<|end|>", -1))
+    for name in ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"):
+        default = 2 if name == "eos" and vocab.model == "llama" else None
+        found = vocab.token_id(name, default)
+        if found is not None:
+            ends.add(found)
+    return frozenset(ends)
+
+
+def stripping(vocab: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
+    """Special tokens that swallow the white space on their left, and on their right.
+
+    A GGUF does not carry this; it hangs on the family of the model, as in llama.cpp.
+    """
+    name = vocab.keys.get("general.name", str, "").lower()
+    architecture = vocab.keys.get("general.architecture", str, "")
+    pre = vocab.keys.get("tokenizer.ggml.pre", str, "")
+    if vocab.model == "llama" and (architecture == "phi3" or "phi-3" in name or "phi3" in name):
+        special = (TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKNOWN)
+        right = {text for text, i in vocab.ids.items() if vocab.types[i] in special}
+        return frozenset(), frozenset(right - {"<unk>", "<s>", "<|endoftext|>"})
+    if pre in ("jina-v2-de", "jina-v2-es", "jina-v2-code"):
+        return frozenset({"<mask>"}), frozenset()
+    if pre == "modern-bert" or "modern-bert" in name:
+        return frozenset({"[MASK]"}), frozenset()
+    return frozenset(), frozenset()
+
+
+class Splitter:
+    """Cuts a text at special tokens: the leftmost first, of those at one place the longest.
+
+    It looks at a place only if a token begins with the two characters there, and then compares by
+    slices, so that the cost does not grow with the number of special tokens (gemma has 6,400).
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, int],
+        strip_left: frozenset[str] = frozenset(),
+        strip_right: frozenset[str] = frozenset(),
+    ):
+        self._tokens = tokens
+        self._left = strip_left
+        self._right = strip_right
+        self._lengths: dict[str, list[int]] = {}
+        for text in tokens:
+            lengths = self._lengths.setdefault(text[0], [])
+            if len(text) not in lengths:
+                lengths.append(len(text))
+        for lengths in self._lengths.values():
+            lengths.sort(reverse=True)
+        starts = sorted({re.escape(text[:2]) for text in tokens})
+        self._start = re.compile("|".join(starts)) if starts else None
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """The pieces of `text` in order: ids of special tokens, and the texts between them."""
+        done = at = 0
+        while self._start is not None and (start := self._start.search(text, at)):
+            at = start.start()
+            found = self._token_at(text, at)
+            if found is None:
+                at += 1
+                continue
+            before = text[done:at]
+            if found in self._left:
+                before = before.rstrip(_SPACE)
+            if before:
+                yield before
+            yield self._tokens[found]
+            at += len(found)
+            while found in self._right and at < len(text) and text[at] in _SPACE:
+                at += 1
+            done = at
+        if done < len(text):
+            yield text[done:]
+
+    def _token_at(self, text: str, at: int) -> str | None:
+        for length in self._lengths[text[at]]:
+            if text[at : at + length] in self._tokens:
+                return text[at : at + length]
+        return None

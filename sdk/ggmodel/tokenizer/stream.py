@@ -1,0 +1,47 @@
+"""Text out of tokens, one at a time."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ggmodel.tokenizer.tokenizer import Tokenizer
+
+
+class TextStream:
+    """Turns ids into text as they come; made by `Tokenizer.stream`.
+
+    The texts that `push` and `flush` return, put together, are `Tokenizer.decode` of all the ids.
+    A character whose bytes are spread over several tokens is held back until it is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool, strip: bool):
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._strip = strip
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        """Add one token and return the text that is complete now, maybe "".
+
+        Raises:
+            TokenizerError: the id lies outside the vocabulary.
+        """
+        tokenizer = self._tokenizer
+        data = tokenizer.token_bytes(id)
+        if tokenizer.starts_text(id):
+            self._strip = tokenizer.hides_space
+            if self._skip_special and tokenizer.is_special(id):
+                data = b""
+        elif self._strip:
+            data = data[1:] if data.startswith(b" ") else data
+            self._strip = False
+        return self._utf8.decode(data)
+
+    def flush(self) -> str:
+        """End the stream: what is still held back becomes U+FFFD. It can be used again then."""
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        self._strip = self._tokenizer.hides_space
+        return rest

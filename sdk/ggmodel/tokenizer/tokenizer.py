@@ -1,0 +1,224 @@
+"""The tokenizer: text to ids and back, out of the metadata of a GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ggmodel.errors import ConfigError, TokenizerError
+from ggmodel.tokenizer.build import SPACE, build, token_bytes
+from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
+from ggmodel.tokenizer.special import Splitter, end_tokens, stripping
+from ggmodel.tokenizer.stream import TextStream
+from ggmodel.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
+
+
+class Tokenizer:
+    """A vocabulary that encodes and decodes; made by `from_metadata`.
+
+    Attributes:
+        size: number of tokens.
+        bos: id of the token that begins a sequence, or None.
+        eos: id of the token that ends one, or None.
+        eog: ids after which generation stops (`eos`, ends of turns and messages).
+        add_bos: `encode` puts `bos` first (with `add_special`).
+        add_eos: `encode` puts the closing token last (with `add_special`): `eos`, or the
+            separator of a bert vocabulary.
+        hides_space: `decode` drops the space that `encode` put in front of a text.
+    """
+
+    size: int
+    bos: int | None
+    eos: int | None
+    eog: frozenset[int]
+    add_bos: bool
+    add_eos: bool
+    hides_space: bool
+
+    def __init__(self, vocab: Vocabulary):
+        self._vocab = vocab
+        self._encoder = build(vocab)
+        self._bytes: dict[int, bytes] = {}
+        self.size = len(vocab.tokens)
+        self._read_ends()
+        self._space_first = vocab.keys.get(
+            PREFIX + "add_space_prefix", bool, vocab.model == "llama"
+        )
+        self.hides_space = self._space_first or vocab.model == "bert"
+        self._escapes_space = vocab.model == "llama" or (
+            vocab.pre is not None and not vocab.pre.byte_level
+        )
+        left, right = stripping(vocab)
+        kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+        special = {t: i for t, i in vocab.ids.items() if vocab.types[i] in kinds}
+        own = {t: i for t, i in special.items() if vocab.types[i] == TokenType.USER_DEFINED}
+        self._with_special = Splitter(special, left, right)
+        self._without_special = Splitter(own, left, right)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
+        """Build the tokenizer that the `tokenizer.ggml.*` keys describe.
+
+        Arrays may be lists, numpy arrays or whatever has `tolist()`.
+
+        Raises:
+            ConfigError: a key is missing or has the wrong type, length or value.
+            TokenizerError: the kind of vocabulary or its pre-tokenizer is unknown, or its tokens
+                and merges do not belong together.
+        """
+        return cls(read_vocabulary(metadata))
+
+    def _read_ends(self) -> None:
+        vocab = self._vocab
+        spm, bert = vocab.model == "llama", vocab.model == "bert"
+        self.bos = vocab.token_id("bos", 1 if spm else None)
+        self.eos = vocab.token_id("eos", 2 if spm else None)
+        closing = self.eos
+        if bert:
+            # The key is misspelt in the format.
+            self.bos = vocab.token_id("bos", vocab.token_id("cls", 101))
+            closing = vocab.token_id("seperator", 102)
+        by_pre = vocab.pre is not None and vocab.pre.add_bos
+        self.add_bos = self._flag("add_bos", self.bos, bert or spm or by_pre)
+        if self.bos is not None and vocab.pre is PRE_TOKENIZERS["gemma4"]:
+            self.add_bos = True  # early files say false, yet the model needs it
+        self.add_eos = self._flag("add_eos", closing, bert)
+        self.eog = end_tokens(vocab)
+        self._first = [self.bos] if self.add_bos and self.bos is not None else []
+        self._last = [closing] if self.add_eos and closing is not None else []
+
+    def _flag(self, name: str, token: int | None, default: bool) -> bool:
+        key = f"{PREFIX}{name}_token"
+        wanted = self._vocab.keys.get(key, bool, None)
+        if wanted and token is None:
+            raise ConfigError(
+                f"{key} is true but the file does not say which token that is; add "
+                f"{key}_id to the metadata you pass, or set {key} to false"
+            )
+        return (default and token is not None) if wanted is None else wanted
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """The ids of `text`.
+
+        Characters a vocabulary has no token for become its unknown token. A byte-level vocabulary
+        without one drops such bytes (falcon and starcoder lack a few rare ones), as the
+        tokenizers they were published with do.
+
+        Args:
+            text: any text without lone surrogates.
+            add_special: put `bos` before and `eos` after it where `add_bos` and `add_eos` say so.
+                A text that spells them as well gets them twice; a chat template usually spells
+                them, so encode its result with False.
+            parse_special: "<|eot_id|>" in the text becomes that token. With False it is plain
+                text: do that with text from strangers. User-defined tokens are found either way.
+
+        Raises:
+            TokenizerError: the text holds a lone surrogate, which is no character.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise TokenizerError(
+                f"the text holds the lone surrogate U+{ord(text[error.start]):04X} at index "
+                f"{error.start}; repair it, as in text.encode('utf-16', 'surrogatepass')"
+                f".decode('utf-16', 'replace')"
+            ) from None
+        ids = list(self._first) if add_special else []
+        splitter = self._with_special if parse_special else self._without_special
+        begins = True
+        for part in splitter.split(text):
+            if isinstance(part, int):
+                ids.append(part)
+                begins = True
+                continue
+            if begins and self._space_first:
+                part = " " + part
+            begins = False
+            if self._escapes_space:
+                part = part.replace(" ", SPACE)
+            ids += self._encoder.encode(part, add_special_tokens=False).ids
+        if add_special:
+            ids += self._last
+        return ids
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """The text of `ids`.
+
+        The space that SentencePiece puts in front of a text is dropped again. Bytes that are no
+        UTF-8 become U+FFFD. Spaces are never "cleaned up": what was encoded comes back.
+
+        Args:
+            ids: token ids.
+            skip_special: leave out special tokens (see `is_special`). They show by default, as in
+                llama.cpp and transformers; user-defined tokens show always.
+
+        Raises:
+            TokenizerError: an id lies outside the vocabulary.
+        """
+        stream = self.stream(skip_special=skip_special)
+        return "".join([stream.push(id) for id in ids]) + stream.flush()
+
+    def stream(self, *, skip_special: bool = False, after: int | None = None) -> TextStream:
+        """A stream that gives text out token by token; all of it together is `decode`'s.
+
+        Args:
+            skip_special: as for `decode`.
+            after: the token before the first that will be pushed, when the text goes on from a
+                prompt: then a leading space belongs to the text and stays.
+
+        Raises:
+            TokenizerError: `after` lies outside the vocabulary.
+        """
+        begins = after is None or self.starts_text(self._checked(after))
+        return TextStream(self, skip_special, begins and self.hides_space)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The raw bytes of one token; special tokens give their own text.
+
+        Raises:
+            TokenizerError: the id lies outside the vocabulary.
+        """
+        data = self._bytes.get(id)
+        if data is None:
+            data = self._bytes[id] = token_bytes(self._vocab, self._checked(id))
+        return data
+
+    def token(self, id: int) -> str:
+        """The text of a token as the vocabulary spells it, such as "▁the" or "Ġthe".
+
+        Raises:
+            TokenizerError: the id lies outside the vocabulary.
+        """
+        return self._vocab.tokens[self._checked(id)]
+
+    def id_of(self, token: str) -> int | None:
+        """The id of the token spelled exactly `token`, such as "<|eot_id|>", or None."""
+        return self._vocab.ids.get(token)
+
+    def is_special(self, id: int) -> bool:
+        """Whether the token is for the model rather than for readers (control or unknown).
+
+        Raises:
+            TokenizerError: the id lies outside the vocabulary.
+        """
+        kind = self._vocab.types[self._checked(id)]
+        return kind in (TokenType.CONTROL, TokenType.UNKNOWN)
+
+    def starts_text(self, id: int) -> bool:
+        """Whether what follows this token is encoded as if it stood at the beginning.
+
+        Raises:
+            TokenizerError: the id lies outside the vocabulary.
+        """
+        kind = self._vocab.types[self._checked(id)]
+        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+
+    def _checked(self, id: int) -> int:
+        if not 0 <= id < self.size:
+            raise TokenizerError(
+                f"token id {id} lies outside the vocabulary of {self.size} tokens; the model and "
+                f"the tokenizer may not belong together"
+            )
+        return int(id)

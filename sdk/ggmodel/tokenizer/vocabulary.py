@@ -1,0 +1,213 @@
+"""What a GGUF says about its vocabulary, read and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ggmodel.errors import ConfigError, TokenizerError
+from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
+
+PREFIX = "tokenizer.ggml."
+MODELS = ("gpt2", "llama", "gemma4", "bert")
+
+# How files spell "there is no such token": -1, stored as an unsigned number.
+_NONE = (-1, 2**32 - 1)
+_REQUIRED: Any = object()
+
+
+class TokenType(IntEnum):
+    """The values of `tokenizer.ggml.token_type`."""
+
+    UNDEFINED = 0
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A checked vocabulary: tokens unique, arrays of one length, ids in range.
+
+    Attributes:
+        model: kind of vocabulary, one of `MODELS`.
+        pre: pre-tokenizer of a byte pair vocabulary, else None.
+        tokens: text of each id, as spelled in the file.
+        ids: id of each text.
+        types: `TokenType` of each id.
+        scores: score of each id where the file has them (SentencePiece needs them).
+        merges: pairs in order of rank (byte pair vocabularies).
+        keys: the metadata, for single values.
+    """
+
+    model: str
+    pre: Pre | None
+    tokens: list[str]
+    ids: dict[str, int]
+    types: list[int]
+    scores: list[float] | None
+    merges: list[tuple[str, str]] | None
+    keys: Keys
+
+    def token_id(self, name: str, default: int | None = None) -> int | None:
+        """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
+
+        `default` counts when the key is absent and the id exists.
+
+        Raises:
+            ConfigError: the id is no number or lies outside the vocabulary.
+        """
+        key = f"{PREFIX}{name}_token_id"
+        value = self.keys.get(key, int, None)
+        if value is None:
+            return default if default is not None and default < len(self.tokens) else None
+        if value in _NONE:
+            return None
+        if not 0 <= value < len(self.tokens):
+            raise ConfigError(
+                f"{key} = {value} lies outside the vocabulary of {len(self.tokens)} tokens; "
+                f"correct the key in the file, or pass the metadata with another value"
+            )
+        return value
+
+
+class Keys:
+    """Typed access to metadata; every error names the key."""
+
+    def __init__(self, metadata: Mapping[str, Any]):
+        self._metadata = metadata
+
+    def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
+        """The value at `key`, or `default`.
+
+        Raises:
+            ConfigError: the key is missing and has no default, or its value is no `kind`.
+        """
+        value = self._metadata.get(key)
+        if value is None:
+            if default is _REQUIRED:
+                raise ConfigError(
+                    f"the metadata has no {key}, which a tokenizer needs; convert the model again "
+                    f"with its tokenizer, or add the key to the metadata you pass"
+                )
+            return default
+        if not isinstance(value, kind) and hasattr(value, "item"):
+            value = value.item()  # a numpy scalar
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ConfigError(f"{key} should be {kind.__name__}, but is {value!r:.80}")
+        return value
+
+    def array(self, key: str, kinds: tuple[type, ...], required: bool) -> list[Any] | None:
+        """The array at `key` as a list, or None when it is absent and not required.
+
+        Raises:
+            ConfigError: the key is missing, no array, or holds something other than `kinds`.
+        """
+        value = self._metadata.get(key)
+        if value is None:
+            return self.get(key, list) if required else None
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{key} should be an array, but is {value!r:.80}")
+        for wrong in set(map(type, value)) - set(kinds):
+            at = next(i for i, item in enumerate(value) if type(item) is wrong)
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(
+                f"{key} should hold {wanted} only, but item {at} is {value[at]!r:.80}; the file "
+                f"is damaged or was not written for ggml"
+            )
+        return list(value)
+
+
+def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
+    """Read the `tokenizer.ggml.*` keys.
+
+    Raises:
+        ConfigError: a key is missing, of the wrong type or of the wrong length.
+        TokenizerError: an unknown model or pre-tokenizer, duplicate tokens, broken merges.
+    """
+    keys = Keys(metadata)
+    model = keys.get(PREFIX + "model", str)
+    if model not in MODELS:
+        raise TokenizerError(
+            f"{PREFIX}model = {model!r} is not supported; supported are: {', '.join(MODELS)}"
+        )
+    tokens = keys.array(PREFIX + "tokens", (str,), required=True) or []
+    if not tokens:
+        raise ConfigError(f"{PREFIX}tokens is empty; convert the model again with its tokenizer")
+    # An empty text would match everywhere; the id keeps its place under a name of its own.
+    tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
+    ids = {text: i for i, text in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        twice = next(i for i, text in enumerate(tokens) if ids[text] != i)
+        raise TokenizerError(
+            f"{PREFIX}tokens holds {tokens[twice]!r:.80} twice, as ids {twice} and "
+            f"{ids[tokens[twice]]}; the tokens of a vocabulary must differ"
+        )
+    types = _of_length(keys.array(PREFIX + "token_type", (int,), required=False), "token_type", ids)
+    scores = _of_length(
+        keys.array(PREFIX + "scores", (float, int), required=model == "llama"), "scores", ids
+    )
+    byte_pairs = model in ("gpt2", "gemma4")
+    return Vocabulary(
+        model=model,
+        pre=_read_pre(keys, model) if byte_pairs else None,
+        tokens=tokens,
+        ids=ids,
+        types=types or _guess_types(tokens, byte_pairs),
+        scores=scores,
+        merges=_read_merges(keys, ids) if byte_pairs else None,
+        keys=keys,
+    )
+
+
+def _of_length(array: list[Any] | None, name: str, ids: dict[str, int]) -> list[Any] | None:
+    if array is not None and len(array) != len(ids):
+        raise ConfigError(
+            f"{PREFIX}{name} has {len(array)} items but {PREFIX}tokens has {len(ids)}; they must "
+            f"be as many; convert the model again"
+        )
+    return array
+
+
+def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
+    """Types for a file without `token_type`: only byte tokens can be told by their spelling."""
+    spelled = set() if byte_pairs else {f"<0x{value:02X}>" for value in range(256)}
+    return [TokenType.BYTE if text in spelled else TokenType.NORMAL for text in tokens]
+
+
+def _read_pre(keys: Keys, model: str) -> Pre:
+    key = PREFIX + "pre"
+    known = ", ".join(sorted(PRE_TOKENIZERS))
+    name = "gemma4" if model == "gemma4" else keys.get(key, str, "")
+    if not name:
+        raise TokenizerError(
+            f"the metadata has no {key}, without which the text cannot be split as in training; "
+            f"pass the metadata with that key set to one of: {known}"
+        )
+    if name not in PRE_TOKENIZERS:
+        raise TokenizerError(f"{key} = {name!r} is unknown; known are: {known}")
+    return PRE_TOKENIZERS[name]
+
+
+def _read_merges(keys: Keys, ids: dict[str, int]) -> list[tuple[str, str]]:
+    key = PREFIX + "merges"
+    merges: list[tuple[str, str]] = []
+    for rank, line in enumerate(keys.array(key, (str,), required=True) or []):
+        # A piece may itself begin with a space, so the separator is looked for after it.
+        at = line.find(" ", 1)
+        left, right = line[:at], line[at + 1 :]
+        if at < 0 or left not in ids or right not in ids or left + right not in ids:
+            what = "is no pair" if at < 0 else "names a piece that is not in the vocabulary"
+            raise TokenizerError(
+                f"{key}[{rank}] = {line!r:.80} {what}; the merges and the tokens of this file do "
+                f"not belong together; convert the model again"
+            )
+        merges.append((left, right))
+    return merges
