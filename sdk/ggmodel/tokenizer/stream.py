@@ -42,6 +42,5 @@ class TextStream:
     def flush(self) -> str:
         """End the stream: what is still held back becomes U+FFFD. It can be used again then."""
         rest = self._utf8.decode(b"", final=True)
-        self._utf8.reset()
         self._strip = self._tokenizer.hides_space
         return rest

@@ -41,8 +41,9 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
-        self._space_first = vocab.keys.get(
-            PREFIX + "add_space_prefix", bool, vocab.model == "llama"
+        # Byte pair vocabularies have the key too, but their text takes no space in front.
+        self._space_first = vocab.model == "llama" and vocab.keys.get(
+            PREFIX + "add_space_prefix", bool, True
         )
         self.hides_space = self._space_first or vocab.model == "bert"
         self._escapes_space = vocab.model == "llama" or (

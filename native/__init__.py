@@ -1,0 +1,117 @@
+"""ggml, as it is: `lib` has its functions, `ffi` its types.
+
+Importing this package loads ggml. A function that builds graphs is guarded (see guards.py): where
+ggml would abort the process it returns NULL, or false if it returns nothing in C. So write
+`check(lib.ggml_mul_mat(ctx, a, b))` or `lib.ggml_mul_mat(ctx, a, b) or fail()`. The context in
+which an abort happened holds a half-built tensor and must be freed. Where ggml aborts elsewhere,
+such as during compute, the message goes to stderr and the process ends: check before you compute.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from ggmodel.errors import NativeError
+
+from . import install, loader
+from .threads import ThreadPool
+
+__all__ = [
+    "Abort",
+    "ThreadPool",
+    "check",
+    "describe",
+    "fail",
+    "ffi",
+    "last_abort",
+    "lib",
+    "prefix",
+    "proc",
+    "version",
+]
+
+_T = TypeVar("_T")
+
+_found = install.find()
+_module = loader.load(_found)
+
+ffi: Any = _module.ffi
+lib: Any = _module.lib
+prefix: Path = _found.path
+version: str = _found.version
+_last_abort = lib.ggmodel_last_abort
+
+
+class Abort(NativeError):
+    """ggml would have aborted the process; `text` is its message, such as a failed assert."""
+
+    def __init__(self, text: str):
+        super().__init__(f"ggml: {text}")
+        self.text = text
+
+
+def last_abort() -> str:
+    """The text of the abort in this thread's latest guarded call, or "" if it went through."""
+    return ffi.string(_last_abort()).decode(errors="replace")
+
+
+def fail() -> NoReturn:
+    """Raise what this thread's latest guarded call, which returned NULL or false, failed with."""
+    raise Abort(last_abort() or "a function returned NULL")
+
+
+def check(result: _T) -> _T:
+    """Return the result of a guarded call, or raise `Abort` if it failed."""
+    if not result:
+        fail()
+    return result
+
+
+def proc(reg: Any, name: str, ctype: str | None = None) -> Any:
+    """A function that not every build has, by its name in a backend's registry entry.
+
+    Args:
+        reg: the `ggml_backend_reg_t` of the backend.
+        name: the name it is registered under.
+        ctype: its C type; without it the type NAME_t.
+    """
+    if not reg:
+        raise NativeError(f"this ggml ({prefix}) lacks the backend that should have {name}")
+    address = lib.ggml_backend_reg_get_proc_address(reg, name.encode())
+    if not address:
+        backend = ffi.string(lib.ggml_backend_reg_name(reg)).decode()
+        raise NativeError(f"the {backend} backend of this ggml ({prefix}) has no {name}")
+    return ffi.cast(ctype or f"{name}_t", address)
+
+
+def describe() -> dict[str, Any]:
+    """What is loaded: version, commit, places, devices, and what the CPU backend was built for."""
+
+    def text(pointer: Any) -> str:
+        return ffi.string(pointer).decode(errors="replace") if pointer else ""
+
+    devices = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
+    features: dict[str, str] = {}
+    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+    if cpu:
+        reg = lib.ggml_backend_dev_backend_reg(cpu)
+        feature = proc(reg, "ggml_backend_get_features")(reg)
+        while feature.name:
+            features[text(feature.name)] = text(feature.value)
+            feature += 1
+    return {
+        "version": version,
+        "commit": text(lib.ggml_commit()),
+        "prefix": str(prefix),
+        "module": _module.__file__,
+        "backends": [
+            text(lib.ggml_backend_reg_name(lib.ggml_backend_reg_get(i)))
+            for i in range(lib.ggml_backend_reg_count())
+        ],
+        "devices": {
+            text(lib.ggml_backend_dev_name(d)): text(lib.ggml_backend_dev_description(d))
+            for d in devices
+        },
+        "features": features,
+    }

@@ -1,0 +1,121 @@
+"""Loads ggml and the module that binds it, and makes sure that the two belong together."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from ggmodel.errors import NativeError
+
+from . import build, logs
+from .install import Prefix
+
+
+def load(prefix: Prefix) -> ModuleType:
+    """Load the ggml in `prefix`; returns the compiled module with its `ffi` and `lib`.
+
+    The module comes from the folder of this package, where a wheel has the one of the pinned
+    version, or from the user's cache, where it is compiled first if need be.
+    """
+    _refuse_second_ggml(prefix)
+    # Otherwise ggml starts a debugger on itself when it aborts.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+    base, _ = prefix.preload()
+    _compare_versions(prefix, base)
+    name = build.module_name(prefix)
+    module = _import(name, _module_file(prefix, name))
+    _compare_layouts(prefix, module)
+    logs.install(module)
+    _find_backends(module, prefix)
+    return module
+
+
+def cache() -> Path:
+    """The folder for compiled modules: below $XDG_CACHE_HOME, or the platform's usual place."""
+    if root := os.environ.get("XDG_CACHE_HOME"):
+        return Path(root) / "ggmodel" / "native"
+    home = Path.home()
+    root = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    return root / "ggmodel" / "native"
+
+
+def _module_file(prefix: Prefix, name: str) -> Path:
+    file = build.file_name(name)
+    shipped, cached = Path(__file__).parent / file, cache() / file
+    if shipped.is_file():
+        return shipped
+    if not cached.is_file():
+        try:
+            build.compile_module(prefix, cached)
+        except OSError as error:
+            raise NativeError(f"cannot write {cached}: {error}; set XDG_CACHE_HOME") from error
+    return cached
+
+
+def _import(name: str, path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise NativeError(f"cannot load the binding {path}: {error}; delete that file") from error
+    return module
+
+
+def _compare_versions(prefix: Prefix, base: Path) -> None:
+    ggml_version = getattr(ctypes.CDLL(str(base)), "ggml_version", None)
+    if ggml_version is None:
+        raise NativeError(f"{base} is a ggml too old to tell its version; install a newer one")
+    ggml_version.restype = ctypes.c_char_p
+    actual = ggml_version().decode()
+    if actual != prefix.version:
+        raise NativeError(
+            f"the headers in {prefix.include} are of ggml {prefix.version}, but the library "
+            f"{base} is ggml {actual}: install one build of ggml, whole, into its own folder"
+        )
+
+
+def _compare_layouts(prefix: Prefix, module: ModuleType) -> None:
+    """A build may define its own limits, which move the fields of a tensor."""
+    ffi, lib = module.ffi, module.lib
+    parameters = ffi.new("struct ggml_init_params *", {"mem_size": 1 << 12, "no_alloc": True})
+    context = lib.ggml_init(parameters[0])
+    tensor = lib.ggml_new_tensor_1d(context, lib.GGML_TYPE_F32, 1)
+    lib.ggml_set_name(tensor, b"x" * (1 << 10))  # is cut to what fits
+    name = lib.ggml_get_name(tensor)
+    same = name == ffi.addressof(tensor, "name") and len(ffi.string(name)) + 1 == len(tensor.name)
+    lib.ggml_free(context)
+    if not same:
+        raise NativeError(
+            f"the headers in {prefix.include} describe another layout of tensors than the library "
+            f"in {prefix.libraries} has; build ggml without defining limits such as GGML_MAX_NAME"
+        )
+
+
+def _refuse_second_ggml(prefix: Prefix) -> None:
+    """Refuse to load when the process has another ggml: symbols of the two would be mixed."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return
+    loaded = {Path(line.split(maxsplit=5)[5]) for line in lines if "/libggml" in line}
+    for path in sorted(loaded):
+        if path.name.startswith("libggml") and path.parent.resolve() != prefix.libraries.resolve():
+            raise NativeError(
+                f"this process has already loaded another ggml, {path}; ggmodel needs "
+                f"{prefix.libraries}. Use one of the two in a process, or set GGMODEL_GGML to a "
+                "build that serves both"
+            )
+
+
+def _find_backends(module: ModuleType, prefix: Prefix) -> None:
+    """A build whose backends are separate modules has none until they are looked for."""
+    if not module.lib.ggml_backend_reg_count():
+        module.lib.ggml_backend_load_all_from_path(os.fsencode(prefix.libraries))

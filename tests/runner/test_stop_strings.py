@@ -1,0 +1,39 @@
+"""Stop strings that span tokens."""
+
+from __future__ import annotations
+
+from ggmodel.runner.generation import StopStrings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+LETTERS = st.text("ab", max_size=6)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(st.lists(LETTERS, max_size=10), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
+def test_text_ends_at_the_first_stop_string(pieces: list[str], stops: list[str]):
+    watch, handed = StopStrings(stops), ""
+    for piece in pieces:
+        handed += watch.push(piece)
+        assert not any(s in handed for s in stops)
+        if watch.stopped:
+            break
+    if not watch.stopped:
+        handed += watch.flush()
+    whole = "".join(pieces)
+    ends = [whole.find(s) for s in stops if s in whole]
+    assert watch.stopped == bool(ends)
+    if not ends:
+        assert handed == whole
+    else:
+        # The stop string that is complete first decides; of several in one piece the leftmost.
+        assert whole.startswith(handed)
+        assert any(whole[len(handed) :].startswith(s) for s in stops)
+
+
+def test_a_partial_stop_string_is_held_back_until_it_cannot_come_any_more():
+    watch = StopStrings(["</end>"])
+    assert watch.push("a</e") == "a"
+    assert watch.push("nd") == ""
+    assert watch.push("ing") == "</ending"
+    assert (watch.push("x</end>y"), watch.stopped) == ("x", True)

@@ -1,0 +1,58 @@
+"""How each kind of pre-tokenizer cuts one text that shows what they differ in."""
+
+import pytest
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Sequence, Split
+
+from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
+
+# Contractions, digits, accents, changes of case, line ends, runs of spaces, Han, combining marks.
+TEXT = "It'S 12345678 été; HelloWorld\n\n  日本語x!/\nka\u0301t"
+
+PIECES = {
+    "default": "It|'|S| |123|456|78| été|;| HelloWorld|\n\n | 日本語x|!/|\n|ka|\u0301|t",
+    "gpt-2": "It|'|S| 12345678| été|;| HelloWorld|\n\n | 日本語x|!/|\n|ka|\u0301|t",
+    "starcoder": "It|'|S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n | 日本語x|!/|\n|ka|\u0301|t",
+    "falcon": "It|'|S| |123|456|78| été|;| HelloWorld|\n\n | 日本語x|!/|\n|ka|\u0301|t",
+    "llama-bpe": "It|'S| |123|456|78| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "dbrx": "It|'S| |123|456|78| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "glm4": "It|'S| |123|456|78| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "jais-2": "It|'S| |123|456|78| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "qwen2": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "qwen35": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "ufakzeka": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "minicpm5": "It|'S| |123|456|78| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "laguna": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/|\n|ka|\u0301t",
+    "seed-coder": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/|\n|ka|\u0301t",
+    "exaone-moe": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "bailingmoe": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n\n| | 日本語x|!/\n|ka|\u0301t",
+    "gpt-4o": "It'S| |123|456|78| été|;| Hello|World|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "granite-embed-multi-97m": "It'S| |123|456|78| été|;| Hello|World|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "tiny_aya": "It'S| |12|345|678| été|;| Hello|World|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "tekken": "It|'S| |1|2|3|4|5|6|7|8| été|;| Hello|World|\n\n| | 日本語x|!/\n|ka\u0301t",
+    "kimi-k2": "It'S| |123|456|78| été|;| Hello|World|\n\n| | |日本語|x|!/\n|ka\u0301t",
+    "youtu": "It'S| |1|2|3|4|5|6|7|8| été|;| Hello|World|\n\n|  |日本語|x|!/\n|ka\u0301t",
+    "deepseek-llm": "It|'|S| |12345678| é|t|é|;| HelloWorld|\n|\n|  |日本語|x|!/|\n|ka|\u0301|t",
+    "deepseek-coder": "It|'|S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n|\n| | |日本語|x|!/|\n|ka|\u0301|t",
+    "deepseek-v3": "It|'S| |123|456|78| été|;| HelloWorld|\n\n|  |日本語|x|!/\n|ka\u0301t",
+    "spark2_5": "It|'S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n|\n|  |日本語|x|!/|\n|ka\u0301t",
+    "afmoe": "It|'S| |12|345|678| été|;| HelloWorld|\n\n|  |日本語|x|!/\n|ka\u0301t",
+    "poro-chat": "It'S| 12345678| été;| HelloWorld|\n\n | 日本語x|!|/|\n|ka\u0301t",
+    "viking": "It'S| |1|2|3|4|5|6|7|8| été;| HelloWorld|\n\n | 日本語x|!|/|\n|ka\u0301t",
+    "superbpe": "It'S |12|345|678| été; HelloWorld\n\n  日本語x!/\nka\u0301t",
+    "chameleon": "It|'|S| |1|2|3|4|5|6|7|8| été|;| HelloWorld|\n|\n|  |日本語x|!|/|\n|ka|\u0301|t",
+    "gemma4": "It'S 12345678 été; HelloWorld|\n\n|  日本語x!/|\n|ka\u0301t",
+    "sarvam-moe": "It'S 12345678 été; HelloWorld|\n\n|  日本語x!/|\n|ka\u0301t",
+}
+
+
+@pytest.mark.parametrize("pre", PIECES)
+def test_pieces(pre):
+    splits = [Split(Regex(split), "isolated") for split in PRE_TOKENIZERS[pre].splits]
+    pieces = [piece for piece, _ in Sequence(splits).pre_tokenize_str(TEXT)]
+    assert "|".join(pieces) == PIECES[pre]
+
+
+def test_every_kind_is_shown():
+    shown = {PRE_TOKENIZERS[pre] for pre in PIECES}
+    assert shown == set(PRE_TOKENIZERS.values())

@@ -1,0 +1,191 @@
+"""Special tokens: found in texts, added around them, ending generations."""
+
+import pytest
+
+from ggmodel.errors import ConfigError
+from ggmodel.tokenizer import Tokenizer
+from ggmodel.tokenizer.special import Splitter
+
+CONTROL, USER_DEFINED, NORMAL = 3, 4, 1
+G = "tokenizer.ggml."
+
+
+def with_tokens(metadata: dict, *names: str, type: int = CONTROL) -> dict:
+    extra = {}
+    for key, value in (("tokens", list(names)), ("token_type", [type] * len(names))):
+        extra[G + key] = metadata[G + key] + value
+    if G + "scores" in metadata:
+        extra[G + "scores"] = metadata[G + "scores"] + [0.0] * len(names)
+    return {**metadata, **extra}
+
+
+def test_control_tokens_need_parse_special(metadata):
+    tokenizer = Tokenizer.from_metadata(metadata)
+    eot, tool = tokenizer.id_of("<|eot_id|>"), tokenizer.id_of("<tool>")
+    assert tokenizer.encode("<|eot_id|>", add_special=False) == [eot]
+    plain = tokenizer.encode("<|eot_id|><tool>", add_special=False, parse_special=False)
+    assert eot not in plain
+    assert plain[-1] == tool
+
+
+def test_a_whole_word_never_becomes_a_control_token(vocabularies):
+    # llama-bpe looks whole pieces up before it merges.
+    metadata = with_tokens(vocabularies["llama-bpe"]["metadata"], "keeperstop")
+    tokenizer = Tokenizer.from_metadata(metadata)
+    stop = tokenizer.id_of("keeperstop")
+    assert tokenizer.encode("keeperstop", add_special=False, parse_special=True) == [stop]
+    plain = tokenizer.encode("keeperstop", add_special=False, parse_special=False)
+    assert stop not in plain
+    assert tokenizer.decode(plain) == "keeperstop"
+
+
+@pytest.mark.parametrize("metadata", ["llama-bpe"], indirect=True)
+def test_a_control_token_that_merges_name_stays_reachable(metadata):
+    # Some files mark ordinary words as control tokens.
+    whole = metadata[G + "merges"][-1].replace(" ", "")
+    types = list(metadata[G + "token_type"])
+    id = metadata[G + "tokens"].index(whole)
+    types[id] = CONTROL
+    tokenizer = Tokenizer.from_metadata({**metadata, G + "token_type": types})
+    text = whole.replace("Ġ", " ")
+    assert text.isascii()
+    assert tokenizer.encode(text, add_special=False, parse_special=False) == [id]
+
+
+@pytest.mark.parametrize("metadata", ["spm-bytes"], indirect=True)
+def test_sentencepiece_never_spells_a_control_or_byte_token(metadata):
+    tokenizer = Tokenizer.from_metadata(metadata)
+    ids = tokenizer.encode("<s></s><unk><0x41>", add_special=False, parse_special=False)
+    assert not {"<s>", "</s>", "<unk>", "<0x41>"} & {tokenizer.token(id) for id in ids}
+
+
+@pytest.mark.parametrize("metadata", ["spm-bytes"], indirect=True)
+def test_sentencepiece_puts_a_space_after_special_tokens_too(metadata):
+    tokenizer = Tokenizer.from_metadata(metadata)
+    the = tokenizer.encode("the", add_special=False)
+    assert tokenizer.encode("</s>the", add_special=False) == [tokenizer.eos, *the]
+    metadata[G + "add_space_prefix"] = False
+    without = Tokenizer.from_metadata(metadata)
+    assert without.encode(" the", add_special=False) == the
+
+
+def test_runs_with_equal_scores_grow_from_the_left():
+    # Llama's own vocabulary gives all runs of spaces one score.
+    tokens = ["<unk>", "<s>", "</s>", "▁", "a", "▁▁", "▁▁▁", "▁▁▁▁", "▁a"]
+    metadata = {
+        G + "model": "llama",
+        G + "tokens": tokens,
+        G + "scores": [0.0, 0.0, 0.0, -2.0, -3.0, -1e9, -1e9, -1e9, -1.0],
+        G + "token_type": [2, CONTROL, CONTROL, *[NORMAL] * 6],
+    }
+    tokenizer = Tokenizer.from_metadata(metadata)
+    for spaces, expected in ((1, [2]), (6, [4, 3]), (7, [4, 4]), (8, [4, 4, 1])):
+        ids = tokenizer.encode(" " * spaces, add_special=False)
+        assert [len(tokenizer.token(id)) for id in ids] == expected
+    ids = tokenizer.encode("    a", add_special=False)
+    assert [tokenizer.token(id) for id in ids] == ["▁▁▁▁", "▁a"]
+
+
+def test_byte_level_text_takes_no_space_in_front(metadata):
+    plain = Tokenizer.from_metadata(metadata).encode("the", add_special=False)
+    metadata[G + "add_space_prefix"] = True
+    tokenizer = Tokenizer.from_metadata(metadata)
+    assert tokenizer.encode("the", add_special=False) == plain
+    assert tokenizer.decode(tokenizer.encode(" the", add_special=False)) == " the"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "add_bos", "add_eos"),
+    [("gpt-2", False, False), ("llama-bpe", True, False), ("spm-bytes", True, False)],
+    indirect=["metadata"],
+)
+def test_tokens_around_the_text(metadata, add_bos, add_eos):
+    tokenizer = Tokenizer.from_metadata(metadata)
+    assert (tokenizer.add_bos, tokenizer.add_eos) == (add_bos, add_eos)
+    bare = tokenizer.encode("the", add_special=False)
+    assert tokenizer.encode("the") == [tokenizer.bos] * add_bos + bare
+    metadata[G + "add_bos_token"], metadata[G + "add_eos_token"] = not add_bos, True
+    turned = Tokenizer.from_metadata(metadata)
+    assert turned.encode("the") == [turned.bos] * (not add_bos) + bare + [turned.eos]
+
+
+def test_gemma_4_has_a_first_token_whatever_the_file_says(vocabularies):
+    base = dict(vocabularies["gpt-2"]["metadata"])
+    metadata = {**base, G + "model": "gemma4", G + "add_bos_token": False}
+    assert Tokenizer.from_metadata(metadata).add_bos
+
+
+@pytest.mark.parametrize("key", ["add_bos_token", "add_eos_token"])
+def test_a_token_to_add_must_be_named(metadata, key):
+    metadata.pop(G + key.replace("add_", "") + "_id")
+    metadata[G + key] = True
+    with pytest.raises(ConfigError, match=key):
+        Tokenizer.from_metadata(metadata)
+
+
+def test_ends_by_key_and_by_name(metadata):
+    metadata = with_tokens(metadata, "<|im_end|>", "<|file_sep|>", "</s>", "<stop>", "<msg>")
+    first = len(metadata[G + "tokens"]) - 5
+    metadata[G + "eot_token_id"], metadata[G + "eom_token_id"] = first + 3, first + 4
+    tokenizer = Tokenizer.from_metadata(metadata)
+    names = {tokenizer.token(id) for id in tokenizer.eog}
+    ends = {"<|eot_id|>", "<|im_end|>", "<|file_sep|>", "</s>", "<stop>", "<msg>"}
+    assert names == ends
+
+
+def test_html_is_no_end(metadata):
+    tokenizer = Tokenizer.from_metadata(with_tokens(metadata, "</s>", type=USER_DEFINED))
+    assert tokenizer.id_of("</s>") not in tokenizer.eog
+
+
+def test_a_harmony_message_ends_no_turn(metadata):
+    alone = Tokenizer.from_metadata(with_tokens(metadata, "<|end|>"))
+    assert alone.id_of("<|end|>") in alone.eog
+    harmony = Tokenizer.from_metadata(with_tokens(metadata, "<|end|>", "<|return|>", "<|call|>"))
+    assert harmony.id_of("<|end|>") not in harmony.eog
+    assert harmony.id_of("<|return|>") in harmony.eog
+
+
+def test_phi_3_swallows_space_on_the_right_and_llama_does_not(vocabularies):
+    text = "<|end|>\n the"
+    base = with_tokens(vocabularies["spm-bytes"]["metadata"], "<|end|>", "<|endoftext|>")
+    llama = Tokenizer.from_metadata({**base, "general.name": "Llama"})
+    assert llama.decode(llama.encode(text, add_special=False)) == text
+    for names in ({"general.name": "Phi-3 mini"}, {"general.architecture": "phi3"}):
+        phi = Tokenizer.from_metadata({**base, **names})
+        assert phi.decode(phi.encode(text, add_special=False)) == "<|end|>the"
+        kept = "<|endoftext|>\n the"
+        assert phi.decode(phi.encode(kept, add_special=False)) == kept
+
+
+def test_the_mask_of_modern_bert_swallows_space_on_the_left(metadata):
+    metadata[G + "pre"] = "modern-bert"
+    tokenizer = Tokenizer.from_metadata(with_tokens(metadata, "[MASK]"))
+    assert tokenizer.decode(tokenizer.encode("a \n[MASK] b", add_special=False)) == "a[MASK] b"
+
+
+def test_is_special_and_lookup(metadata):
+    tokenizer = Tokenizer.from_metadata(metadata)
+    eot, tool = tokenizer.id_of("<|eot_id|>"), tokenizer.id_of("<tool>")
+    assert eot is not None
+    assert tool is not None
+    assert tokenizer.is_special(eot)
+    assert not tokenizer.is_special(tool)
+    assert not tokenizer.is_special(0)
+    assert tokenizer.token(eot) == "<|eot_id|>"
+    assert tokenizer.id_of("no such token") is None
+
+
+def test_the_longest_token_at_the_leftmost_place_wins():
+    splitter = Splitter({"<a": 1, "<a>": 2, "b": 3, "\n\n": 4, "<": 5})
+    assert list(splitter.split("x<a><a<b\n\n\ny")) == ["x", 2, 1, 5, 3, 4, "\ny"]
+    assert list(Splitter({}).split("<a>")) == ["<a>"]
+    assert list(splitter.split("")) == []
+
+
+def test_stripping_does_not_eat_into_neighbours():
+    splitter = Splitter({"<a>": 1, "  ": 2}, frozenset({"<a>"}), frozenset({"<a>"}))
+    assert list(splitter.split("x <a>  y")) == ["x", 1, "y"]
+    assert list(splitter.split("<a> <a>")) == [1, 1]
+    assert list(splitter.split("  <a>\x1cy")) == [2, 1, "\x1cy"]
+    assert list(splitter.split("x\x1c\u3000<a>")) == ["x\x1c", 1]
