@@ -80,13 +80,21 @@ def test_duplicate_tokens(metadata):
     refused(metadata, TokenizerError, "5", "300", "twice")
 
 
-@pytest.mark.parametrize("merge", ["zz qqq", "a zz", "q z", "nospace", " ", ""])
+@pytest.mark.parametrize("merge", ["zz qqq", "a zz", "q z", "nospace", " ", "", "a ", " a"])
 def test_merges_that_do_not_fit(metadata, merge):
     assert not {"zz", "qqq", "qz"} & set(metadata[G + "tokens"])
     at = len(metadata[G + "merges"])
     metadata[G + "merges"] = [*metadata[G + "merges"], merge]
-    what = "not in the vocabulary" if " " in merge[1:] else "no pair"
+    what = "not in the vocabulary" if " " in merge.strip() else "no pair"
     refused(metadata, TokenizerError, G + f"merges[{at}]", what)
+
+
+def test_a_piece_may_begin_with_a_space(metadata):
+    # As in vocabularies whose tokens are not spelled in the byte alphabet.
+    more = {"tokens": ["▁", " ", " !"], "token_type": [1] * 3, "merges": ["  !"]}
+    metadata = {**metadata, **{G + key: metadata[G + key] + value for key, value in more.items()}}
+    tokenizer = Tokenizer.from_metadata({**metadata, G + "model": "gemma4"})
+    assert tokenizer.encode("!", add_special=False) == [tokenizer.id_of("!")]
 
 
 @pytest.mark.parametrize("id", [563, 10**9])

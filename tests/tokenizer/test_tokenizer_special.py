@@ -117,9 +117,10 @@ def test_gemma_4_has_a_first_token_whatever_the_file_says(vocabularies):
 
 @pytest.mark.parametrize("key", ["add_bos_token", "add_eos_token"])
 def test_a_token_to_add_must_be_named(metadata, key):
-    metadata.pop(G + key.replace("add_", "") + "_id")
+    id_key = G + key.replace("add_", "") + "_id"
+    metadata.pop(id_key)
     metadata[G + key] = True
-    with pytest.raises(ConfigError, match=key):
+    with pytest.raises(ConfigError, match=rf"{G}{key} is true.* {id_key} "):
         Tokenizer.from_metadata(metadata)
 
 

@@ -90,7 +90,9 @@ class Generation:
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, a piece a token. Closing the generator ends the request."""
         eog = self._tokenizer.eog if self._tokenizer is not None else frozenset()
-        text: Detokenizer = self._tokenizer.stream() if self._tokenizer is not None else _NoText()
+        text: Detokenizer = _NoText()
+        if self._tokenizer is not None:
+            text = self._tokenizer.stream(after=int(self._prompt[-1]))
         started = time.perf_counter()
         with self._engine.slot() as sequence:
             logits = self._engine.extend(sequence, self._prompt, 0)

@@ -13,7 +13,8 @@ from ..gguf import TensorSource, open_gguf
 from ..kvcache import KV_TYPES
 from ..ml import Backend, BackendParams, DType, FlashAttention, new_backend
 from ..ml.backend import Progress
-from ..model import LoadReport, Model, config_class, fill, find
+from ..ml.keyvalues import KeyValues
+from ..model import Config, LoadReport, Model, config_class, fill, find
 from .engine import Engine
 from .face import LoadedModel
 
@@ -23,16 +24,154 @@ if TYPE_CHECKING:
 _DEFAULT_CONTEXT = 4096  # positions, where the model knows more: a cache for all could be huge
 
 
-@dataclass
-class Prepared:
-    """A model whose fields are filled and which has been traced; nothing is allocated yet."""
+@dataclass(kw_only=True)
+class Options:
+    """The options of `load` that shape a model, checked.
 
-    source: TensorSource
+    Raises:
+        ConfigError: a value outside of its range.
+        Unsupported: an option that is not there yet.
+    """
+
+    backend: str = "ggml"
+    threads: int | None = None
+    context_length: int | None = None
+    batch_size: int = 512
+    parallel: int = 1
+    gpu_layers: int | str | Sequence[object] = "auto"
+    flash_attention: str = "auto"
+    kv_type: str = "f16"
+    rpc: Sequence[str] = ()
+    models: str | Path | None = None
+    strict: bool = True
+
+    def __post_init__(self):
+        if self.rpc:
+            raise Unsupported("rpc devices are not there yet; the model runs on this machine's CPU")
+        if self.gpu_layers not in ("auto", 0):
+            raise Unsupported("layers cannot be placed on GPUs yet; leave gpu_layers at 'auto'")
+        if self.context_length is not None:
+            _positive("context_length", self.context_length)
+        _positive("batch_size", self.batch_size)
+        _positive("parallel", self.parallel)
+        self.cache_type = parse_kv_type(self.kv_type)
+        self.backend_params = BackendParams(
+            num_threads=_positive("threads", self.threads or 0, 0),
+            flash_attention=FlashAttention.parse(self.flash_attention),
+        )
+
+
+class Preparation:
+    """All of loading but reading the weights, in steps.
+
+    `load` takes them in the order in which they stand here. `ggmodel check` takes the same ones and
+    goes on after an error wherever the next step does not need what failed. Each sets what it
+    finds: architecture and config; backend, model and report; tokenizer; engine.
+    """
+
+    architecture: type[Model]
+    config: Config
     backend: Backend
     model: Model
     report: LoadReport
-    tokenizer: Tokenizer | None
+    tokenizer: Tokenizer | None = None
     engine: Engine
+
+    def __init__(self, source: TensorSource, options: Options):
+        self.source, self.options = source, options
+        self._undo = ExitStack()
+
+    def configure(self) -> None:
+        """Finds the architecture and reads its hyperparameters.
+
+        Raises:
+            ArchitectureError, ConfigError: there is none, or one is missing or wrong.
+        """
+        keys = KeyValues(self.source.metadata, self.source.name)
+        self.architecture = find(keys.architecture, self.options.models)
+        self.config = config_class(self.architecture).read(keys)
+
+    def fill(self) -> None:
+        """Constructs the model and gives its fields their tensors; whatever does not fit is in
+        the report."""
+        options = self.options
+        self.backend = new_backend(self.source, options.backend_params, options.backend)
+        self._undo.callback(self.backend.close)
+        self.model = self.architecture(self.config)
+        self.report = fill(
+            self.model,
+            self.backend,
+            self.source.tensors,
+            self.architecture.architecture,
+            self.architecture.ignore,
+        )
+
+    def fit(self) -> None:
+        """Refuses a file that does not fit the declaration.
+
+        Raises:
+            LoadError: with the report.
+        """
+        self.report.check(self.options.strict)
+
+    def validate(self) -> None:
+        """Asks the model, whose required fields must be filled."""
+        self.model.validate()
+
+    def read_vocabulary(self) -> None:
+        """Builds the tokenizer, if the file has a vocabulary; needs no other step.
+
+        Raises:
+            TokenizerError, ConfigError: it cannot be built.
+        """
+        from ..tokenizer import Tokenizer
+
+        if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab":
+            self.tokenizer = Tokenizer.from_metadata(self.source.metadata)
+
+    def trace(self) -> None:
+        """Traces the forward.
+
+        Raises:
+            TensorError: it does not fit its weights; names the model's line.
+        """
+        options = self.options
+        trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
+        length = options.context_length
+        self.engine = Engine(
+            self.model,
+            self.backend,
+            kv_type=options.cache_type,
+            context_length=min(trained, _DEFAULT_CONTEXT) if length is None else length,
+            batch_size=options.batch_size,
+            parallel=options.parallel,
+        )
+        self._undo.callback(self.engine.close)
+        self.engine.dry_trace()
+
+    def reserve(self) -> None:
+        """Allocates all memory and has the backend lay out the traced graphs.
+
+        Raises:
+            OutOfMemory: with the memory report.
+            TensorError: the backend refuses an op.
+        """
+        self.engine.allocate()
+        self.engine.reserve()
+
+    def keep(self) -> None:
+        """From now on `close` does nothing: backend and engine belong to a loaded model."""
+        self._undo.pop_all()
+
+    def close(self) -> None:
+        """Frees backend and engine; idempotent."""
+        self._undo.close()
+
+    def __enter__(self) -> Preparation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def load(
@@ -77,33 +216,34 @@ def load(
         OutOfMemory: with the memory report.
         Unsupported: an option that is not there yet.
     """
-    if rpc:
-        raise Unsupported("rpc devices are not there yet; the model runs on this machine's CPU")
-    if gpu_layers not in ("auto", 0):
-        raise Unsupported("layers cannot be placed on GPUs yet; leave gpu_layers at 'auto'")
-    params = BackendParams(
-        num_threads=_positive("threads", threads or 0, 0),
-        flash_attention=FlashAttention.parse(flash_attention),
+    options = Options(
+        backend=backend,
+        threads=threads,
+        context_length=context_length,
+        batch_size=batch_size,
+        parallel=parallel,
+        gpu_layers=gpu_layers,
+        flash_attention=flash_attention,
+        kv_type=kv_type,
+        rpc=rpc,
+        models=models,
+        strict=strict,
     )
+    opened = open_source(source, mmproj)
     with ExitStack() as undo:
-        opened = open_source(source, mmproj)
         if opened is not source:
             undo.callback(opened.close)
-        ready = prepare(
-            opened,
-            new_backend(opened, params, backend),
-            context_length=context_length,
-            batch_size=_positive("batch_size", batch_size),
-            parallel=_positive("parallel", parallel),
-            kv_type=parse_kv_type(kv_type),
-            models=models,
-            strict=strict,
-            undo=undo,
-        )
-        ready.engine.allocate()
+        ready = undo.enter_context(Preparation(opened, options))
+        ready.configure()
+        ready.fill()
+        ready.fit()
+        ready.validate()
+        ready.read_vocabulary()
+        ready.trace()
+        ready.reserve()
         ready.backend.load(progress)
-        ready.engine.reserve()
         ready.model.post_load()
+        ready.keep()
         undo.pop_all()
     loaded = LoadedModel(
         opened, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
@@ -120,53 +260,6 @@ def open_source(
     if mmproj is not None:
         raise Unsupported("mmproj files come with the models that see; text models need none")
     return source if isinstance(source, TensorSource) else open_gguf(source)
-
-
-def prepare(
-    source: TensorSource,
-    backend: Backend,
-    *,
-    context_length: int | None,
-    batch_size: int,
-    parallel: int,
-    kv_type: DType,
-    models: str | Path | None,
-    strict: bool,
-    undo: ExitStack,
-) -> Prepared:
-    """All of loading that can go wrong before memory is needed: what `ggmodel check` does too."""
-    undo.callback(backend.close)
-    from ..tokenizer import Tokenizer
-
-    architecture = find(backend.config.architecture, models)
-    model, report = build(architecture, backend)
-    report.check(strict)
-    model.validate()
-    tokenizer = None
-    if "tokenizer.ggml.model" in source.metadata and source.metadata["tokenizer.ggml.model"] != "no_vocab":
-        tokenizer = Tokenizer.from_metadata(source.metadata)
-    trained = getattr(model.config, "context", _DEFAULT_CONTEXT)
-    length = min(trained, _DEFAULT_CONTEXT) if context_length is None else context_length
-    engine = Engine(
-        model,
-        backend,
-        kv_type=kv_type,
-        context_length=_positive("context_length", length),
-        batch_size=batch_size,
-        parallel=parallel,
-    )
-    undo.callback(engine.close)
-    engine.dry_trace()
-    return Prepared(source, backend, model, report, tokenizer, engine)
-
-
-def build(architecture: type[Model], backend: Backend) -> tuple[Model, LoadReport]:
-    """The model of a source with its fields filled, and the report; raises for neither."""
-    config = config_class(architecture).read(backend.config)
-    model = architecture(config)
-    tensors = backend.source.tensors
-    report = fill(model, backend, tensors, architecture.architecture, architecture.ignore)
-    return model, report
 
 
 def parse_kv_type(name: str) -> DType:

@@ -74,9 +74,10 @@ class Sampler:
         k = self.top_k
         if not 0 < k < len(logits):
             return np.argsort(-logits, kind="stable")
-        top = np.argpartition(logits, -k)[-k:]
-        top.sort()
-        return top[np.argsort(-logits[top], kind="stable")]
+        # A partition breaks ties at the edge at will: only take its threshold.
+        least = np.partition(logits, -k)[-k]
+        top = np.flatnonzero(logits >= least)
+        return top[np.argsort(-logits[top], kind="stable")][:k]
 
 
 def most_likely(logits: np.ndarray) -> int:

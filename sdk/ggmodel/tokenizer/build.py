@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ggmodel.errors import TokenizerError
-from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary
+from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary, check_merges
 
 if TYPE_CHECKING:
     import tokenizers
@@ -35,6 +35,7 @@ def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
     except TokenizerError:
         raise
     except Exception as error:  # the package raises bare Exception
+        check_merges(vocab)
         raise TokenizerError(
             f"the vocabulary cannot be built: {error}; its tokens and merges do not belong "
             f"together; convert the model again"

@@ -94,7 +94,7 @@ class Tokenizer:
         if wanted and token is None:
             raise ConfigError(
                 f"{key} is true but the file does not say which token that is; add "
-                f"{key}_id to the metadata you pass, or set {key} to false"
+                f"{key.replace('add_', '')}_id to the metadata you pass, or set {key} to false"
             )
         return (default and token is not None) if wanted is None else wanted
 

@@ -162,7 +162,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
         ids=ids,
         types=types or _guess_types(tokens, byte_pairs),
         scores=scores,
-        merges=_read_merges(keys, ids) if byte_pairs else None,
+        merges=_read_merges(keys) if byte_pairs else None,
         keys=keys,
     )
 
@@ -196,18 +196,34 @@ def _read_pre(keys: Keys, model: str) -> Pre:
     return PRE_TOKENIZERS[name]
 
 
-def _read_merges(keys: Keys, ids: dict[str, int]) -> list[tuple[str, str]]:
+def _read_merges(keys: Keys) -> list[tuple[str, str]]:
     key = PREFIX + "merges"
-    merges: list[tuple[str, str]] = []
-    for rank, line in enumerate(keys.array(key, (str,), required=True) or []):
-        # A piece may itself begin with a space, so the separator is looked for after it.
-        at = line.find(" ", 1)
-        left, right = line[:at], line[at + 1 :]
-        if at < 0 or left not in ids or right not in ids or left + right not in ids:
-            what = "is no pair" if at < 0 else "names a piece that is not in the vocabulary"
+    lines = keys.array(key, (str,), required=True) or []
+    merges = [(left, right) for left, _, right in [line.partition(" ") for line in lines]]
+    for rank, pair in enumerate(merges):
+        if all(pair):
+            continue
+        # A piece may itself begin with a space; then the separator is behind it.
+        at = lines[rank].find(" ", 1)
+        merges[rank] = lines[rank][:at], lines[rank][at + 1 :]
+        if at < 0 or not merges[rank][1]:
             raise TokenizerError(
-                f"{key}[{rank}] = {line!r:.80} {what}; the merges and the tokens of this file do "
-                f"not belong together; convert the model again"
+                f"{key}[{rank}] = {lines[rank]!r:.80} is no pair; the file is damaged or was not "
+                f"written for ggml; convert the model again"
             )
-        merges.append((left, right))
     return merges
+
+
+def check_merges(vocab: Vocabulary) -> None:
+    """Find the merge that does not fit. It costs time: for use once building has failed.
+
+    Raises:
+        TokenizerError: a merge names a piece that is not in the vocabulary.
+    """
+    for rank, (left, right) in enumerate(vocab.merges or []):
+        if not {left, right, left + right} <= vocab.ids.keys():
+            raise TokenizerError(
+                f"{PREFIX}merges[{rank}] = {f'{left} {right}'!r:.80} names a piece that is not in "
+                f"the vocabulary; the merges and the tokens of this file do not belong together; "
+                f"convert the model again"
+            )
