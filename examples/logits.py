@@ -1,6 +1,6 @@
 """What a model expects after every token of a prompt, and how well it guessed.
 
-    python examples/logits.py [FILE.gguf] [PROMPT]
+python examples/logits.py [FILE.gguf] [PROMPT]
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import ggmodel
 import numpy as np
+
+import ggmodel
 
 STORIES = Path(__file__).parent / "assets" / "stories.gguf"
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from tests.golden.weights import weight
 
 HERE = Path(__file__).parent

@@ -30,10 +30,11 @@ import transformers
 from gguf import GGMLQuantizationType, dequantize, quantize
 from numpy.typing import NDArray
 from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from tests.golden import files
 from tests.golden.files import GREEDY, HERE, Golden
 from tests.golden.weights import weight
-from transformers import AutoConfig, AutoModelForCausalLM
 
 Array = NDArray[np.float32]
 

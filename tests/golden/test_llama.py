@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ggmodel
 import numpy as np
 import pytest
+
+import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.gguf import TensorSource
@@ -65,9 +66,7 @@ def test_logits_in_any_batch_split(golden: Golden, flash_attention: str, batch_s
 
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
 def test_greedy_tokens(golden: Golden, flash_attention: str):
-    with ggmodel.load(
-        source_of(golden), kv_type="f32", flash_attention=flash_attention
-    ) as model:
+    with ggmodel.load(source_of(golden), kv_type="f32", flash_attention=flash_attention) as model:
         done = model.generate(golden.prompt.tolist(), max_tokens=GREEDY, temperature=0)
     assert done.tokens == golden.greedy.tolist()
 

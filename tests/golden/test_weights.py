@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.golden.files import GREEDY, Golden, cases, lossy
 from tests.golden.llama.cases import CASES
 from tests.golden.weights import weight

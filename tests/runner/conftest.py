@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import ggmodel
 import pytest
+
+import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ggmodel
 import numpy as np
 import pytest
+
+import ggmodel
 from ggmodel.gguf import MemorySource
 from ggmodel.runner import LoadedModel
 

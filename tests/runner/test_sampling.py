@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ggmodel.errors import ComputeError
-from ggmodel.runner import Sampler
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from ggmodel.errors import ComputeError
+from ggmodel.runner import Sampler
 
 
 def probabilities(

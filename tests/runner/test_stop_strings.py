@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ggmodel.runner.generation import StopStrings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from ggmodel.runner.generation import StopStrings
 
 LETTERS = st.text("ab", max_size=6)
 

@@ -110,7 +110,7 @@ class Backend(ABC):
     """A tensor library with the weights of one model.
 
     Attributes:
-        source: the file or files.
+        source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
         flash_attention: whether attention uses the fused op.
         cache_config: what caches have to deliver.
@@ -121,6 +121,7 @@ class Backend(ABC):
 
     def __init__(self, source: TensorSource, params: BackendParams):
         self.source = source
+        self.owns_source = False
         self.params = params
         self.config = KeyValues(source.metadata, source.name)
 
@@ -236,6 +237,14 @@ def new_backend(
     if name not in _factories:
         known = ", ".join(sorted({*_factories, "ggml"}))
         raise Unsupported(f"there is no backend {name!r}; there is {known}")
-    if not isinstance(source, TensorSource):
-        source = open_gguf(source)
-    return _factories[name](source, params or BackendParams())
+    params = params or BackendParams()
+    if isinstance(source, TensorSource):
+        return _factories[name](source, params)
+    opened = open_gguf(source)
+    try:
+        backend = _factories[name](opened, params)
+    except BaseException:
+        opened.close()
+        raise
+    backend.owns_source = True
+    return backend

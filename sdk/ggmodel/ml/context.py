@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from ..errors import GraphError, TensorError
+from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf.types import DType
 from .graph import Graph, tracing
 from .node import Node
@@ -116,8 +116,9 @@ class Context:
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:
         import numpy as np
 
-        array = np.ascontiguousarray(data, dtype=dtype.numpy)
-        return self._create(dtype, shape or array.shape[::-1] or (1,), memoryview(array).cast("B"))
+        array = np.asarray(data, dtype=dtype.numpy)
+        flat = np.ascontiguousarray(array).reshape(-1)  # a memoryview of no elements needs that
+        return self._create(dtype, shape or array.shape[::-1] or (1,), memoryview(flat).cast("B"))
 
     def _leaf(self, dtype: DType, shape: tuple[int, ...], name: str = "") -> Tensor:
         self._check_open()
@@ -138,8 +139,8 @@ class Context:
             node.storage = HostData(_host_array(node, data))
         else:
             node.storage = State(self.backend, self._place, None if data is None else bytes(data))
-            self.backend.create_state(node)
             self._states.append(node)
+            self.backend.create_state(node)
         return node
 
     # execution
@@ -165,7 +166,8 @@ class Context:
             begun()
             executable.run()
             for t in tensors:
-                t.value = executable.value(t).copy()
+                if t.op is not None:  # leaves have their own
+                    t.value = executable.value(t).copy()
         finally:
             executable.close()
 
@@ -208,10 +210,13 @@ class Context:
 def _host_array(node: Node, data: memoryview | None) -> np.ndarray:
     import numpy as np
 
-    if node.dtype.numpy is None:
-        array = np.zeros(node.nbytes, np.uint8)
-    else:
-        array = np.zeros(node.ne[::-1], node.dtype.numpy)
+    try:
+        if node.dtype.numpy is None:
+            array = np.zeros(node.nbytes, np.uint8)
+        else:
+            array = np.zeros(node.ne[::-1], node.dtype.numpy)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemory(f"{node.nbytes:,} bytes for {node.describe()}: {error}") from None
     if data is not None:
         array.reshape(-1).view(np.uint8)[:] = np.frombuffer(data, np.uint8)
     return array

@@ -35,7 +35,7 @@ class KeyValues:
 
     def full(self, key: str) -> str:
         """The key as it stands in the file."""
-        return key if key.startswith(_GLOBAL) else f"{self.metadata['general.architecture']}.{key}"
+        return key if key.startswith(_GLOBAL) else f"{self.architecture}.{key}"
 
     def get(self, key: str, kind: type) -> Any:
         """The value of a key as `kind`, or None if it is absent.

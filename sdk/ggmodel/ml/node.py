@@ -98,16 +98,21 @@ class Node:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie side by side in order (strides of dims of length 1 ignored)."""
+        """Whether the elements lie side by side in order.
+
+        Strides of dims 1 to 3 are ignored where those have one element; ggml's kernels look at
+        that of dim 0 even then.
+        """
         want = contiguous_strides(self.ne, self.dtype)
-        return all(
-            n == 1 or a == b for n, a, b in zip(self.ne, self.nb, want, strict=True)
-        ) or not self.n_elements
+        return self.nb[0] == want[0] and (
+            all(n == 1 or a == b for n, a, b in zip(self.ne[1:], self.nb[1:], want[1:], strict=True))
+            or not self.n_elements
+        )
 
     @property
     def has_rows(self) -> bool:
         """Whether the elements of dim 0 lie side by side."""
-        return self.nb[0] == self.dtype.type_size or self.ne[0] == 1
+        return self.nb[0] == self.dtype.type_size
 
     def adopt_name(self, name: str) -> None:
         """Takes the module's name unless an inner module or the author gave one."""
@@ -145,8 +150,9 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     try:
         operands = tuple(_prepare(x, op.spec(i), graph) for i, x in enumerate(operands))
         result = op.rule(*operands, **attrs)
-    except Mismatch as error:
-        raise failure(op_name, operands, attrs, graph.scope, call_site(), str(error)) from None
+    except (Mismatch, ZeroDivisionError) as error:
+        reason = str(error) if isinstance(error, Mismatch) else "an operand has no elements"
+        raise failure(op_name, operands, attrs, graph.scope, call_site(), reason) from None
     graph.admit()
     node = type(self)(result.ne, result.dtype, nb=result.nb)
     node.op, node.sources, node.attrs, node.graph = op, operands, attrs, graph

@@ -31,11 +31,12 @@ def to_float32(raw: np.ndarray, dtype: DType, ne: tuple[int, ...]) -> np.ndarray
         return raw.astype(np.float32, copy=False).reshape(shape)
     if raw.size == 0:
         return np.zeros(shape, np.float32)
-    import gguf
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
 
     rows = raw.reshape(-1, dtype.row_size(ne[0]))
     try:
-        values = gguf.quants.dequantize(rows, gguf.GGMLQuantizationType(dtype.value))
+        values = dequantize(rows, GGMLQuantizationType(dtype.value))
     except (ValueError, NotImplementedError, KeyError) as error:
         raise Unsupported(f"{dtype.name} values cannot be shown as floats: {error}") from error
     return values.reshape(shape)

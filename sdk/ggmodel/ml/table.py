@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..gguf.types import DType
+from .storage import Weight
 
 if TYPE_CHECKING:
     from .node import Node
@@ -25,6 +26,9 @@ FLOATS = frozenset({F32, F16, BF16})
 FULL = frozenset({F32})
 HALF = frozenset({F32, F16})
 INTEGERS = frozenset({I32, I64})
+# What products, look-ups and conversions have kernels for. Q8_1 and Q8_K are what ggml rounds
+# activations to while it multiplies; weights of these types would be a call of a null pointer.
+NUMBERS = FLOATS | {t for t in DType if t.is_quantized} - {DType.Q8_1, DType.Q8_K}
 
 
 class Layout(enum.IntEnum):
@@ -81,7 +85,6 @@ class Op:
     operands: tuple[Operand, ...]
     rule: Callable[..., Result]
     variadic: bool = False  # the last operand may occur any number of times
-    writes: bool = False  # the first operand's memory is written
 
     def spec(self, i: int) -> Operand:
         return self.operands[min(i, len(self.operands) - 1)] if self.variadic else self.operands[i]
@@ -91,14 +94,14 @@ OPS: dict[str, Op] = {}
 
 
 def define(
-    name: str, *operands: Operand, variadic: bool = False, writes: bool = False
+    name: str, *operands: Operand, variadic: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator: enters the rule it decorates into the table under `name`."""
 
     def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
-        OPS[name] = Op(name, operands, rule, variadic, writes)
+        OPS[name] = Op(name, operands, rule, variadic)
         return rule
 
     return enter
@@ -108,6 +111,16 @@ def need(condition: bool, message: str) -> None:
     """Raises `Mismatch(message)` unless the condition holds."""
     if not condition:
         raise Mismatch(message)
+
+
+def need_writable(x: Node) -> None:
+    """Raises `Mismatch` where x lies in a weight."""
+    owner = x.base or x
+    need(
+        not isinstance(owner.storage, Weight),
+        f"{owner.describe()} cannot be written: it may lie in the mapped file, and other graphs "
+        "read it; write to a duplicate() or to a tensor of ctx.layer(i)",
+    )
 
 
 def contiguous_strides(ne: Shape, dtype: DType) -> Shape:

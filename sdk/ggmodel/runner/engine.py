@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import Error, PromptError
 from ..kvcache import CausalCache
 from ..ml import Backend, DType
+from ..ml.storage import Weight
 from ..model import Model, Step
 from .graphs import Graphs, trace
 
@@ -79,6 +80,16 @@ class Engine:
             ),
             default=self._worst[0].output.dim(0),
         )
+
+    def weights_read(self) -> set[str]:
+        """Names of the weights that the traced forwards read; between `dry_trace` and `reserve`."""
+        return {
+            source.name
+            for t in self._worst
+            for op in t.ctx.graph.schedule
+            for source in op.sources
+            if source is not None and isinstance(source.storage, Weight)
+        }
 
     def allocate(self) -> None:
         """Allocates weights and cache, placed by the ops that read them."""

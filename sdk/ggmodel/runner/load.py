@@ -50,8 +50,6 @@ class Options:
             raise Unsupported("rpc devices are not there yet; the model runs on this machine's CPU")
         if self.gpu_layers not in ("auto", 0):
             raise Unsupported("layers cannot be placed on GPUs yet; leave gpu_layers at 'auto'")
-        if self.context_length is not None:
-            _positive("context_length", self.context_length)
         _positive("batch_size", self.batch_size)
         _positive("parallel", self.parallel)
         self.cache_type = parse_kv_type(self.kv_type)
@@ -133,6 +131,7 @@ class Preparation:
         """Traces the forward.
 
         Raises:
+            ConfigError: no context is left to run in.
             TensorError: it does not fit its weights; names the model's line.
         """
         options = self.options
@@ -142,7 +141,9 @@ class Preparation:
             self.model,
             self.backend,
             kv_type=options.cache_type,
-            context_length=min(trained, _DEFAULT_CONTEXT) if length is None else length,
+            context_length=_positive(
+                "context_length", min(trained, _DEFAULT_CONTEXT) if length is None else length
+            ),
             batch_size=options.batch_size,
             parallel=options.parallel,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ComputeError, GraphError, OutOfMemory
+from ...errors import ComputeError, ConfigError, GraphError, OutOfMemory
 from ...gguf import TensorSource
 from ...gguf.types import DType
 from ...native import ThreadPool, ffi, lib, proc
@@ -21,10 +21,11 @@ from ..node import Node
 from ..placement import INPUT
 from ..storage import State, Weight
 from ..tensor import Tensor
-from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view
+from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view, physically_possible
 from .weights import Weights, extra_buffer_types
 
 log = logging.getLogger("ggmodel.ml")
+_MOST_BLOCKS = 1 << 16  # memory is reported block by block
 
 
 class StateMemory:
@@ -32,11 +33,13 @@ class StateMemory:
 
     def __init__(self, node: Node, buffer_type: Any):
         self.arena = Arena(1)
-        self.tensor = self.arena.tensor(node)
-        self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
+        self.handle: Any = None
+        if physically_possible(node.nbytes):
+            self.tensor = self.arena.tensor(node)
+            self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
         if not self.handle:
             self.arena.close()
-            raise OutOfMemory(f"{node.nbytes:,} bytes for a state of {node.describe()}")
+            raise OutOfMemory(f"{node.nbytes:,} bytes for {node.describe()} do not fit in memory")
         # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
         lib.ggml_backend_buffer_clear(self.handle, 0)
 
@@ -58,6 +61,11 @@ class GGMLBackend(Backend):
     def __init__(self, source: TensorSource, params: BackendParams):
         super().__init__(source, params)
         self.block_count: int = self.config.get("block_count", int) or 0
+        if not 0 <= self.block_count <= _MOST_BLOCKS:
+            raise ConfigError(
+                f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
+                f"not 0 to {_MOST_BLOCKS}"
+            )
         device = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
         self.cpu = lib.ggml_backend_dev_init(device, ffi.NULL)
         if not self.cpu:
@@ -126,7 +134,11 @@ class GGMLBackend(Backend):
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
-        memory = StateMemory(node, lib.ggml_backend_cpu_buffer_type())
+        try:
+            memory = StateMemory(node, lib.ggml_backend_cpu_buffer_type())
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
         node.storage.handle = memory
         if node.storage.initial is not None:
             data = ffi.from_buffer(node.storage.initial)
@@ -183,6 +195,8 @@ class GGMLBackend(Backend):
         self.weights.close()
         lib.ggml_backend_free(self.cpu)
         self._pool.close()
+        if self.owns_source:
+            self.source.close()
 
     def _check_open(self) -> None:
         if self._closed:

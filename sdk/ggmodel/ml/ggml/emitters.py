@@ -6,6 +6,7 @@ attributes, and returns the result's tensor, or NULL after an assert that failed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -145,7 +146,10 @@ def _tri(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("arange")
 def _arange(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_arange(c, a["start"], a["stop"], a["step"])
+    # ggml divides in float32, which may give another count: aim between two of them.
+    start, step = a["start"], a["step"]
+    count = math.ceil((a["stop"] - start) / step)
+    return lib.ggml_arange(c, start, start + (count - 0.5) * step, step)
 
 
 @emits("softmax")

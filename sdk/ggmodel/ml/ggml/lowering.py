@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +51,15 @@ class Arena:
             self.ctx = None
 
 
+def physically_possible(nbytes: int) -> bool:
+    """False for more memory than the machine has: the system might promise it all the same, and
+    end the process when it is written."""
+    try:
+        return nbytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not a Unix
+        return nbytes < 1 << 46
+
+
 class ComputeBuffer:
     """One allocator for the intermediate results of all graphs; they take turns in its memory.
 
@@ -91,7 +103,7 @@ class GGMLExecutable(Executable):
         self.generation = -1
         try:
             self._fills = self._make_inputs(graph)
-            self._checks = _index_checks(graph, dict(self._fills))
+            self._checks = _index_checks(graph, backend, dict(self._fills))
             self._lower(graph)
             self._lay_out(outputs)
         except BaseException:
@@ -154,9 +166,11 @@ class GGMLExecutable(Executable):
 
     def _lay_out(self, outputs: tuple[Node, ...]) -> None:
         for node in outputs:
-            for t in (self.tensor(node), self.tensor(node.base) if node.base else None):
-                if t:
-                    lib.ggml_set_output(t)
+            t = self.tensor(node)
+            if t:
+                lib.ggml_set_output(t)
+                if t.view_src:  # of views, and of ops that ggml does in place on a copy
+                    lib.ggml_set_output(t.view_src)
         memory = self._backend.compute_buffer
         if not memory.lay_out(self._cgraph):
             raise OutOfMemory(
@@ -181,11 +195,8 @@ class GGMLExecutable(Executable):
                 view[...] = storage.fill(step)
             elif isinstance(storage, HostData):
                 view[...] = storage.array
-        for node, view, bound in self._checks:
-            if view.size and (view.min() < 0 or view.max() >= bound):
-                raise ComputeError(
-                    f"{node.describe()} selects rows {view.min()} to {view.max()} of {bound}"
-                )
+        for check in self._checks:
+            check.run()
         status = lib.ggml_backend_graph_compute(self._backend.cpu, self._cgraph)
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml stopped computing with status {int(status)}")
@@ -198,6 +209,8 @@ class GGMLExecutable(Executable):
         return t
 
     def value(self, node: Node) -> np.ndarray:
+        if not self.valid:
+            raise GraphError("this graph's memory is gone; compile it again")
         t = self.tensor(node)
         if t is None:
             return self._backend.read(node)
@@ -237,15 +250,41 @@ def _memory(data: Any, nbytes: int) -> np.ndarray:
     return np.frombuffer(ffi.buffer(data, nbytes), np.uint8)
 
 
-Check = tuple[Node, np.ndarray, int]
+@dataclass(frozen=True)
+class _Check:
+    """Values that an op takes for indices below `bound`."""
+
+    op: Node
+    leaf: Node
+    values: np.ndarray
+    bound: int
+
+    def run(self) -> None:
+        """Raises `ComputeError` where one is out of range."""
+        if not self.values.size:
+            return
+        lo, hi = self.values.min(), self.values.max()
+        if not (lo > -1 and hi < self.bound):  # floats are truncated by the op; NaN is refused
+            assert self.op.op is not None
+            raise ComputeError(
+                f"{self.op.op.name}: {self.leaf.describe()} selects rows {lo} to {hi} of "
+                f"{self.bound}\n  at {self.op.site}"
+            )
 
 
-def _index_checks(graph: Graph, views: dict[Node, np.ndarray]) -> list[Check]:
+# Ops that hand on values as they are, so that what they read can be checked in their stead.
+_MOVES = frozenset({"contiguous", "duplicate", "reshape", "repeat", "concat", "cast"})
+
+
+def _index_checks(
+    graph: Graph, backend: GGMLBackend, views: dict[Node, np.ndarray]
+) -> list[_Check]:
     """The inputs that select rows, each with the number of rows there are.
 
-    Trusted feeds answer for themselves (see `Feed`).
+    Trusted feeds answer for themselves (see `Feed`), and indices that were computed for whatever
+    computed them. Those in weights are checked here, once.
     """
-    checks: list[Check] = []
+    checks: list[_Check] = []
     for node in graph.schedule:
         assert node.op is not None
         places = _INDEXED.get(node.op.name)
@@ -253,9 +292,30 @@ def _index_checks(graph: Graph, views: dict[Node, np.ndarray]) -> list[Check]:
             continue
         ids, table = node.sources[places[0]], node.sources[places[1]]
         assert ids is not None and table is not None
-        leaf = ids.base or ids
-        rows = table.ne[_ROWS_DIM[node.op.name]]
-        if leaf in views and not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
-            checks.append((leaf, views[leaf], rows))
+        bound = table.ne[_ROWS_DIM[node.op.name]]
+        for part in _leaves(ids):
+            leaf = part.base or part
+            if leaf in views and not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
+                checks.append(_Check(node, leaf, _part(views[leaf], part), bound))
+            elif isinstance(leaf.storage, Weight) and leaf.dtype.numpy is not None:
+                _Check(node, leaf, _part(backend.read(leaf), part), bound).run()
     return checks
 
+
+def _leaves(ids: Node) -> Iterator[Node]:
+    """The leaves, or views of leaves, whose values arrive in `ids`."""
+    owner = ids.base or ids
+    if owner.op is None:
+        yield ids
+    elif owner.op.name in _MOVES:
+        for x in owner.sources:
+            if x is not None:
+                yield from _leaves(x)
+
+
+def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
+    """What the node `part`, a leaf or a view of one, sees of the leaf's values."""
+    if part.base is None or not part.n_elements:
+        return leaf if part.n_elements else leaf[:0]
+    memory = leaf.reshape(-1).view(np.uint8)
+    return np.ndarray(part.ne[::-1], leaf.dtype, memory, part.offset, part.nb[::-1])

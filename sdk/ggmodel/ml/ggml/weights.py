@@ -18,7 +18,7 @@ from ..node import Node
 from ..placement import INPUT, layer_of
 from ..storage import Weight
 from ..tensor import Tensor
-from .lowering import Arena
+from .lowering import Arena, physically_possible
 
 if TYPE_CHECKING:
     from .backend import GGMLBackend
@@ -34,9 +34,11 @@ class Buffers:
     def __init__(self, nodes: list[Node], buffer_type: Any):
         self.arena = Arena(len(nodes))
         self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
-        self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
+        size = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.arena.ctx, buffer_type)
+        self.handle: Any = None
+        if physically_possible(size):
+            self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
         if not self.handle:
-            size = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.arena.ctx, buffer_type)
             self.arena.close()
             raise OutOfMemory(f"{size:,} bytes of weights do not fit in memory")
         lib.ggml_backend_buffer_set_usage(self.handle, lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)

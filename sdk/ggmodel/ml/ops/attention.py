@@ -12,13 +12,13 @@ from ..table import (
     FULL,
     HALF,
     I32,
+    NUMBERS,
     Layout,
     Operand,
     Result,
     define,
     need,
 )
-from ...gguf.types import DType
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,8 +67,8 @@ def _rope(
 @define(
     "flash_attention",
     Operand("query", FULL, F32, Layout.ROWS),
-    Operand("key", frozenset(DType) - {DType.I32, DType.I64}, None, Layout.ROWS),
-    Operand("value", frozenset(DType) - {DType.I32, DType.I64}, None, Layout.ROWS),
+    Operand("key", NUMBERS, None, Layout.ROWS),
+    Operand("value", NUMBERS, None, Layout.ROWS),
     Operand("mask", frozenset({F16}), F16, Layout.CONTIGUOUS, optional=True),
     Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
 )

@@ -11,6 +11,7 @@ from ..table import (
     FLOATS,
     FULL,
     HALF,
+    NUMBERS,
     Layout,
     Operand,
     Result,
@@ -75,13 +76,15 @@ define(
 @define("cast", Operand("x", frozenset(DType)))
 def _cast(x: Node, dtype: DType) -> Result:
     need(
-        x.dtype == dtype or (x.dtype.is_float or x.dtype.is_quantized or x.dtype == DType.I32),
+        x.dtype == dtype or x.dtype in NUMBERS or x.dtype == DType.I32,
         f"{x.dtype.name} cannot be converted to {dtype.name}",
     )
     need(
         dtype == x.dtype or dtype in FLOATS or (dtype == DType.I32 and x.dtype == F32),
         f"{x.dtype.name} cannot be converted to {dtype.name}",
     )
+    # ggml has no kernels from blocks or integers to halves; `Tensor.cast` goes through F32.
+    need(dtype == x.dtype or x.dtype in FLOATS or dtype == F32, "cast to F32 first")
     need(dtype in FLOATS or x.is_contiguous, "only a contiguous tensor converts to integers")
     need(not x.dtype.is_quantized or x.has_rows, "a quantised tensor needs whole rows")
     return Result(x.ne, dtype, nb=contiguous_strides(x.ne, dtype))
@@ -223,4 +226,9 @@ class Elementwise(Node):
 
     def cast(self, dtype: DType) -> Self:
         """The same values in another dtype; quantised tensors are dequantised."""
-        return self if dtype == self.dtype else record(self, "cast", dtype=DType(dtype))
+        if dtype == self.dtype:
+            return self
+        x = self
+        if dtype in FLOATS and dtype != F32 and self.dtype not in FLOATS:
+            x = record(self, "cast", dtype=F32)
+        return record(x, "cast", dtype=DType(dtype))

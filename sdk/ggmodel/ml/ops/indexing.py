@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING
 
 from ...errors import TensorError
 from ..node import Node, record
-from ..table import ANY, F32, FULL, I32, I64, Layout, Operand, Result, define, need
+from ..table import (
+    ANY,
+    F32,
+    FULL,
+    I32,
+    I64,
+    NUMBERS,
+    Layout,
+    Operand,
+    Result,
+    define,
+    need,
+    need_writable,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -14,7 +27,7 @@ if TYPE_CHECKING:
 _IDS = Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS)
 
 
-@define("rows", Operand("table", ANY - {I64}, None, Layout.ROWS), _IDS)
+@define("rows", Operand("table", NUMBERS | {I32}, None, Layout.ROWS), _IDS)
 def _rows(table: Node, ids: Node) -> Result:
     need(ids.ne[3] == 1, "ids has at most three dims")
     need(
@@ -29,11 +42,11 @@ def _rows(table: Node, ids: Node) -> Result:
     Operand("dst", ANY, None, Layout.ANY),
     Operand("src", FULL, F32, Layout.ROWS),
     Operand("ids", frozenset({I32, I64}), None, Layout.ROWS),
-    writes=True,
 )
 def _set_rows(dst: Node, src: Node, ids: Node) -> Result:
     need(dst.has_rows, "the rows of the destination must be dense")
-    need(dst.dtype.is_float or dst.dtype.is_quantized, f"the destination is {dst.dtype.name}")
+    need(dst.dtype in NUMBERS, f"the destination is {dst.dtype.name}")
+    need_writable(dst)
     need(dst.ne[0] == src.ne[0], f"rows of {src.ne[0]} into rows of {dst.ne[0]}")
     need(dst.ne[2:] == src.ne[2:], f"dims 2 and 3 differ: {list(src.shape)}, {list(dst.shape)}")
     need(ids.ne[0] == src.ne[1], f"{src.ne[1]} rows, {ids.ne[0]} ids")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..node import Node, record
-from ..table import ANY, F32, FULL, I32, INTEGERS, Layout, Operand, Result, define, need
+from ..table import F32, FULL, I32, NUMBERS, Layout, Operand, Result, define, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_WEIGHT = Operand("weight", ANY - INTEGERS, None, Layout.ROWS)
+_WEIGHT = Operand("weight", NUMBERS, None, Layout.ROWS)
 _ACTIVATION = Operand("x", FULL, F32, Layout.ROWS)
 _IDS = Operand("ids", frozenset({I32}), None, Layout.ROWS)
 
@@ -29,7 +29,7 @@ def _mulmat(w: Node, x: Node, full_precision: bool = False) -> Result:
     return Result((w.ne[1], *x.ne[1:]), F32)
 
 
-@define("mulmat_id", Operand("experts", ANY - INTEGERS, None, Layout.CONTIGUOUS), _ACTIVATION, _IDS)
+@define("mulmat_id", Operand("experts", NUMBERS, None, Layout.CONTIGUOUS), _ACTIVATION, _IDS)
 def _mulmat_id(w: Node, x: Node, ids: Node) -> Result:
     need(w.ne[0] == x.ne[0], f"dim 0 differs: {w.ne[0]} and {x.ne[0]}")
     need(w.ne[3] == 1 and x.ne[3] == 1, "experts and x have at most three dims")

@@ -84,7 +84,8 @@ class Reductions(Node):
 
     def variance(self) -> Self:
         """The population variance (÷ N) along dim 0, which stays with length 1."""
-        centred = record(self, "sub", record(self, "mean"))
+        x = self if self.dtype == F32 else record(self, "cast", dtype=F32)
+        centred = record(x, "sub", record(x, "mean"))
         return record(record(centred, "sqr"), "mean")
 
     def stddev(self) -> Self:

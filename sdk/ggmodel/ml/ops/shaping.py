@@ -13,7 +13,7 @@ from ..table import (
     FLOATS,
     FULL,
     I32,
-    INTEGERS,
+    NUMBERS,
     Layout,
     Operand,
     Result,
@@ -21,6 +21,7 @@ from ..table import (
     contiguous_strides,
     define,
     need,
+    need_writable,
     pad4,
 )
 
@@ -61,8 +62,9 @@ def _view(x: Node, offset: int, ne: Shape, nb: Shape) -> Result:
     need(offset % size == 0 and all(b % size == 0 for b in nb), f"{size} must divide all offsets")
     # Bounds are those of the memory's owner: ggml does not check them, and would read elsewhere.
     owner = x.base or x
-    last = x.offset + offset + sum((n - 1) * b for n, b in zip(ne[1:], nb[1:], strict=True))
-    end = last + ne[0] // block * size if 0 not in ne else x.offset + offset
+    counts = (ne[0] // block, *ne[1:])
+    last = x.offset + offset + sum((n - 1) * b for n, b in zip(counts, nb, strict=True))
+    end = last + size if 0 not in ne else x.offset + offset
     need(end <= owner.nbytes, f"the view ends at byte {end} of {owner.nbytes}")
     return Result(ne, x.dtype, alias=x, nb=nb, offset=offset)
 
@@ -107,9 +109,16 @@ def _concat(a: Node, b: Node, dim: int) -> Result:
 @define("copy", Operand("x", FLOATS | {I32}), Operand("dst", ANY))
 def _copy(x: Node, dst: Node) -> Result:
     need(x.n_elements == dst.n_elements, f"{x.n_elements} elements into {dst.n_elements}")
-    need(not dst.dtype.is_quantized or dst.has_rows, "a quantised destination needs whole rows")
-    need(x.dtype == dst.dtype or x.dtype.is_float, f"{x.dtype.name} into {dst.dtype.name}")
-    need(dst.dtype not in INTEGERS or x.dtype == dst.dtype, f"{x.dtype.name} into integers: cast")
+    need_writable(dst)
+    need(
+        x.dtype == dst.dtype or (x.dtype in FLOATS and dst.dtype in NUMBERS),
+        f"{x.dtype.name} cannot be converted to {dst.dtype.name} here: cast first",
+    )
+    need(
+        not dst.dtype.is_quantized
+        or (dst.is_contiguous and x.has_rows and x.ne[0] % dst.dtype.block_size == 0),
+        "a quantised destination must be contiguous, and what is copied must have whole rows",
+    )
     return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
 
 
@@ -123,9 +132,9 @@ def _set(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
     "set_inplace",
     Operand("x", FULL, None, Layout.ANY),
     Operand("src", FULL, F32, Layout.ROWS),
-    writes=True,
 )
 def _set_inplace(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
+    need_writable(x)
     need(x.is_contiguous, "the receiver must be contiguous")
     _set_bounds(x, src, nb, offset)
     return Result(x.ne, x.dtype, alias=x, nb=x.nb)
@@ -241,10 +250,10 @@ class Shaping(Node):
         ne, nb = list(self.ne), list(self.nb)
         ne[dim] = count
         if dim == 0:
-            block, size = self.dtype.block_size, self.dtype.type_size
+            block = self.dtype.block_size
             if lo % block or count % block:
                 raise TensorError(f"slice of {self.describe()}: dim 0 cuts a block of {block}")
-            offset = lo // block * size
+            offset = lo // block * nb[0]
             if step > 1:
                 return self._strided(lo, count, step)
         else:

@@ -1,0 +1,5 @@
+"""`python -m ggmodel`."""
+
+from ggmodel.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""`ggmodel check`: does a file fit its architecture?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import File, Json, Models, Strict
+from .terminal import console, print_json, printable, table
+
+if TYPE_CHECKING:
+    from ..workbench.check import Check, TensorCheck
+
+
+def check(
+    file: File,
+    models: Models = None,
+    strict: Strict = True,
+    mmproj: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a file against the declaration of its architecture.
+
+    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, and
+    what a trace of the model finds. The exit status is 1 if the file cannot be loaded.
+    """
+    from ..runner.load import open_source
+    from ..workbench.check import check as check_source
+
+    source = open_source(file, mmproj)
+    with source:
+        result = check_source(source, models=models, strict=strict)
+    if as_json:
+        print_json(result)
+    else:
+        _print(result)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def _print(result: Check) -> None:
+    out = console()
+    rows = [(t.name, _filled(t), t.dtype, str(list(t.shape))) for t in result.tensors]
+    if rows:
+        out.print(table(rows, ("tensor", "field", "dtype", "shape")))
+    for title, findings, style in (
+        ("problems", result.problems, "red"),
+        ("warnings", result.warnings, "yellow"),
+    ):
+        if findings:
+            out.print()
+            out.print(title, style=f"bold {style}")
+            out.print(table([(f"  {f.kind}", f.message) for f in findings]))
+    out.print()
+    out.print(printable(_verdict(result)), style="bold green" if result.ok else "bold red")
+
+
+def _filled(t: TensorCheck) -> str:
+    if not t.fields:
+        return f"({t.status})"
+    more = len(t.fields) - 1
+    return t.fields[0] + (f" and {more} more" if more else "")
+
+
+def _verdict(result: Check) -> str:
+    name, n = result.name, len(result.problems)
+    if not result.ok:
+        what = f"does not fit {result.architecture}" if result.architecture else "cannot be loaded"
+        return f"{name} {what}: {n} problem{'s'[: n != 1]}"
+    used = sum(t.status == "used" for t in result.tensors)
+    warned = f", {len(result.warnings)} warnings" if result.warnings else ""
+    return f"{name} fits {result.architecture}: {used} tensors used, the forward traced{warned}"

@@ -1,0 +1,154 @@
+"""`ggmodel run`: continue a text."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import File, Models, Strict
+from .terminal import dim, progress_bar
+
+if TYPE_CHECKING:
+    from ..runner.generation import Generation
+
+# Names and defaults of the options are those of `ggmodel.load` and `LoadedModel.generate`; to import
+# them from there would take longer than to print the help.
+
+
+def run(
+    file: File,
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPT",
+            help="The text to go on with; - reads it from standard input (a last newline is dropped).",
+            show_default=False,
+        ),
+    ],
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", "-n", help="Tokens at most; until the context is full by default."
+        ),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(help="Randomness; 0 always takes the most likely token.")
+    ] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 40,
+    top_p: Annotated[
+        float, typer.Option(help="Keep the most likely tokens up to this sum of probabilities.")
+    ] = 0.9,
+    min_p: Annotated[
+        float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the random numbers; -1 is a new one each time.")] = -1,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="An image to look at; may be given repeatedly."),
+    ] = None,
+    echo: Annotated[
+        bool, typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer.")
+    ] = True,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads; as many as there are cores by default.")
+    ] = None,
+    context_length: Annotated[
+        int | None,
+        typer.Option(help="Tokens of prompt and answer; the model's own, at most 4096, by default."),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="The most tokens of a prompt computed at once.")
+    ] = 512,
+    parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
+    flash_attention: Annotated[
+        str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
+    ] = "auto",
+    kv_type: Annotated[
+        str, typer.Option(metavar="f16|f32", help="Type of keys and values in the cache.")
+    ] = "f16",
+    gpu_layers: Annotated[
+        str, typer.Option(metavar="auto|N", help="Layers placed on GPUs.")
+    ] = "auto",
+    backend: Annotated[str, typer.Option(help="The tensor library.")] = "ggml",
+    rpc: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A remote device; may be given repeatedly."),
+    ] = None,
+    mmproj: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
+    ] = None,
+    models: Models = None,
+    strict: Strict = True,
+) -> None:
+    """Continue a text.
+
+    The prompt and what the model adds to it go to standard output as they come, tokens a second to
+    standard error. Ctrl-C ends the answer.
+    """
+    from ..runner import Sampler, load
+
+    text = _read_prompt() if prompt == "-" else prompt
+    sampler = Sampler(temperature, top_k, top_p, min_p, seed)
+    with progress_bar("loading") as progress:
+        model = load(
+            file,
+            mmproj=mmproj,
+            backend=backend,
+            threads=threads,
+            context_length=context_length,
+            batch_size=batch_size,
+            parallel=parallel,
+            gpu_layers=int(gpu_layers) if gpu_layers.isdecimal() else gpu_layers,
+            flash_attention=flash_attention,
+            kv_type=kv_type,
+            rpc=tuple(rpc or ()),
+            models=models,
+            strict=strict,
+            progress=progress,
+        )
+    with model:
+        parts: Any = [*map(Path, image), text] if image else text
+        request = model.request(parts, sampler, max_tokens, tuple(stop or ()))
+        if echo:
+            print(dim(text, sys.stdout), end="", flush=True)
+        last = text[-1:] if echo else ""
+        try:
+            with closing(request.pieces()) as pieces:
+                for piece in pieces:
+                    print(piece, end="", flush=True)
+                    last = piece[-1:] or last
+        finally:
+            # Also after Ctrl-C or an error: what was said stays, on a line that ends.
+            if last != "\n":
+                print(flush=True)
+        _print_usage(request, max_tokens)
+
+
+def _read_prompt() -> str:
+    from ..errors import PromptError
+
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"standard input is not UTF-8 (byte {error.start}); convert it, as with iconv"
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _print_usage(request: Generation, max_tokens: int | None) -> None:
+    usage = request.usage
+    prompt_rate = usage.prompt_tokens / usage.prompt_seconds if usage.prompt_seconds else 0.0
+    line = f"prompt: {usage.prompt_tokens} tokens, {prompt_rate:.1f} tokens/s"
+    line += f"; answer: {usage.completion_tokens} tokens, {usage.tokens_per_second:.1f} tokens/s"
+    if request.finish_reason == "length" and usage.completion_tokens != max_tokens:
+        line += "; the context is full (see --context-length)"
+    print(dim(line, sys.stderr), file=sys.stderr)

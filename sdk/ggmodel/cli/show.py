@@ -1,0 +1,80 @@
+"""`ggmodel show`: what is in a file."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from .options import File, Json, Models
+from .terminal import console, print_json, printable, size, table
+
+if TYPE_CHECKING:
+    from ..workbench.show import Description
+
+_LONG = 72  # characters of a string that are shown
+
+
+def show(file: File, models: Models = None, as_json: Json = False) -> None:
+    """Show what is in a file: metadata, hyperparameters, tensors by layer, sizes."""
+    from ..gguf import open_gguf
+    from ..workbench.show import describe
+
+    with open_gguf(file) as source:
+        description = describe(source, models)
+    if as_json:
+        print_json(description)
+    else:
+        _print(description)
+
+
+def _print(d: Description) -> None:
+    out = console()
+    version = "" if d.version is None else f"GGUF version {d.version}, "
+    parts = "" if len(d.files) == 1 else f"{len(d.files)} files, "
+    out.print(printable(f"{d.name}: {version}{parts}{d.architecture or 'no architecture'}"))
+
+    _heading(out, "metadata")
+    out.print(table([(e.key, e.type, _value(e.value)) for e in d.metadata]))
+
+    _heading(out, "hyperparameters")
+    if d.hyperparameters is None:
+        out.print(f"unknown: {printable(d.note or '')}", style="yellow")
+    else:
+        rows = [(h.name, _value(h.value), h.key or "default") for h in d.hyperparameters]
+        out.print(table(rows, ("name", "value", "from")))
+
+    _heading(out, "tensors")
+    for layer in d.layers:
+        name = printable(layer.name) or "outside of layers"
+        out.print(f"{name}: {len(layer.tensors)} tensors, {size(layer.nbytes)}", style="bold")
+        rows = [
+            (f"  {t.name}", t.dtype, str(list(t.shape)), f"{t.nbytes:,} bytes") for t in layer.tensors
+        ]
+        out.print(table(rows, right="3"))
+
+    _heading(out, "total")
+    totals = [
+        (t.dtype, f"{t.tensors} tensors", f"{t.parameters:,} parameters", size(t.nbytes))
+        for t in d.totals
+    ]
+    all_of_it = ("all", f"{d.tensors} tensors", f"{d.parameters:,} parameters", size(d.nbytes))
+    out.print(table([*totals, all_of_it], right="123"))
+
+
+def _heading(out: Any, title: str) -> None:
+    out.print()
+    out.print(title, style="bold underline")
+
+
+def _value(value: Any) -> str:
+    from ..workbench.show import ArraySummary
+
+    if isinstance(value, ArraySummary):
+        items = [_value(item) for item in value.first]
+        if len(items) < value.length:
+            items.append(f"… ({value.length:,} items)")
+        return f"[{', '.join(items)}]"
+    if isinstance(value, str):
+        quoted = json.dumps(value[:_LONG], ensure_ascii=False)
+        return quoted + (f"… ({len(value):,} characters)" if len(value) > _LONG else "")
+    return json.dumps(value) if isinstance(value, bool) else str(value)

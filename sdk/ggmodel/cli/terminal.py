@@ -1,0 +1,109 @@
+"""What the commands print with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_UNBOUNDED = 1 << 20  # columns of a pipe: nobody has to fold there
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with characters that steer terminals, or that no encoding has, written as escapes:
+    files come from strangers.
+
+    Args:
+        keep: characters that stay in spite of that.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def styled(stream: TextIO) -> bool:
+    """Whether colours and moving bars are welcome there."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def dim(text: str, stream: TextIO) -> str:
+    """The text, dimmed where the stream is a terminal."""
+    return f"\x1b[2m{text}\x1b[22m" if styled(stream) else text
+
+
+def console() -> Console:
+    """Standard output; what goes into a pipe is neither folded nor coloured."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _UNBOUNDED
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: str = "") -> Table:
+    """Columns without lines around them.
+
+    Args:
+        rows: any text; it is made printable.
+        right: digits of the columns that are flushed right.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, show_header=bool(header), padding=(0, 2, 0, 0), header_style="dim")
+    for i in range(len(rows[0]) if rows else len(header)):
+        title = header[i] if header else ""
+        justify = "right" if str(i) in right else "left"
+        grid.add_column(Text(title), justify=justify, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(printable(cell)) for cell in row))
+    return grid
+
+
+def size(nbytes: int) -> str:
+    """Bytes for people: "3.4 MiB"."""
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def print_json(value: Any) -> None:
+    """A dataclass as JSON; numbers that JSON lacks become strings."""
+    # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
+    print(json.dumps(_finite(dataclasses.asdict(value)), indent=2))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
+    """What to call with the share done; None if stderr is no terminal, where no one watches."""
+    if not styled(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)

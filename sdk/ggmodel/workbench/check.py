@@ -1,0 +1,146 @@
+"""How a file fits the declaration of its architecture: field by field, then by a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..errors import Error, OutOfMemory
+from ..gguf import TensorSource
+from ..model import LoadReport
+from ..runner.load import Options, Preparation
+
+Status = Literal["used", "ignored", "unused", "unknown"]
+
+
+@dataclass(frozen=True)
+class TensorCheck:
+    """A tensor of the file.
+
+    Attributes:
+        fields: paths of the fields it fills; several where it is shared.
+        status: "unknown" where the fields could not be filled at all.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    fields: list[str]
+    status: Status
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong, or that deserves a look.
+
+    Attributes:
+        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "refused" (by
+            the model), "vocabulary", "trace", "memory", or "unread": filled, but the forward does
+            not read it.
+    """
+
+    kind: str
+    message: str
+
+
+@dataclass
+class Check:
+    """What came out.
+
+    Attributes:
+        architecture: None if it could not be told or is not known.
+        problems: what keeps the file from being loaded.
+        warnings: what does not.
+        traced: the forward was traced without an error.
+    """
+
+    name: str
+    architecture: str | None
+    tensors: list[TensorCheck] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+    traced: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether `load` would take the file."""
+        return not self.problems
+
+
+def check(
+    source: TensorSource, *, models: str | Path | None = None, strict: bool = True
+) -> Check:
+    """Holds a source against its architecture.
+
+    It takes the steps of `ggmodel.load` up to reading the weights, memory and all, and goes on
+    after an error wherever it can. So it has problems exactly where `load` raises (but for what a
+    model may do in `post_load`).
+
+    Args:
+        models: a folder with architectures, looked in first.
+        strict: unused tensors are problems, not warnings.
+    """
+    result = Check(source.name, None)
+    report = None
+    with Preparation(source, Options(models=models, strict=strict)) as steps:
+        fits = False
+        if _tried("model", steps.configure, result) and _tried("model", steps.fill, result):
+            report = steps.report
+            fits = _compare(steps, result)
+        _tried("vocabulary", steps.read_vocabulary, result)
+        if fits and _tried("refused", steps.validate, result) and _tried("trace", steps.trace, result):
+            unread = steps.engine.weights_read()
+            result.traced = True
+            _tried("trace", steps.reserve, result)
+            result.warnings += [
+                Finding("unread", f"{name} ({where}): the forward does not read it")
+                for name, where in steps.report.bound
+                if name not in unread
+            ]
+        if report is not None:
+            result.architecture = report.architecture
+    result.tensors = _tensors(source, report)
+    return result
+
+
+def _tried(kind: str, step: Callable[[], None], result: Check) -> bool:
+    try:
+        step()
+    except Error as error:
+        kind = "memory" if isinstance(error, OutOfMemory) else kind
+        result.problems.append(Finding(kind, str(error)))
+        return False
+    return True
+
+
+def _compare(steps: Preparation, result: Check) -> bool:
+    """Notes what the report says; whether the model is complete enough to be traced."""
+    report = steps.report
+    result.problems += [Finding("missing", str(m)) for m in report.missing]
+    result.problems += [Finding("shape", str(w)) for w in report.wrong]
+    unused = [Finding("unused", name) for name in report.unused]
+    if steps.options.strict:
+        result.problems += unused
+    else:
+        result.warnings += unused
+    return not (report.missing or report.wrong)
+
+
+def _tensors(source: TensorSource, report: LoadReport | None) -> list[TensorCheck]:
+    """In the order of declaration, then what no field holds."""
+    fields: dict[str, list[str]] = {}
+    for name, path in report.bound if report is not None else ():
+        fields.setdefault(name, []).append(path)
+    ignored = set(report.ignored) if report is not None else set()
+    rows = []
+    for name in (*fields, *(n for n in source.tensors if n not in fields)):
+        info = source.tensors[name]
+        status: Status = "used"
+        if report is None:
+            status = "unknown"
+        elif name not in fields:
+            status = "ignored" if name in ignored else "unused"
+        rows.append(TensorCheck(name, info.dtype.name, info.shape, fields.get(name, []), status))
+    return rows
