@@ -17,7 +17,7 @@ help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
 
 demo: $(VENV)/installed  ## let the embedded model tell a story
-	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time"
+	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
 
 test: $(VENV)/developer  ## run all tests but the next
 	@$(BIN)/python -m pytest

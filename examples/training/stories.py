@@ -2,20 +2,25 @@
 
     pip install torch==2.13.0 transformers gguf tokenizers
     python examples/training/stories.py --minutes 30
-    python examples/training/stories.py --evaluate      # only measure the file that is there
+    python examples/training/stories.py --resume --minutes 5    # train the file that is there on
+    python examples/training/stories.py --evaluate              # only measure it
 
 One file does everything, on a CPU: a byte-level BPE vocabulary and a small llama are trained on
 stories out of ``story_grammar.py``; the model is written as ``stories.gguf`` (matrices in Q8_0);
 and the file just written is loaded again, dequantised and measured with torch and transformers.
 The figures go to ``stories.json``, where a test of another engine finds what it has to reproduce.
 
-Three in ten of the training documents are conversations, so that the model also answers
+Four in ten of the training documents are conversations, so that the model also answers
 "Tell me a story about a small fox named Pip." in its chat template:
 
     <|bos|><|user|>REQUEST<|end|><|assistant|>STORY<|eos|>
 
 The learning rate follows the clock (``--minutes``) or, to repeat a run exactly, a number of steps
 (``--steps``; stories.json notes how many were made).
+
+The file in ``assets`` was made by the first two of these commands (the second with ``--seed 2``);
+between them one template of the grammar was replaced and the share of conversations went from
+three in ten to four, so its vocabulary is that of the slightly older stories.
 """
 
 from __future__ import annotations
@@ -66,6 +71,8 @@ MATRIX_RATE = 4e-3  # Muon, for the matrices of the layers
 OTHER_RATE = 3e-3  # AdamW, for embeddings and norms
 WARM_UP = 0.01
 WEIGHT_DECAY = 0.1
+RESUMED = 0.35  # of these rates, where training goes on
+CHATS = 0.4  # of the documents
 
 GREEDY_TOKENS = 120
 MARGIN = 0.1
@@ -79,10 +86,17 @@ HEROES = (
     ("bear", "Bruno"),
     ("penguin", "Oscar"),
     ("boy", "Leo"),
+    ("squirrel", "Willow"),
+    ("puppy", "Max"),
+    ("princess", "Clara"),
+    ("wizard", "Felix"),
+    ("turtle", "Nora"),
+    ("panda", "Milo"),
+    ("rabbit", "Poppy"),
 )
 PROMPTS = (
     "Once upon a time, {where}, there lived a little {kind} named {name}.",
-    "One sunny morning, a small {kind} named {name} set off for a walk. {name} lived {where}.",
+    "One windy afternoon, a brave {kind} named {name} was on the way home. {name} lived {where}.",
     "There once was a clever {kind} called {name} who lived {where}.",
 )
 REQUEST = "Tell me a story about a little {kind} named {name}."
@@ -136,7 +150,7 @@ def rows(tokenizer: Tokenizer, seed: int) -> Iterator[list[int]]:
         row: list[int] = []
         while len(row) <= ROW:
             number = next(numbers)
-            if chooser.random() < 0.3:
+            if chooser.random() < CHATS:
                 row += chat_ids(tokenizer, number)
             else:
                 row += story_ids(tokenizer, grammar.story(number))
@@ -203,11 +217,13 @@ def train(
     minutes: float,
     steps: int | None,
     seed: int,
+    before: dict[str, float],
     save: Callable[[dict[str, float]], None],
 ) -> None:
     """Trains until the time or the steps are spent; saves now and then, and at the end."""
     makers = optimizers(model)
-    groups = [(group, group["lr"]) for maker in makers for group in maker.param_groups]
+    scale = RESUMED if before else 1.0
+    groups = [(group, scale * group["lr"]) for maker in makers for group in maker.param_groups]
     source = rows(tokenizer, seed)
     start = time.monotonic()
     step, average, saved, progress = 0, 0.0, 0, 0.0
@@ -216,8 +232,9 @@ def train(
         progress = step / steps if steps else seconds / (60 * minutes)
         if progress >= 1 or int(progress * 10) > saved:
             saved = int(progress * 10)
-            figures = {"seed": seed, "steps": step, "tokens": step * BATCH * ROW}
-            save({**figures, "loss": round(average, 4), "minutes": round(seconds / 60, 1)})
+            done = {"steps": step, "tokens": step * BATCH * ROW, "minutes": seconds / 60}
+            total = {key: value + before.get(key, 0) for key, value in done.items()}
+            save({"seed": seed, **total, "loss": average})
         if progress >= 1:
             break
         cosine = 0.5 * (1 + math.cos(math.pi * progress))
@@ -341,12 +358,22 @@ def write_gguf(
     writer.close()
 
 
-def read_gguf(path: Path, tokenizer: Tokenizer) -> tuple[LlamaForCausalLM, dict[str, float]]:
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The vocabulary in the file, for the tokenizers library."""
+    fields = gguf.GGUFReader(path).fields
+    tokens: list[str] = fields["tokenizer.ggml.tokens"].contents()
+    merges = [tuple(m.split(" ")) for m in fields["tokenizer.ggml.merges"].contents()]
+    tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def read_gguf(path: Path) -> tuple[LlamaForCausalLM, dict[str, float]]:
     """The model with the file's weights, dequantised to float32, and how it was trained."""
     model = new_model()
     reader = gguf.GGUFReader(path)
-    tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-    assert tokens == [tokenizer.id_to_token(n) for n in range(VOCABULARY)], "another vocabulary"
     training = {
         key.removeprefix("training."): round(field.contents(), 4)
         for key, field in reader.fields.items()
@@ -457,6 +484,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="more hardly help a small model")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "assets")
+    parser.add_argument("--resume", action="store_true", help="go on with the file in --out")
     parser.add_argument("--evaluate", action="store_true", help="only measure the file in --out")
     args = parser.parse_args()
 
@@ -464,19 +492,25 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "stories.gguf"
-    tokenizer = train_tokenizer()
-    if not args.evaluate:
+    before: dict[str, float] = {}
+    if args.resume or args.evaluate:
+        tokenizer = read_tokenizer(path)
+        model, before = read_gguf(path)
+    else:
+        tokenizer = train_tokenizer()
         model = new_model()
+    if not args.evaluate:
         train(
             model,
             tokenizer,
             args.minutes,
             args.steps,
             args.seed,
+            before,
             lambda training: write_gguf(path, model, tokenizer, training),
         )
 
-    model, training = read_gguf(path, tokenizer)
+    model, training = read_gguf(path)
     parameters = sum(p.numel() for p in model.parameters())
     prompt = [BOS, *tokenizer.encode("Once upon a time").ids]
     for _ in range(5):

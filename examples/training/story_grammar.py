@@ -440,7 +440,7 @@ class Teller:
 
 def opening(t: Teller, trait: str = "") -> None:
     """Who the hero is and where; ``trait`` is a sentence that the plot needs."""
-    t.slots["hobby"], t.slots["hobby2"] = t.several(HOBBIES, 2)
+    t.slots["hobby"] = t.pick(HOBBIES)
     t.slots["when"] = t.fill(
         "one [sunny|windy||bright|quiet|cold|warm|misty|rainy|golden] [morning|afternoon|day]"
     )
@@ -487,7 +487,7 @@ def opening(t: Teller, trait: str = "") -> None:
         t.maybe(
             0.85,
             "{h.he} loved {hobby} [more than anything|most of all|very much].",
-            "{h.he} loved {hobby}, and {h.he} loved {hobby2} even more.",
+            "there was nothing that {h.he} liked better than {hobby}.",
             "every day, {h.he} spent hours {hobby}.",
             "{h.he} was very good at {hobby}.",
             "everybody {inside} liked {h}, because {h.he} [was always kind|had a warm smile"

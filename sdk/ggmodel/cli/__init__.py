@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Annotated, Any
 
 import typer
@@ -72,7 +73,9 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Runs models that are declared in one short file, and looks into theirs."""
@@ -84,4 +87,10 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):  # tests put other objects there
             # A model may say what a terminal's encoding lacks.
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    warnings.showwarning = _print_warning
     app(prog_name="ggmodel")
+
+
+def _print_warning(message: Warning | str, *_: Any) -> None:
+    """A line for users rather than one for programmers."""
+    print("warning:", printable(str(message)), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,7 +35,7 @@ def check(
     with source:
         result = check_source(source, models=models, strict=strict)
     if as_json:
-        print_json(result)
+        print_json({"ok": result.ok, **asdict(result)})
     else:
         _print(result)
     if not result.ok:
@@ -45,7 +46,7 @@ def _print(result: Check) -> None:
     out = console()
     rows = [(t.name, _filled(t), t.dtype, str(list(t.shape))) for t in result.tensors]
     if rows:
-        out.print(table(rows, ("tensor", "field", "dtype", "shape")))
+        out.print(table(rows, ("tensor", "field", "dtype", "shape"), fold=1))
     for title, findings, style in (
         ("problems", result.problems, "red"),
         ("warnings", result.warnings, "yellow"),
@@ -68,8 +69,9 @@ def _filled(t: TensorCheck) -> str:
 def _verdict(result: Check) -> str:
     name, n = result.name, len(result.problems)
     if not result.ok:
-        what = f"does not fit {result.architecture}" if result.architecture else "cannot be loaded"
-        return f"{name} {what}: {n} problem{'s'[: n != 1]}"
+        what = f" as {result.architecture}" if result.architecture else ""
+        return f"{name} cannot be loaded{what}: {n} problem{'s'[: n != 1]}"
     used = sum(t.status == "used" for t in result.tensors)
-    warned = f", {len(result.warnings)} warnings" if result.warnings else ""
+    n = len(result.warnings)
+    warned = f", {n} warning{'s'[: n != 1]}" if n else ""
     return f"{name} fits {result.architecture}: {used} tensors used, the forward traced{warned}"

@@ -8,7 +8,9 @@ import typer
 
 File = Annotated[
     str,
-    typer.Argument(metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False),
+    typer.Argument(
+        metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
+    ),
 ]
 Models = Annotated[
     str | None,

@@ -13,10 +13,10 @@ from .options import File, Models, Strict
 from .terminal import dim, progress_bar
 
 if TYPE_CHECKING:
-    from ..runner.generation import Generation
+    from ..runner import Usage
 
-# Names and defaults of the options are those of `ggmodel.load` and `LoadedModel.generate`; to import
-# them from there would take longer than to print the help.
+# Names and defaults of the options are those of `ggmodel.load` and `LoadedModel.generate`; to
+# import them from there would take longer than to print the help.
 
 
 def run(
@@ -25,7 +25,7 @@ def run(
         str,
         typer.Argument(
             metavar="PROMPT",
-            help="The text to go on with; - reads it from standard input (a last newline is dropped).",
+            help="The text to go on with; - reads it from standard input, less a last newline.",
             show_default=False,
         ),
     ],
@@ -45,7 +45,9 @@ def run(
     min_p: Annotated[
         float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the random numbers; -1 is a new one each time.")] = -1,
+    seed: Annotated[
+        int, typer.Option(help="Of the random numbers; -1 is a new one each time.")
+    ] = -1,
     stop: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
@@ -55,14 +57,17 @@ def run(
         typer.Option(metavar="FILE", help="An image to look at; may be given repeatedly."),
     ] = None,
     echo: Annotated[
-        bool, typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer.")
+        bool,
+        typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer."),
     ] = True,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads; as many as there are cores by default.")
     ] = None,
     context_length: Annotated[
         int | None,
-        typer.Option(help="Tokens of prompt and answer; the model's own, at most 4096, by default."),
+        typer.Option(
+            help="Tokens of prompt and answer; the model's own, at most 4096, by default."
+        ),
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="The most tokens of a prompt computed at once.")
@@ -120,16 +125,22 @@ def run(
         if echo:
             print(dim(text, sys.stdout), end="", flush=True)
         last = text[-1:] if echo else ""
+        interrupt = None
         try:
             with closing(request.pieces()) as pieces:
                 for piece in pieces:
                     print(piece, end="", flush=True)
                     last = piece[-1:] or last
+        except KeyboardInterrupt as error:
+            interrupt = error
         finally:
-            # Also after Ctrl-C or an error: what was said stays, on a line that ends.
+            # Also after an error: what was said stays, on a line that ends.
             if last != "\n":
                 print(flush=True)
-        _print_usage(request, max_tokens)
+        if request.usage.prompt_seconds:
+            _print_usage(request.usage, model.context_length)
+        if interrupt is not None:
+            raise interrupt
 
 
 def _read_prompt() -> str:
@@ -144,11 +155,10 @@ def _read_prompt() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _print_usage(request: Generation, max_tokens: int | None) -> None:
-    usage = request.usage
-    prompt_rate = usage.prompt_tokens / usage.prompt_seconds if usage.prompt_seconds else 0.0
+def _print_usage(usage: Usage, context_length: int) -> None:
+    prompt_rate = usage.prompt_tokens / usage.prompt_seconds
     line = f"prompt: {usage.prompt_tokens} tokens, {prompt_rate:.1f} tokens/s"
     line += f"; answer: {usage.completion_tokens} tokens, {usage.tokens_per_second:.1f} tokens/s"
-    if request.finish_reason == "length" and usage.completion_tokens != max_tokens:
+    if usage.prompt_tokens + usage.completion_tokens == context_length:
         line += "; the context is full (see --context-length)"
     print(dim(line, sys.stderr), file=sys.stderr)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .options import File, Json, Models
@@ -15,14 +17,17 @@ _LONG = 72  # characters of a string that are shown
 
 
 def show(file: File, models: Models = None, as_json: Json = False) -> None:
-    """Show what is in a file: metadata, hyperparameters, tensors by layer, sizes."""
+    """Show what is in a file.
+
+    Metadata, the hyperparameters of the architecture where it is known, tensors by layer, sizes.
+    """
     from ..gguf import open_gguf
     from ..workbench.show import describe
 
     with open_gguf(file) as source:
         description = describe(source, models)
     if as_json:
-        print_json(description)
+        print_json(asdict(description))
     else:
         _print(description)
 
@@ -44,11 +49,14 @@ def _print(d: Description) -> None:
         out.print(table(rows, ("name", "value", "from")))
 
     _heading(out, "tensors")
+    if not d.layers:
+        out.print("none")
     for layer in d.layers:
         name = printable(layer.name) or "outside of layers"
         out.print(f"{name}: {len(layer.tensors)} tensors, {size(layer.nbytes)}", style="bold")
         rows = [
-            (f"  {t.name}", t.dtype, str(list(t.shape)), f"{t.nbytes:,} bytes") for t in layer.tensors
+            (f"  {t.name}", t.dtype, str(list(t.shape)), f"{t.nbytes:,} bytes")
+            for t in layer.tensors
         ]
         out.print(table(rows, right="3"))
 
@@ -77,4 +85,19 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         quoted = json.dumps(value[:_LONG], ensure_ascii=False)
         return quoted + (f"… ({len(value):,} characters)" if len(value) > _LONG else "")
+    if isinstance(value, float):
+        return _shortest(value)
     return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _shortest(value: float) -> str:
+    """1e-05 rather than 9.999999747378752e-06 for a number that was stored in 32 bits."""
+    try:
+        stored = struct.pack("f", value)
+    except OverflowError:
+        return str(value)
+    if struct.unpack("f", stored)[0] != value:
+        return str(value)
+    # Nine digits tell any two such numbers apart.
+    digits = (f"{value:.{n}g}" for n in range(1, 10))
+    return str(float(next(d for d in digits if struct.pack("f", float(d)) == stored)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -50,21 +49,26 @@ def console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
-def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: str = "") -> Table:
+def table(
+    rows: Sequence[Sequence[str]], header: Sequence[str] = (), *, right: str = "", fold: int = -1
+) -> Table:
     """Columns without lines around them.
 
     Args:
         rows: any text; it is made printable.
         right: digits of the columns that are flushed right.
+        fold: the column that gives way where the terminal is narrow; -1 is the last.
     """
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(box=None, show_header=bool(header), padding=(0, 2, 0, 0), header_style="dim")
-    for i in range(len(rows[0]) if rows else len(header)):
+    columns = len(rows[0]) if rows else len(header)
+    for i in range(columns):
         title = header[i] if header else ""
         justify = "right" if str(i) in right else "left"
-        grid.add_column(Text(title), justify=justify, overflow="fold")
+        rigid = i != fold % columns
+        grid.add_column(Text(title), justify=justify, overflow="fold", no_wrap=rigid)
     for row in rows:
         grid.add_row(*(Text(printable(cell)) for cell in row))
     return grid
@@ -80,10 +84,10 @@ def size(nbytes: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
 
 
-def print_json(value: Any) -> None:
-    """A dataclass as JSON; numbers that JSON lacks become strings."""
+def print_json(value: dict[str, Any]) -> None:
+    """Numbers that JSON lacks become strings."""
     # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
-    print(json.dumps(_finite(dataclasses.asdict(value)), indent=2))
+    print(json.dumps(_finite(value), indent=2))
 
 
 def _finite(value: Any) -> Any:

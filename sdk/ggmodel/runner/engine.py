@@ -192,6 +192,7 @@ class Engine:
         return rows
 
     def close(self) -> None:
-        """Frees graphs and cache; idempotent."""
-        self.graphs.close()
-        self.cache.close()
+        """Frees graphs and cache, after a step under way has ended; idempotent."""
+        with self._lock:
+            self.graphs.close()
+            self.cache.close()

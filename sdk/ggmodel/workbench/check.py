@@ -69,9 +69,7 @@ class Check:
         return not self.problems
 
 
-def check(
-    source: TensorSource, *, models: str | Path | None = None, strict: bool = True
-) -> Check:
+def check(source: TensorSource, *, models: str | Path | None = None, strict: bool = True) -> Check:
     """Holds a source against its architecture.
 
     It takes the steps of `ggmodel.load` up to reading the weights, memory and all, and goes on
@@ -90,7 +88,11 @@ def check(
             report = steps.report
             fits = _compare(steps, result)
         _tried("vocabulary", steps.read_vocabulary, result)
-        if fits and _tried("refused", steps.validate, result) and _tried("trace", steps.trace, result):
+        if (
+            fits
+            and _tried("refused", steps.validate, result)
+            and _tried("trace", steps.trace, result)
+        ):
             unread = steps.engine.weights_read()
             result.traced = True
             _tried("trace", steps.reserve, result)

@@ -200,9 +200,7 @@ def _totals(infos: list[TensorInfo]) -> list[Total]:
     for t in infos:
         by_type.setdefault(t.dtype, []).append(t)
     totals = [
-        Total(
-            dtype.name, len(ts), sum(t.n_elements for t in ts), sum(t.nbytes for t in ts)
-        )
+        Total(dtype.name, len(ts), sum(t.n_elements for t in ts), sum(t.nbytes for t in ts))
         for dtype, ts in by_type.items()
     ]
     return sorted(totals, key=lambda t: -t.nbytes)

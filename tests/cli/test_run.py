@@ -1,0 +1,160 @@
+"""`ggmodel run`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ggmodel
+from ggmodel.cli import app
+from ggmodel.cli.run import run as run_command
+from ggmodel.runner import LoadedModel
+
+RATES = r"prompt: \d+ tokens, [\d.]+ tokens/s; answer: \d+ tokens, [\d.]+ tokens/s"
+
+
+@pytest.fixture(scope="module")
+def answer(model_path: Path) -> str:
+    """What the library says at temperature 0."""
+    with ggmodel.load(model_path) as model:
+        return str(model.generate("abc the", max_tokens=20, temperature=0))
+
+
+def test_it_says_what_the_library_says(program, model_path: Path, answer: str):
+    ran = program("run", model_path, "abc the", "--temperature", 0, "-n", 20)
+    assert ran.returncode == 0
+    assert ran.stdout == f"abc the{answer}\n"
+    assert re.fullmatch(RATES + "\n", ran.stderr)  # nothing else: no bar, no colours
+
+
+def test_without_the_prompt(program, model_path: Path, answer: str):
+    ran = program("run", model_path, "abc the", "--no-echo", "--temperature", "0", "-n20")
+    assert ran.stdout == answer + "\n"
+
+
+def test_a_seed_repeats(program, model_path: Path):
+    args = ("run", model_path, "abc", "--temperature", 1.5, "--max-tokens", 30, "--seed")
+    first, again, other = (program(*args, seed).stdout for seed in (7, 7, 8))
+    assert first == again != other
+
+
+def test_the_prompt_from_standard_input(program, model_path: Path, answer: str):
+    ran = program("run", model_path, "-", "--temperature", 0, "-n", 20, stdin="abc the\n")
+    assert ran.stdout == f"abc the{answer}\n"
+
+
+def test_stop_strings(program, model_path: Path, answer: str):
+    first, second = answer[5:7], answer[3:5]
+    args = ("run", model_path, "abc the", "--no-echo", "--temperature", 0, "-n", 20)
+    ran = program(*args, "--stop", first, "--stop", second, "--stop", "never")
+    assert ran.stdout == answer[: min(answer.index(first), answer.index(second))] + "\n"
+
+
+def test_a_full_context_is_mentioned(program, model_path: Path):
+    ran = program("run", model_path, "abc", "--temperature", 0, "--context-length", 16)
+    assert ran.returncode == 0
+    assert "the context is full (see --context-length)" in ran.stderr
+
+
+def test_all_flags_of_load_and_generate():
+    options = inspect.signature(run_command).parameters
+    for function, left_out in (
+        (ggmodel.load, {"source", "progress"}),
+        (LoadedModel.generate, {"self", "logprobs"}),
+    ):
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name in left_out or name == "prompt":
+                continue
+            default = None if parameter.default == () else parameter.default
+            assert options[name].default == default, name
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--gpu-layers", "4"), "layers cannot be placed on GPUs yet"),
+        (("--rpc", "host:1"), "rpc devices are not there yet"),
+        (("--mmproj", "x.gguf"), "mmproj files come with the models that see"),
+        (("--image", "x.png"), "images come with the models that see"),
+        (("--backend", "none"), "there is no backend 'none'"),
+        (("--kv-type", "q3"), "kv_type 'q3' is not there"),
+        (("--flash-attention", "maybe"), "flash_attention is 'auto', 'on' or 'off'"),
+        (("--batch-size", "0"), "batch_size is 0"),
+        (("--parallel", "0"), "parallel is 0"),
+        (("--threads", "-1"), "threads is -1"),
+        (("--top-p", "2"), "top_p is 2"),
+        (("--max-tokens", "-1"), "max_tokens is -1"),
+    ],
+)
+def test_flags_reach_the_library(
+    model_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+):
+    with pytest.raises(SystemExit) as exit:
+        app(["run", str(model_path), "abc", *flags])
+    assert exit.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+def test_on_a_terminal(model_path: Path, environment: dict[str, str]):
+    import os
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "ggmodel", "run", str(model_path), "abc", "-n", "5"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        # Linux reports the end of a pseudo-terminal as an error.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 4096):
+                seen += piece
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"loading" in seen
+    assert b"\x1b[2mabc\x1b[22m" in seen
+
+
+def start(model_path: Path, environment: dict[str, str], *args: str) -> subprocess.Popen[bytes]:
+    """A run that goes on for long."""
+    command = [sys.executable, "-m", "ggmodel", "run", str(model_path), "abc", "--temperature", "0"]
+    return subprocess.Popen(
+        [*command, "--context-length", "100000", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment | {"PYTHONUNBUFFERED": ""},
+    )
+
+
+def test_it_streams_and_ctrl_c_ends_it(model_path: Path, environment: dict[str, str]):
+    with start(model_path, environment) as process:
+        assert process.stdout is not None
+        early = process.stdout.read(30)  # long before the end, and so before any flush at exit
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    text = (early + rest).decode()
+    assert text.startswith("abc")
+    assert text.endswith("\n")
+    assert re.fullmatch(RATES + "\n", errors.decode())
+
+
+def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):
+    with start(model_path, environment) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        errors = process.stderr.read()
+        process.wait(60)
+    assert process.returncode == 141
+    assert re.fullmatch(f"({RATES}\n)?", errors.decode())

@@ -1,0 +1,101 @@
+"""Models as files, for tests of whatever begins with a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel.gguf import Array, MemorySource, TensorSource
+
+# As many tokens as the goldens' models have: all but two of them characters.
+_TOKENS = [
+    "<|bos|>",
+    *"abcdefghijklmnopqrstuvwxyz",
+    *"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    *"012345.,ĠĊ",
+    "th",
+]
+VOCABULARY: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": _TOKENS,
+    "tokenizer.ggml.token_type": [3] + [1] * (len(_TOKENS) - 1),
+    "tokenizer.ggml.merges": ["t h"],
+    "tokenizer.ggml.bos_token_id": 0,
+    "tokenizer.ggml.add_bos_token": True,
+}
+
+WriteGGUF = Callable[..., Path]
+Vary = Callable[..., MemorySource]
+
+
+@pytest.fixture(scope="session")
+def vocabulary() -> dict[str, Any]:
+    """Metadata of a vocabulary of 64 tokens, for the goldens' models."""
+    return dict(VOCABULARY)
+
+
+@pytest.fixture(scope="session")
+def write_gguf() -> WriteGGUF:
+    """`write_gguf(path, source) -> path` writes a tensor source into a GGUF file."""
+    return _write
+
+
+@pytest.fixture(scope="session")
+def vary() -> Vary:
+    """`vary(source, drop=(), rename={}, tensors={}, metadata={})` is a source that differs; a key
+    whose metadata is None goes."""
+    return _vary
+
+
+def _write(path: Path, source: TensorSource) -> Path:
+    import gguf
+
+    writer = gguf.GGUFWriter(path, str(source.metadata.get("general.architecture", "")))
+    kinds = gguf.GGUFValueType
+    # The writer puts the architecture it was given there by itself.
+    if "general.architecture" not in source.metadata:
+        writer.kv_data[0].clear()
+    for key, value in source.metadata.items():
+        if key == "general.architecture":
+            continue
+        if isinstance(value, Array):
+            writer.add_array(key, value.tolist())
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_key_value(key, value, kinds.UINT32 if 0 <= value < 1 << 32 else kinds.INT64)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        else:
+            writer.add_string(key, value)
+    for name, info in source.tensors.items():
+        rows = np.frombuffer(source.data(name), np.uint8).reshape(*info.shape[:0:-1], -1)
+        writer.add_tensor(name, rows, raw_dtype=gguf.GGMLQuantizationType(info.dtype.value))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _vary(
+    source: TensorSource,
+    drop: tuple[str, ...] = (),
+    rename: Mapping[str, str] | None = None,
+    tensors: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> MemorySource:
+    kept = {
+        (rename or {}).get(name, name): (t.dtype, t.shape, bytes(source.data(name)))
+        for name, t in source.tensors.items()
+        if name not in drop
+    }
+    keys = {**source.metadata, **(metadata or {})}
+    return MemorySource(
+        {k: v for k, v in keys.items() if v is not None}, {**kept, **(tensors or {})}
+    )
