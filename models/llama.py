@@ -1,4 +1,4 @@
-"""Llama, and what shares its blocks: Mistral without a window, Mixtral's experts, SmolLM."""
+"""Llama, and what shares its blocks: Mixtral's experts, SmolLM."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ from ggmodel import Config, Model, Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal
 from ggmodel.model import Batch, Computed, PermuteRope, Stack
 from ggmodel.nn import Embedding, ExpertLinear, Linear, RMSNorm
-
-
-def _linear_factor(hf) -> float | None:
-    scaling = hf.get("rope_scaling") or {}
-    kind = scaling.get("rope_type") or scaling.get("type")
-    return scaling["factor"] if kind == "linear" else None
 
 
 class Hyper(Config):
@@ -26,15 +20,17 @@ class Hyper(Config):
     context: int = kv("context_length", hf="max_position_embeddings", default=2048)
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
     rope_base: float = kv("rope.freq_base", hf="rope_theta", default=10000.0)
-    rope_factor: float = kv("rope.scaling.factor", hf=_linear_factor, default=1.0)
-    rope_scaling: str = kv("rope.scaling.type", hf=lambda hf: _linear_factor(hf) and "linear", default="")
+    rope_factor: float = kv(
+        "rope.scaling.factor", "rope.scale_linear", hf=nn.linear_factor, default=1.0
+    )
+    scaling: str = kv("rope.scaling.type", hf=nn.linear_type, default="")
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
     out_width = property(lambda h: h.heads * h.value_dim)
-    rope_scale = property(lambda h: 1 / h.rope_factor if h.rope_scaling in ("linear", "") else 1.0)
+    rope_scale = property(lambda h: nn.linear_scale(h.scaling, h.rope_factor))
 
 
 class Attention(Module):
@@ -99,7 +95,7 @@ class Layer(Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
-@register("llama", hf=("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"))
+@register("llama", hf=("LlamaForCausalLM", "MixtralForCausalLM"))
 class Llama(Model):
     config: Hyper
     embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("hidden", None))

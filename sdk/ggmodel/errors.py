@@ -32,7 +32,8 @@ class LoadError(Error):
 
 
 class ArchitectureError(Error, LookupError):
-    """No registered architecture has this name; the message lists those that exist."""
+    """No registered architecture has this name (the message lists those that exist), or the code
+    of its model fails (the message names the line; the original error is the cause)."""
 
 
 class TokenizerError(Error, ValueError):

@@ -8,7 +8,8 @@ import pytest
 import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
-from ggmodel.gguf import TensorSource
+from ggmodel.errors import ConfigError, Unsupported
+from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from tests.golden.files import GREEDY, Golden, cases, lossy
 
@@ -26,7 +27,7 @@ def nmse(got: np.ndarray, want: np.ndarray) -> float:
     return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
-def source_of(golden: Golden, dtype: DType = DType.F32) -> TensorSource:
+def source_of(golden: Golden, dtype: DType = DType.F32) -> MemorySource:
     """The checkpoint converted by the declarations, matrices stored as `dtype`."""
     import gguf
 
@@ -90,3 +91,44 @@ def test_keys_and_values_in_f16(golden: Golden):
     # Each key and value is rounded to 11 bits: 2⁻²⁴ relative to the square, a few times over.
     with ggmodel.load(source_of(golden), kv_type="f16") as model:
         assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < 1e-6
+
+
+@pytest.fixture
+def linear() -> MemorySource:
+    return source_of(Golden.load("llama", "linear_rope"))
+
+
+def with_metadata(source: MemorySource, **changes: object) -> MemorySource:
+    keys = {f"llama.{k.replace('__', '.')}": v for k, v in changes.items()}
+    tensors = {n: (t.dtype, t.shape, bytes(source.data(n))) for n, t in source.tensors.items()}
+    metadata = {k: v for k, v in {**source.metadata, **keys}.items() if v is not None}
+    return MemorySource(metadata, tensors)
+
+
+def test_older_spellings_of_linear_scaling(linear: MemorySource):
+    golden = Golden.load("llama", "linear_rope")
+    for changes in (
+        {"rope__scaling__type": None},  # a factor alone means linear
+        {"rope__scaling__type": None, "rope__scaling__factor": None, "rope__scale_linear": 4.0},
+    ):
+        with ggmodel.load(with_metadata(linear, **changes), kv_type="f32") as model:
+            assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < EXACT
+
+
+def test_no_scaling_is_no_scaling(linear: MemorySource):
+    golden = Golden.load("llama", "linear_rope")
+    logits = []
+    for changes in ({"rope__scaling__factor": 0.0}, {"rope__scaling__type": "none"}):
+        with ggmodel.load(with_metadata(linear, **changes), kv_type="f32") as model:
+            logits.append(model.logits(golden.prompt.tolist()))
+    assert logits[0].tobytes() == logits[1].tobytes()
+    assert nmse(logits[0], golden.logits) > 1e-4
+
+
+def test_a_scaling_that_is_not_there_is_refused(linear: MemorySource):
+    with pytest.raises(Unsupported, match="yarn"):
+        ggmodel.load(with_metadata(linear, rope__scaling__type="yarn"))
+    golden = Golden.load("llama", "linear_rope")
+    config = {**golden.config, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.raises(ConfigError, match="yarn"):
+        from_hf(find("llama"), config, golden.weights())

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LoadError
+from ..errors import ConfigError, LoadError
 from ..gguf import DType, MemorySource
-from ..ml.keyvalues import KeyValues
 from ..ml import Tensor
+from ..ml.keyvalues import KeyValues
 from ..model import Model, Module, config_class
+from ..model.config import key_fields
 from ..model.fields import TensorField
 from ..model.module import FieldType, module_fields
+from ..model.names import Place, join
 from ..model.operations import Computed, Operation, Sources, value_of
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Stored = np.ndarray | tuple[DType, tuple[int, ...], bytes]
+
+_SHOWN = 8  # entries in an exception's message
 
 
 @dataclass(frozen=True)
@@ -38,46 +45,80 @@ class Entry:
 
 def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config as checkpoints on disk spell it: `rope_theta` and `rope_scaling` beside each other
-    (newer transformers nest both in `rope_parameters`), absent instead of null."""
+    (newer transformers nest both in `rope_parameters`), absent instead of null. A table of
+    `rope_parameters` by kind of layer stays as it is."""
     config = {k: v for k, v in hf.items() if v is not None}
-    rope = config.pop("rope_parameters", None)
-    if rope:
-        rope = dict(rope)
-        if "rope_theta" in rope:
-            config.setdefault("rope_theta", rope.pop("rope_theta"))
-        if rope.get("rope_type", "default") != "default":
-            config.setdefault("rope_scaling", rope)
+    rope = config.get("rope_parameters")
+    if rope is None or any(isinstance(v, Mapping) for v in rope.values()):
+        return config
+    del config["rope_parameters"]
+    rope = dict(rope)
+    theta = rope.pop("rope_theta", None)
+    if theta is not None:
+        config.setdefault("rope_theta", theta)
+    if rope.get("rope_type", "default") != "default":
+        config.setdefault("rope_scaling", rope)
     return config
 
 
 def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture's metadata of a normalised config."""
-    name = architecture.architecture
-    found = config_class(architecture).from_hf(hf)
-    return {"general.architecture": name, **{f"{name}.{k}": v for k, v in found.items()}}
+    """The architecture's metadata of a normalised config: what the config says, and what follows
+    from that by defaults that refer to other hyperparameters.
+
+    Raises:
+        ConfigError: a hyperparameter is missing, or has the wrong type.
+    """
+    metadata: dict[str, Any] = {"general.architecture": architecture.architecture}
+    keys = KeyValues(metadata, "config.json")
+    declared = config_class(architecture)
+    metadata |= {keys.full(k): v for k, v in declared.from_hf(hf).items()}
+    config = declared.read(keys)
+    for name, tag, kind, _ in key_fields(declared):
+        refers = isinstance(tag.default, str) and kind is not str
+        value = getattr(config, name) if refers or callable(tag.default) else None
+        if value is not None:
+            metadata.setdefault(keys.full(tag.names[0]), value)
+    return metadata
 
 
 def plan(architecture: type[Model], config: Any, names: Collection[str]) -> list[Entry]:
     """The GGUF tensors that a checkpoint with these tensor names gives.
 
     Raises:
-        LoadError: required fields without a source; names them.
+        LoadError: required fields without a source; names them, and the nearest in the checkpoint.
     """
     walker = _Walker(config, set(names))
-    walker.module(architecture, "", "", None)
-    if walker.missing:
+    found = walker.module(architecture(config), Place(("",)), _Source(), "")
+    missing = [m for m in found.missing if not _falls_back(m, found.entries)]
+    if missing:
         raise LoadError(
-            f"the checkpoint does not fit {architecture.architecture!r}; missing: "
-            + ", ".join(walker.missing[:8])
+            f"the checkpoint does not fit the architecture {architecture.architecture!r}:\n  "
+            + "\n  ".join(_describe(m, names) for m in missing[:_SHOWN])
+            + (f"\n  … and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
         )
-    return list(walker.entries.values())
+    return list(found.entries.values())
+
+
+def _falls_back(missing: _Missing, entries: Mapping[str, Entry]) -> bool:
+    """An alternate GGUF name that is written serves a field that has no source."""
+    return any(e == n or e.startswith(f"{n}.") for n in missing.alternates for e in entries)
+
+
+def _describe(missing: _Missing, names: Collection[str]) -> str:
+    text = f"missing  {missing.field} ({missing.name}): "
+    if not missing.tried:
+        return text + "its declaration names no counterpart, hf="
+    near = difflib.get_close_matches(missing.tried[0], names, 2)
+    text += f"no tensor {' or '.join(missing.tried)}"
+    return text + (f"; the checkpoint has {', '.join(near)}" if near else "")
 
 
 def from_hf(
     architecture: type[Model],
     hf: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
-    store: Callable[[str, np.ndarray], np.ndarray | tuple[DType, tuple[int, ...], bytes]] | None = None,
+    store: Callable[[str, np.ndarray], np.ndarray | tuple[DType, tuple[int, ...], bytes]]
+    | None = None,
 ) -> MemorySource:
     """A tensor source of a checkpoint held in memory.
 
@@ -106,99 +147,141 @@ def _value(
     return value if entry.op is None else entry.op.to_gguf(value, config)
 
 
-class _Walker:
-    """Goes through the fields, keeping the GGUF path and the checkpoint's path side by side.
+@dataclass(frozen=True)
+class _Missing:
+    """A required field without a source: its path and GGUF name, the names tried in the
+    checkpoint, and the GGUF names that may stand in for it."""
 
-    A field without `hf` has no counterpart in checkpoints unless it is a tensor, whose name is
-    then the same. Of alternates in the checkpoint the first that exists is taken.
+    field: str
+    name: str
+    tried: tuple[str, ...]
+    alternates: tuple[str, ...] = ()
+
+
+@dataclass
+class _Found:
+    """What a part of a model gets from the checkpoint.
+
+    Attributes:
+        own: how many tensors, computed ones not counted.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    missing: list[_Missing] = field(default_factory=list)
+    own: int = 0
+
+    def add(self, other: _Found) -> None:
+        self.entries = {**other.entries, **self.entries}
+        self.missing += other.missing
+        self.own += other.own
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where in a checkpoint a module stands: a path, or the path to `several` tensors or parts of
+    one, the path within each of them, and the operation on all tensors of the module."""
+
+    path: str = ""
+    several: Sources | None = None
+    within: str = ""
+    op: Operation | None = None
+
+    def below(self, name: str | Sources) -> _Source:
+        if self.several is not None:
+            if isinstance(name, Sources):
+                raise ConfigError(f"{name}: sources cannot be nested in {self.several}")
+            return replace(self, within=join(self.within, name))
+        if isinstance(name, Sources):
+            return replace(self, several=name)
+        return replace(self, path=join(self.path, name))
+
+    def names(self, config: Any) -> tuple[str, ...]:
+        if self.several is None:
+            return (self.path,)
+        inner = (join(n, self.within) for n in self.several.names(config))
+        return tuple(join(self.path, n) for n in inner)
+
+
+class _Walker:
+    """Goes through the fields as the loader does, keeping the GGUF name and the place in the
+    checkpoint side by side.
+
+    A module without `hf` has no counterpart in checkpoints, unless it is transparent; the name of
+    a tensor without `hf` is the same in both. Of alternates the first that exists is taken.
     """
 
     def __init__(self, config: Any, names: set[str]):
         self.config, self.names = config, names
-        self.entries: dict[str, Entry] = {}
-        self.missing: list[str] = []
 
-    def module(self, cls: type[Module], gguf: str, hf: str, tag: TensorField | None) -> None:
-        for name, (field, kind) in module_fields(cls).items():
-            if kind.many:
-                for i in range(value_of(self.config, field.n or 0)):
-                    self.field(f"{name}[{i}]", field, kind, f"{_primary(gguf, field)}.{i}", hf, tag, i)
-            else:
-                self.field(name, field, kind, _primary(gguf, field), hf, tag, None)
+    def module(self, module: Module, place: Place, source: _Source, path: str) -> _Found:
+        found = _Found()
+        for name, (tag, kind) in module_fields(type(module)).items():
+            label = f"{path}.{name}" if path else name
+            given = module.__dict__.get(name)
+            there = place.field(tag)
+            if not kind.many:
+                found.add(self.field(given, tag, kind, kind.optional, there, source, label))
+                continue
+            blanks = [None] * value_of(self.config, tag.n or 0)
+            several = _Found()
+            for i, item in enumerate(given if isinstance(given, list) else blanks):
+                part = f"{label}[{i}]"
+                optional = kind.items_optional
+                several.add(self.field(item, tag, kind, optional, there.item(i), source, part, i))
+            if several.own or not kind.optional:
+                found.add(several)
+        return found
 
     def field(
         self,
-        label: str,
-        field: TensorField,
+        given: Any,
+        tag: TensorField,
         kind: FieldType,
-        gguf: str,
-        hf: str,
-        outer: TensorField | None,
-        index: int | None,
-    ) -> None:
-        # An op or a list of sources on a module applies to the tensors within it.
-        carried = field if field.op or _sources(field) else outer
-        for choice in kind.choices:
-            if issubclass(choice, Tensor):
-                found = self.tensor(field, gguf, hf, outer)
-            else:
-                found = False
-                for path in self._paths(field, hf, index):
-                    before = len(self.entries)
-                    missing = len(self.missing)
-                    self.module(choice, gguf, path, carried)
-                    if len(self.entries) > before:
-                        found = True
-                        break
-                    del self.missing[missing:]
-            if found:
-                return
-        if not kind.optional and not self._falls_back(field):
-            self.missing.append(f"{label} ({gguf})")
+        optional: bool,
+        place: Place,
+        source: _Source,
+        path: str,
+        index: int | None = None,
+    ) -> _Found:
+        op = replace(source, op=tag.op) if tag.op is not None else source
+        tried: list[_Found] = []
+        given = given if isinstance(given, Module) else None
+        for choice in kind.choices if given is None else (type(given),):
+            plain = issubclass(choice, Tensor)
+            for name in _names(tag, plain):
+                there = op.below(name)
+                if index is not None and not isinstance(name, Sources):
+                    there = there.below(str(index))
+                if plain:
+                    tried.append(self.tensor(place, there, path))
+                    continue
+                module = given if given is not None else choice(self.config)
+                tried.append(self.module(module, place.only(place.candidates[0]), there, path))
+        best = max(tried, key=lambda f: (f.own > 0, not f.missing, f.own), default=_Found())
+        if best.own or (best.entries and not best.missing):
+            return best
+        if optional:
+            return _Found()
+        names = [n for f in tried for m in f.missing for n in m.tried]
+        if best.missing or not tried:
+            rest = place.candidates[1:]
+            lacking = _Missing(path, place.candidates[0], tuple(dict.fromkeys(names)), rest)
+            return _Found(missing=[lacking])
+        return best
 
-    def _falls_back(self, field: TensorField) -> bool:
-        """An alternate GGUF name that is already written serves a field that has no source."""
-        return any(e.rpartition(".")[0] == n for n in field.names[1:] for e in self.entries)
-
-    def _paths(self, field: TensorField, hf: str, index: int | None) -> list[str]:
-        names = field.hf if field.hf is not None else ("",) if not field.names else ()
-        tail = "" if index is None else f".{index}"
-        paths = []
-        for n in names:
-            paths.append(hf if isinstance(n, Sources) else _join(hf, n) + tail)
-        return paths
-
-    def tensor(
-        self, field: TensorField, gguf: str, hf: str, outer: TensorField | None
-    ) -> bool:
-        carrier = field if field.hf is not None or outer is None else outer
-        op = field.op or (outer.op if outer is not None else None)
-        for source in carrier.hf if carrier.hf is not None else (field.names[0],):
-            if isinstance(source, Computed):
-                self.entries.setdefault(gguf, Entry(gguf, (), source, op))
-                return True
-            if isinstance(source, Sources):
-                leaf = "" if carrier is field else f".{field.names[0]}"
-                names = tuple(_join(hf, n) + leaf for n in source.names(self.config))
-                joiner = source
-            else:
-                leaf = source if carrier is field else field.names[0]
-                names, joiner = (_join(hf, leaf),), None
-            if names and all(n in self.names for n in names):
-                self.entries.setdefault(gguf, Entry(gguf, names, joiner, op))
-                return True
-        return False
+    def tensor(self, place: Place, source: _Source, path: str) -> _Found:
+        name = place.candidates[0]
+        if isinstance(source.several, Computed):
+            return _Found({name: Entry(name, (), source.several, source.op)})
+        names = source.names(self.config)
+        if not names or not all(n in self.names for n in names):
+            return _Found(missing=[_Missing(path, name, names)])
+        return _Found({name: Entry(name, names, source.several, source.op)}, own=1)
 
 
-def _sources(field: TensorField) -> bool:
-    return any(isinstance(s, Sources) for s in field.hf or ())
-
-
-def _primary(gguf: str, field: TensorField) -> str:
-    if not field.names:
-        return gguf
-    return field.names[0] if field.root else _join(gguf, field.names[0])
-
-
-def _join(outer: str, name: str) -> str:
-    return f"{outer}.{name}" if outer and name else outer or name
+def _names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
+    if tag.hf is not None:
+        return tag.hf
+    if not tag.names:
+        return ("",)
+    return tag.names[:1] if plain else ()

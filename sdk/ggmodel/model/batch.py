@@ -43,9 +43,7 @@ class Batch:
         multimodal: (index into the inputs, tensor) of each embedding to lay over the inputs.
     """
 
-    def __init__(
-        self, ctx: Context, size: int, n_outputs: int, cache: Sequence[LayerCache]
-    ):
+    def __init__(self, ctx: Context, size: int, n_outputs: int, cache: Sequence[LayerCache]):
         self.ctx = ctx
         self.size = size
         self.cache = cache

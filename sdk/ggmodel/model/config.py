@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..ml.keyvalues import KeyValues
+from ..ml.keyvalues import KeyValues, check_kind
 from .fields import MISSING, KeyField, kv
-from .module import dataclass_transform
+from .source import declared, line_of, type_hints
 
 if typing.TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        """Python 3.10 lacks it; only type checkers read it."""
+        return lambda cls: cls
+
 
 _KINDS = (bool, int, float, str, list)
 
@@ -24,27 +32,45 @@ class Config:
     methods derive whatever else the model needs."""
 
     def __init__(self, **values: Any):
-        fields = {name for name, _, _, _ in key_fields(type(self))}
-        unknown = sorted(values.keys() - fields)
+        fields = [name for name, *_ in key_fields(type(self))]
+        unknown = sorted(values.keys() - set(fields))
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no hyperparameter {', '.join(unknown)}")
-        for name, field, kind, optional in key_fields(type(self)):
-            value = values.get(name)
-            setattr(self, name, self._default(name, field, kind, optional) if value is None else value)
+        self.__dict__.update({n: v for n, v in values.items() if v is not None})
+        for name in fields:
+            getattr(self, name)
 
-    def _default(self, name: str, field: KeyField, kind: type, optional: bool) -> Any:
-        default = field.default
+    def _settle(self, wanted: KeyField) -> Any:
+        """Sets a hyperparameter that no value was given for to its default."""
+        name, kind, optional = next(
+            (n, k, o) for n, f, k, o in key_fields(type(self)) if f is wanted
+        )
+        default = wanted.default
         if default is MISSING:
-            if optional:
-                return None
-            keys = " or ".join(repr(k) for k in field.names)
+            if not optional:
+                keys = " or ".join(repr(k) for k in wanted.names)
+                raise ConfigError(f"the hyperparameter {name!r} has no value: no key {keys}")
+            value = None
+        elif callable(default):
+            value = self._derived(name, lambda: default(self))
+        elif isinstance(default, str) and kind is not str:
+            value = self._derived(name, lambda: getattr(self, default))
+        else:
+            value = list(default) if isinstance(default, list) else default
+        self.__dict__[name] = value
+        return value
+
+    def _derived(self, name: str, value: Callable[[], Any]) -> Any:
+        try:
+            return value()
+        except ConfigError:
+            raise
+        except Exception as error:
+            reason = "it refers to itself" if isinstance(error, RecursionError) else repr(error)
             raise ConfigError(
-                f"the hyperparameter {name!r} is missing: no metadata key {keys}; "
-                "the file was converted without it or belongs to another architecture"
-            )
-        if callable(default):
-            return default(self)
-        return getattr(self, default) if isinstance(default, str) and kind is not str else default
+                f"{line_of(type(self), name)}: the default of the hyperparameter {name!r} cannot "
+                f"be computed: {reason}"
+            ) from error
 
     @classmethod
     def read(cls, metadata: KeyValues) -> Self:
@@ -53,33 +79,52 @@ class Config:
         Raises:
             ConfigError: a key is missing (names it) or has the wrong type (names key and types).
         """
-        values = {}
-        for name, field, kind, _ in key_fields(cls):
+        arch = metadata.architecture
+        values: dict[str, Any] = {}
+        for name, field, kind, optional in key_fields(cls):
             for key in field.names:
-                value = metadata.get(key, kind)
-                if value is not None:
-                    values[name] = value
+                values[name] = metadata.get(key, kind)
+                if values[name] is not None:
                     break
+            if values[name] is None and field.default is MISSING and not optional:
+                keys = [metadata.full(k) for k in field.names]
+                near = difflib.get_close_matches(keys[0], list(metadata.metadata)[:1000], 2)
+                raise ConfigError(
+                    f"{metadata.name}: no metadata key {' or '.join(map(repr, keys))}, which the "
+                    f"architecture {arch!r} needs (hyperparameter {name!r})"
+                    + (f"; the file has {', '.join(near)}" if near else "")
+                    + "; it was converted without it, or belongs to another architecture"
+                )
         try:
             return cls(**values)
         except ConfigError as error:
-            arch = metadata.architecture
-            raise ConfigError(f"{metadata.name} ({arch}): {error}") from None
+            raise ConfigError(f"{metadata.name} ({arch}): {error}") from error
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
-        """Primary metadata key (without the architecture's prefix) → value, of an HF config."""
+        """Primary metadata key (without the architecture's prefix) → value, of an HF config.
+
+        Raises:
+            ConfigError: a value has the wrong type, or a function of the config fails.
+        """
         found: dict[str, Any] = {}
-        for _, field, kind, _ in key_fields(cls):
+        for name, field, kind, _ in key_fields(cls):
             for source in field.hf:
-                value = source(hf) if callable(source) else _descend(hf, source)
+                try:
+                    value = source(hf) if callable(source) else _descend(hf, source)
+                except Exception as error:
+                    raise ConfigError(
+                        f"{line_of(cls, name)}: the hyperparameter {name!r} cannot be computed "
+                        f"from config.json: {error!r}"
+                    ) from error
                 if value is not None:
-                    found[field.names[0]] = kind(value) if kind is not list else list(value)
+                    key = name if callable(source) else source
+                    found[field.names[0]] = check_kind(key, value, kind, "config.json")
                     break
         return found
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{n}={getattr(self, n)!r}" for n, _, _, _ in key_fields(type(self)))
+        values = ", ".join(f"{n}={getattr(self, n)!r}" for n, *_ in key_fields(type(self)))
         return f"{type(self).__name__}({values})"
 
 
@@ -91,23 +136,31 @@ def _descend(tree: Any, path: str) -> Any:
     return tree
 
 
-def key_fields(cls: type[Config]) -> Iterator[tuple[str, KeyField, type, bool]]:
-    """Name, field, kind of value and whether None is allowed, in order of declaration."""
-    hints = typing.get_type_hints(cls)
-    for base in reversed(cls.__mro__):
-        for name in base.__dict__.get("__annotations__", {}):
-            field = base.__dict__.get(name)
-            if isinstance(field, KeyField):
-                yield name, field, *_kind(hints[name], f"{cls.__name__}.{name}")
+@functools.cache
+def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...]:
+    """Name, field, kind of value and whether None is allowed, in order of declaration.
+
+    Raises:
+        ConfigError: an annotation is no type a hyperparameter can have; names the line.
+    """
+    hints = type_hints(cls)
+    return tuple(
+        (name, field, *_kind(hints[name], cls, name))
+        for name, field in declared(cls).items()
+        if isinstance(field, KeyField)
+    )
 
 
-def _kind(hint: Any, where: str) -> tuple[type, bool]:
+def _kind(hint: Any, cls: type, name: str) -> tuple[type, bool]:
     optional = False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [t for t in typing.get_args(hint) if t is not types.NoneType]
         optional = len(inner) < len(typing.get_args(hint))
-        hint = inner[0] if len(inner) == 1 else object
+        hint = inner[0] if len(inner) == 1 else hint
     kind = typing.get_origin(hint) or hint
     if kind not in _KINDS:
-        raise ConfigError(f"{where}: a hyperparameter is a bool, int, float, str or list, not {hint}")
+        raise ConfigError(
+            f"{line_of(cls, name)}: {cls.__name__}.{name}: a hyperparameter is a bool, int, "
+            f"float, str or list, or one of these and None, not {hint}"
+        )
     return kind, optional

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from ..errors import ConfigError
 from .operations import Operation, Sources
 
 Dim = int | str | None
@@ -35,6 +36,10 @@ class KeyField:
     hf: tuple[str | Callable[[Mapping[str, Any]], Any], ...]
     default: Any
 
+    def __get__(self, config: Any, owner: type) -> Any:
+        # Reached only while no value is set: defaults may refer to each other in any order.
+        return self if config is None else config._settle(self)
+
 
 def gguf(
     *names: str,
@@ -45,7 +50,6 @@ def gguf(
     root: bool = False,
     prefix: str = "",
     suffix: str = "",
-    init: Literal[False] = False,
 ) -> Any:
     """Names the tensor of a field, or the part that a field adds to the names within it.
 
@@ -79,7 +83,6 @@ def kv(
     *names: str,
     hf: str | Callable[[Mapping[str, Any]], Any] | Sequence[Any] = (),
     default: Any = MISSING,
-    init: Literal[False] = False,
 ) -> Any:
     """Names the metadata key of a hyperparameter.
 
@@ -90,7 +93,12 @@ def kv(
             config; alternates in order of preference.
         default: a value, the name of another field (unless the field is a str), or a function of
             the config. Without one the key is required, unless the type allows None.
+
+    Raises:
+        ConfigError: no name is given.
     """
+    if not names:
+        raise ConfigError("kv(...) takes the metadata key of the hyperparameter")
     if isinstance(hf, str) or callable(hf):
         hf = (hf,)
     return KeyField(names, tuple(hf), default)

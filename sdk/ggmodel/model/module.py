@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Unsupported
 from ..ml import Tensor
 from ..ml.graph import in_scope
-from .fields import TensorField, gguf
-
-if typing.TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: Any) -> Any:
-        """Python 3.10 lacks it; only type checkers read it."""
-        return lambda cls: cls
+from .fields import TensorField
+from .source import declared, line_of, type_hints
 
 
-@dataclass_transform(field_specifiers=(gguf,), eq_default=False)
 class Module:
     """A part of a model. Fields are annotated `Tensor`, a module, `list[...]`, or a union of
     these; `| None` makes one optional, a union of modules is filled with the one whose tensors
     the file has. Calling a module calls its `forward` and names the results after its path.
 
+    A constructor takes the hyperparameters; it may put modules of its choice into the fields.
+
     Attributes:
         config: the model's hyperparameters.
+        scope: the path below the module that holds it, for the names of results.
         dims: for modules that hold plain tensors: which of the dims given as the `shape` of a
             field each tensor has, such as {"weight": (0, 1), "bias": (1,)}.
     """
@@ -41,7 +37,7 @@ class Module:
         self.scope = ""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return in_scope(self.scope, self.forward, args, kwargs)
@@ -55,11 +51,15 @@ class FieldType:
         choices: `Tensor` or modules it may hold.
         optional: None is allowed.
         many: it is a list of these.
+        items_optional: None is allowed in the list.
+        interface: anything with some methods is allowed too; a constructor has to put it there.
     """
 
     choices: tuple[type, ...]
     optional: bool
-    many: bool
+    many: bool = False
+    items_optional: bool = False
+    interface: bool = False
 
 
 @functools.cache
@@ -67,40 +67,53 @@ def module_fields(cls: type[Module]) -> dict[str, tuple[TensorField, FieldType]]
     """The fields of a module class that hold tensors or modules, in order of declaration.
 
     Raises:
-        ConfigError: a field tagged with `gguf` has a type that cannot hold tensors.
+        ConfigError: an annotation cannot be resolved, or a field tagged with `gguf` has a type
+            that cannot hold tensors; names the line.
     """
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     fields: dict[str, tuple[TensorField, FieldType]] = {}
-    for base in reversed(cls.__mro__):
-        for name in base.__dict__.get("__annotations__", {}):
-            tag = base.__dict__.get(name)
-            kind = _field_type(hints[name])
-            if isinstance(tag, TensorField):
-                if kind is None:
-                    raise ConfigError(
-                        f"{cls.__name__}.{name} is tagged gguf(...), but its type {hints[name]} is "
-                        "no Tensor, Module, list or union of these"
-                    )
-                fields[name] = (tag, kind)
-            elif kind is not None and tag is None:
-                fields[name] = (TensorField(), kind)
+    for name, tag in declared(cls).items():
+        kind = _field_type(hints[name])
+        if isinstance(tag, TensorField):
+            if kind is None:
+                raise ConfigError(
+                    f"{line_of(cls, name)}: {cls.__name__}.{name} is tagged gguf(...), but its "
+                    f"type {hints[name]} is no Tensor, Module, list or union of these"
+                )
+            fields[name] = (tag, kind)
+        elif kind is not None and tag is None:
+            fields[name] = (TensorField(), kind)
     return fields
 
 
 def _field_type(hint: Any) -> FieldType | None:
-    optional = many = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        members = typing.get_args(hint)
-        optional = types.NoneType in members
-        choices = tuple(t for t in members if t is not types.NoneType)
-    else:
-        choices = (hint,)
-    if len(choices) == 1 and typing.get_origin(choices[0]) is list:
+    optional, members = _members(hint)
+    if len(members) == 1 and typing.get_origin(members[0]) is list:
+        items_optional, members = _members((*typing.get_args(members[0]), object)[0])
         many = True
-        inner = _field_type(typing.get_args(choices[0])[0])
-        if inner is None or inner.many:
-            return None
-        choices, optional = inner.choices, optional or inner.optional
-    if all(isinstance(t, type) and issubclass(t, (Tensor, Module)) for t in choices):
-        return FieldType(choices, optional, many)
-    return None
+    else:
+        items_optional = many = False
+    if not all(isinstance(t, type) for t in members):
+        return None
+    concrete = tuple(t for t in members if not _is_interface(t))
+    if not all(issubclass(t, (Tensor, Module)) for t in concrete):
+        return None
+    return FieldType(concrete, optional, many, items_optional, len(concrete) < len(members))
+
+
+def _members(hint: Any) -> tuple[bool, tuple[Any, ...]]:
+    """Whether None is among the members of a union, and the others."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return False, (hint,)
+    members = typing.get_args(hint)
+    others = tuple(t for t in members if t is not types.NoneType)
+    return len(others) < len(members), others
+
+
+def _is_interface(t: type) -> bool:
+    """A protocol, an abstract class, or a base of modules that declares nothing of its own."""
+    if getattr(t, "_is_protocol", False) or inspect.isabstract(t):
+        return True
+    if not issubclass(t, Module) or declared(t).keys() != declared(Module).keys():
+        return False
+    return t.forward is Module.forward and t.__init__ is Module.__init__

@@ -18,8 +18,22 @@ if TYPE_CHECKING:
 
 
 def value_of(config: Any, dim: int | str) -> int:
-    """A number, or the config attribute of that name."""
-    return dim if isinstance(dim, int) else getattr(config, dim)
+    """A number, or the config attribute of that name.
+
+    Raises:
+        ConfigError: there is no such attribute, or it is no integer.
+    """
+    if isinstance(dim, int):
+        return dim
+    try:
+        value = getattr(config, dim)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{type(config).__name__}.{dim} has no value: {error}") from error
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{type(config).__name__}.{dim} is {value!r:.40}, not an integer")
+    return value
 
 
 class Operation(ABC):
@@ -54,20 +68,20 @@ class PermuteRope(Operation):
 
     def _swap(self, x: np.ndarray, config: Any, a: int, b: int) -> np.ndarray:
         heads = value_of(config, self.heads)
-        if x.shape[0] % (2 * heads):
+        if heads < 1 or x.shape[0] % (2 * heads):
             raise ConfigError(f"{x.shape[0]} rows are not {heads} heads of pairs")
         return x.reshape(heads, a, b, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
 
 
 @dataclass(frozen=True)
 class Transpose(Operation):
-    """Swaps the two dims of a matrix."""
+    """Swaps the last two dims: of a matrix or of a stack of them; a bias stays as it is."""
 
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.T
+        return x.swapaxes(-1, -2) if x.ndim > 1 else x
 
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.T
+        return self.to_gguf(x, config)
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,10 @@ class Stack(Sources):
         return np.stack(parts)
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        return dict(zip(self.names(config), x, strict=True))
+        names = self.names(config)
+        if len(names) != len(x):
+            raise ConfigError(f"{self.template}: {len(x)} tensors are stacked, not {len(names)}")
+        return dict(zip(names, x, strict=True))
 
 
 @dataclass(frozen=True)
@@ -141,15 +158,23 @@ class Part(Sources):
         return [self.name]
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        return parts[0][self._slice(config)]
+        sizes = self._sizes(config)
+        self._check(parts[0], sum(sizes))
+        start = sum(sizes[: self.index])
+        return parts[0][start : start + sizes[self.index]]
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        return {self.name: (self._slice(config), x)}
-
-    def _slice(self, config: Any) -> slice:
-        sizes = [value_of(config, r) for r in self.rows]
+        sizes = self._sizes(config)
+        self._check(x, sizes[self.index])
         start = sum(sizes[: self.index])
-        return slice(start, start + sizes[self.index])
+        return {self.name: (slice(start, start + sizes[self.index]), x)}
+
+    def _sizes(self, config: Any) -> list[int]:
+        return [value_of(config, r) for r in self.rows]
+
+    def _check(self, x: np.ndarray, rows: int) -> None:
+        if x.shape[0] != rows:
+            raise ConfigError(f"{self.name}: {x.shape[0]} rows, not {rows} as {self.rows} say")
 
 
 @dataclass(frozen=True)

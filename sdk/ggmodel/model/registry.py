@@ -1,30 +1,42 @@
 """Which architectures there are, and where they are found.
 
-In order: those registered by code already run, a folder given with `--models`, the package
+In order: a folder given with `--models`, those registered by code already run, the package
 `ggmodel.models`, and entry points of the group "ggmodel.models". An architecture is `NAME.py` or a
-folder `NAME/`; its module is imported when its name is asked for.
+folder `NAME/` with an `__init__.py`; its module is imported when its name is asked for. What a
+folder holds serves those who name that folder, and no one else.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
 import importlib.util
+import linecache
 import pkgutil
+import re
 import sys
+import threading
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from ..errors import ArchitectureError
 from .model import Model
+from .source import author_code, line_of
 
 M = TypeVar("M", bound=type[Model])
 
-_registered: dict[str, type[Model]] = {}
 _GROUP = "ggmodel.models"
+_lock = threading.RLock()
+_registered: dict[str, type[Model]] = {}
+
+
+# Of each model file of a folder, by the name its module got: the state of the file (or of all
+# files beside an __init__.py) when it was imported, and what it registered.
+_stamps: dict[str, tuple[tuple[str, int, int], ...]] = {}
+_of_files: dict[str, dict[str, type[Model]]] = {}
 
 
 def register(name: str, *, hf: tuple[str, ...] | str = ()) -> Callable[[M], M]:
@@ -38,17 +50,20 @@ def register(name: str, *, hf: tuple[str, ...] | str = ()) -> Callable[[M], M]:
     """
 
     def enter(cls: M) -> M:
-        known = _registered.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (
-            cls.__module__,
-            cls.__qualname__,
-        ):
-            raise ArchitectureError(
-                f"the architecture {name!r} is already registered by {known.__module__}"
-            )
-        cls.architecture = name
-        cls.hf_architectures = (hf,) if isinstance(hf, str) else tuple(hf)
-        _registered[name] = cls
+        with _lock:
+            target = _of_files.get(cls.__module__.partition(".")[0], _registered)
+            known = target.get(name)
+            if known is not None and (known.__module__, known.__qualname__) != (
+                cls.__module__,
+                cls.__qualname__,
+            ):
+                raise ArchitectureError(
+                    f"{line_of(cls)}: the architecture {name!r} is already registered, by "
+                    f"{known.__module__}.{known.__qualname__}; choose another name"
+                )
+            cls.architecture = name
+            cls.hf_architectures = (hf,) if isinstance(hf, str) else tuple(hf)
+            target[name] = cls
         return cls
 
     return enter
@@ -58,32 +73,35 @@ def find(name: str, folder: str | Path | None = None) -> type[Model]:
     """The model class of an architecture.
 
     Args:
-        folder: where to look first for `NAME.py` or `NAME/`.
+        folder: where to look first for `NAME.py` or `NAME/`; a file that has changed since is
+            imported again. In file names "_" stands for what no identifier may have ("gpt-oss").
 
     Raises:
-        ArchitectureError: there is none; lists those there are and the nearest name.
+        ArchitectureError: there is none (lists those there are and the nearest name), or its
+            file cannot be imported (names the line).
     """
-    importable = name.replace("-", "_")
-    if folder is not None and _in_folder(Path(folder), importable):
-        if name not in _registered or not _comes_from(_registered[name], Path(folder)):
-            _registered.pop(name, None)
-            _import_file(Path(folder), importable)
-    elif name not in _registered:
-        if importable in _built_in():
-            importlib.import_module(f"ggmodel.models.{importable}")
-        else:
-            for entry in metadata.entry_points(group=_GROUP):
-                if entry.name == name:
-                    entry.load()
-    if name not in _registered:
-        known = supported(folder)
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ArchitectureError(
-            f"no architecture {name!r}{hint} Supported: {', '.join(known)}. "
-            "Another one is a file NAME.py in a folder given with --models (models=)."
-        )
-    return _registered[name]
+    importable = re.sub(r"\W", "_", name)
+    with _lock:
+        if folder is not None:
+            if not Path(folder).is_dir():
+                raise ArchitectureError(f"models={str(folder)!r} is no folder")
+            path = _in_folder(Path(folder), importable)
+            if path is not None:
+                return _from_file(name, importable, path)
+        if name not in _registered:
+            if importable in _built_in():
+                importlib.import_module(f"ggmodel.models.{importable}")
+            else:
+                _from_entry_points(name)
+        if name in _registered:
+            return _registered[name]
+    known = supported(folder)
+    near = difflib.get_close_matches(name[:100], known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise ArchitectureError(
+        f"no architecture {name[:100]!r}{hint} Supported: {', '.join(known)}. "
+        "Another one is a file NAME.py in a folder given with --models (models=)."
+    )
 
 
 def supported(folder: str | Path | None = None) -> list[str]:
@@ -91,11 +109,8 @@ def supported(folder: str | Path | None = None) -> list[str]:
     names = set(_registered) | set(_built_in())
     names |= {entry.name for entry in metadata.entry_points(group=_GROUP)}
     if folder is not None and Path(folder).is_dir():
-        names |= {
-            p.stem
-            for p in Path(folder).iterdir()
-            if not p.name.startswith(("_", ".")) and (p.suffix == ".py" or (p / "__init__.py").is_file())
-        }
+        names |= {p.stem for p in Path(folder).glob("[!_.]*.py")}
+        names |= {p.parent.name for p in Path(folder).glob("[!_.]*/__init__.py")}
     return sorted(names)
 
 
@@ -104,31 +119,78 @@ def _built_in() -> list[str]:
     return [m.name for m in pkgutil.iter_modules(package.__path__)]
 
 
+def _from_entry_points(name: str) -> None:
+    for entry in metadata.entry_points(group=_GROUP):
+        if entry.name != name:
+            continue
+        with author_code(f"the entry point {entry.value!r} of {name!r} cannot be imported", None):
+            entry.load()
+        if name not in _registered:
+            raise ArchitectureError(
+                f"the entry point {entry.value!r} is called {name!r} but registers no model of "
+                f"that name; decorate its class with @register({name!r})"
+            )
+
+
 def _in_folder(folder: Path, name: str) -> Path | None:
+    if not name or len(name) > 100 or name.startswith("_"):  # it comes from a file
+        return None
     for path in (folder / f"{name}.py", folder / name / "__init__.py"):
         if path.is_file():
-            return path
+            return path.resolve()
     return None
 
 
-def _comes_from(cls: type[Model], folder: Path) -> bool:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return file is not None and folder.resolve() in Path(file).resolve().parents
-
-
-def _import_file(folder: Path, name: str) -> ModuleType:
-    path = _in_folder(folder, name)
-    assert path is not None
+def _from_file(name: str, importable: str, path: Path) -> type[Model]:
     # A name of its own per folder: two folders may hold the same architecture.
-    module_name = f"ggmodel_models_{abs(hash(str(path.resolve())))}_{name}"
+    digest = hashlib.blake2s(str(path).encode(), digest_size=6).hexdigest()
+    module_name = f"ggmodel_models_{digest}_{importable}"
+    stamp = _stamp(path)
+    if _stamps.get(module_name) != stamp:
+        what = "the model file cannot be imported"
+        with author_code(what, str(path), keep=ArchitectureError):
+            _import(module_name, path)
+        _stamps[module_name] = stamp
+    found = _of_files[module_name]
+    if name not in found:
+        others = f", only {', '.join(map(repr, found))}" if found else ""
+        raise ArchitectureError(
+            f"{path} registers no architecture {name!r}{others}; "
+            f"decorate its model with @register({name!r})"
+        )
+    return found[name]
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
+    return tuple((str(f), s.st_mtime_ns, s.st_size) for f in files for s in [f.stat()])
+
+
+def _import(module_name: str, path: Path) -> None:
+    _forget(module_name)
+    _of_files[module_name] = {}
+    importlib.invalidate_caches()
+    linecache.checkcache()
     search = [str(path.parent)] if path.name == "__init__.py" else None
-    spec = importlib.util.spec_from_file_location(module_name, path, submodule_search_locations=search)
+    spec = importlib.util.spec_from_file_location(
+        module_name, path, submodule_search_locations=search
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    # Bytecode is checked by seconds: it would be stale for a file saved twice within one.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[module_name]
+        _forget(module_name)
         raise
-    return module
+    finally:
+        sys.dont_write_bytecode = writes
+
+
+def _forget(module_name: str) -> None:
+    _stamps.pop(module_name, None)
+    _of_files.pop(module_name, None)
+    for known in [m for m in sys.modules if m == module_name or m.startswith(f"{module_name}.")]:
+        del sys.modules[known]

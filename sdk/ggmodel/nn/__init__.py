@@ -5,7 +5,7 @@ from __future__ import annotations
 from .attention import attention
 from .experts import ExpertLinear, choose_experts, sum_experts
 from .layers import Embedding, LayerNorm, Linear, RMSNorm
-from .rope import Rope, llama3_factors
+from .rope import Rope, linear_factor, linear_scale, linear_type, llama3_factors
 
 __all__ = [
     "Embedding",
@@ -16,6 +16,9 @@ __all__ = [
     "Rope",
     "attention",
     "choose_experts",
+    "linear_factor",
+    "linear_scale",
+    "linear_type",
     "llama3_factors",
     "sum_experts",
 ]

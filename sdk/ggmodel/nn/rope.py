@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..errors import Unsupported
 from ..ml import RopeType, Tensor
 
 if TYPE_CHECKING:
@@ -37,6 +38,37 @@ class Rope:
         )
 
 
+def linear_factor(hf: Mapping[str, Any]) -> float | None:
+    """The factor by which "linear" rope scaling divides positions; None for other configs.
+
+    Raises:
+        Unsupported: a scaling that is neither linear nor llama 3's.
+    """
+    scaling = hf.get("rope_scaling") or {}
+    kind = _rope_type(scaling)
+    if kind not in (None, "default", "linear", "llama3"):
+        raise Unsupported(f"rope scaling {kind!r} is not there yet; there is linear and llama3")
+    return scaling["factor"] if kind == "linear" else None
+
+
+def linear_type(hf: Mapping[str, Any]) -> str | None:
+    """ "linear" for configs with such a rope scaling; see `linear_factor`."""
+    return None if linear_factor(hf) is None else "linear"
+
+
+def linear_scale(kind: str, factor: float) -> float:
+    """What positions are multiplied with, given `rope.scaling.type` and `rope.scaling.factor`.
+
+    A factor without a type means linear scaling, a factor of 0 none, as in llama.cpp.
+
+    Raises:
+        Unsupported: another scaling than linear.
+    """
+    if kind not in ("", "none", "linear"):
+        raise Unsupported(f"rope.scaling.type {kind!r} is not there yet; there is linear")
+    return 1.0 if kind == "none" or factor == 0 else 1 / factor
+
+
 def llama3_factors(hf: Mapping[str, Any]) -> np.ndarray | None:
     """The frequency divisors of "llama3" rope scaling, float32 [dims/2]; None for other configs.
 
@@ -46,7 +78,7 @@ def llama3_factors(hf: Mapping[str, Any]) -> np.ndarray | None:
     import numpy as np
 
     scaling = hf.get("rope_scaling") or {}
-    if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
+    if _rope_type(scaling) != "llama3":
         return None
     dims = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     inverse = 1.0 / float(hf.get("rope_theta", 10000.0)) ** (np.arange(0, dims, 2) / dims)
@@ -58,3 +90,7 @@ def llama3_factors(hf: Mapping[str, Any]) -> np.ndarray | None:
     between = 1.0 / ((1 - blend) / factor + blend)
     factors = np.where(wavelength > context / low, factor, between)
     return np.where(wavelength < context / high, 1.0, factors).astype(np.float32)
+
+
+def _rope_type(scaling: Mapping[str, Any]) -> str | None:
+    return scaling.get("rope_type") or scaling.get("type")  # older configs have `type`

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from ..ml import Backend, BackendParams, DType, FlashAttention, new_backend
 from ..ml.backend import Progress
 from ..ml.keyvalues import KeyValues
 from ..model import Config, LoadReport, Model, config_class, fill, find
+from ..model.source import author_code, file_of
 from .engine import Engine
 from .face import LoadedModel
 
@@ -95,7 +96,8 @@ class Preparation:
         options = self.options
         self.backend = new_backend(self.source, options.backend_params, options.backend)
         self._undo.callback(self.backend.close)
-        self.model = self.architecture(self.config)
+        with self._authors("cannot be made"):
+            self.model = self.architecture(self.config)
         self.report = fill(
             self.model,
             self.backend,
@@ -114,7 +116,8 @@ class Preparation:
 
     def validate(self) -> None:
         """Asks the model, whose required fields must be filled."""
-        self.model.validate()
+        with self._authors("validate"):
+            self.model.validate()
 
     def read_vocabulary(self) -> None:
         """Builds the tokenizer, if the file has a vocabulary; needs no other step.
@@ -137,16 +140,17 @@ class Preparation:
         options = self.options
         trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
         length = options.context_length
-        self.engine = Engine(
-            self.model,
-            self.backend,
-            kv_type=options.cache_type,
-            context_length=_positive(
-                "context_length", min(trained, _DEFAULT_CONTEXT) if length is None else length
-            ),
-            batch_size=options.batch_size,
-            parallel=options.parallel,
-        )
+        with self._authors("caches"):
+            self.engine = Engine(
+                self.model,
+                self.backend,
+                kv_type=options.cache_type,
+                context_length=_positive(
+                    "context_length", min(trained, _DEFAULT_CONTEXT) if length is None else length
+                ),
+                batch_size=options.batch_size,
+                parallel=options.parallel,
+            )
         self._undo.callback(self.engine.close)
         self.engine.dry_trace()
 
@@ -159,6 +163,16 @@ class Preparation:
         """
         self.engine.allocate()
         self.engine.reserve()
+
+    def finish(self) -> None:
+        """Tells the model that its weights are in place."""
+        with self._authors("post_load"):
+            self.model.post_load()
+
+    def _authors(self, what: str) -> AbstractContextManager[None]:
+        """Around calls of the model's own methods: a bug there becomes an error with its line."""
+        cls = self.architecture
+        return author_code(f"{cls.__name__}: {what}", file_of(cls))
 
     def keep(self) -> None:
         """From now on `close` does nothing: backend and engine belong to a loaded model."""
@@ -243,7 +257,7 @@ def load(
         ready.trace()
         ready.reserve()
         ready.backend.load(progress)
-        ready.model.post_load()
+        ready.finish()
         ready.keep()
         undo.pop_all()
     loaded = LoadedModel(

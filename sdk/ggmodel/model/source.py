@@ -1,0 +1,106 @@
+"""What the source of a model says: its annotations, and the lines that errors point at."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArchitectureError, ConfigError, Error
+
+
+def declared(cls: type) -> dict[str, Any]:
+    """Annotated name → what the class has under it (None if nothing), bases first.
+
+    A subclass may annotate a field anew and keep its tag, or tag it anew and keep its annotation.
+    """
+    names = [n for base in reversed(cls.__mro__) for n in inspect.get_annotations(base)]
+    # Not getattr: some of these are descriptors.
+    return {n: inspect.getattr_static(cls, n, None) for n in names}
+
+
+def type_hints(cls: type) -> dict[str, Any]:
+    """The annotations of a class and its bases as types.
+
+    Raises:
+        ConfigError: one cannot be resolved; names the field and its line.
+    """
+    try:
+        return typing.get_type_hints(cls)
+    except Exception as error:
+        name, text = _unresolved(cls)
+        raise ConfigError(
+            f"{line_of(cls, name)}: the annotation {text!r} of {cls.__name__}.{name} cannot be "
+            f"resolved ({error}); what it names must exist when the module is imported, "
+            "not under TYPE_CHECKING alone"
+        ) from error
+
+
+def _unresolved(cls: type) -> tuple[str, str]:
+    for base in cls.__mro__:
+        scope = vars(sys.modules.get(base.__module__)) if base.__module__ in sys.modules else {}
+        for name, hint in inspect.get_annotations(base).items():
+            if isinstance(hint, str):
+                try:
+                    eval(hint, dict(scope), dict(vars(base)))
+                except Exception:
+                    return name, hint
+    return "", "…"
+
+
+def line_of(cls: type, field: str = "") -> str:
+    """Where a class, or a field of it, is written: "file:line", or as near as can be told."""
+    for base in cls.__mro__:
+        if field and field not in inspect.get_annotations(base):
+            continue
+        try:
+            lines, first = inspect.getsourcelines(base)
+            file = inspect.getsourcefile(base)
+        except (OSError, TypeError):
+            break
+        starts = (f"{field}:", f"{field} :")
+        for i, line in enumerate(lines):
+            if field and line.strip().startswith(starts):
+                return f"{file}:{first + i}"
+        return f"{file}:{first}"
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+
+
+@contextmanager
+def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Iterator[None]:
+    """Runs code of a model's author: what it raises becomes an `ArchitectureError` that names the
+    line; the original is its cause.
+
+    Args:
+        what: is being done, for the message.
+        file: of the model; the innermost line in its folder is the one to name.
+        keep: errors that say enough and go through as they are.
+    """
+    try:
+        yield
+    except (keep, MemoryError):
+        raise
+    except Exception as error:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)
+        reason = type(error).__name__ + (f": {text}" if text else "")
+        raise ArchitectureError(f"{_blamed(error, file)}: {what}: {reason}") from error
+
+
+def _blamed(error: Exception, file: str | None) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    folder = Path(file).parent if file else None
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if folder is not None and folder in Path(f.filename).parents]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+
+
+def file_of(cls: type) -> str | None:
+    """The file that a class comes from, if it has one."""
+    return getattr(sys.modules.get(cls.__module__), "__file__", None)

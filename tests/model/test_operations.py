@@ -1,0 +1,158 @@
+"""Operations between checkpoint and GGUF: each undoes itself."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ggmodel.errors import ConfigError
+from ggmodel.model import Computed, Operation, Part, PermuteRope, Plus, Sources, Stack, Transpose
+from ggmodel.model.operations import value_of
+
+CONFIG = SimpleNamespace(heads=4, experts=3, q_rows=5, k_rows=2, bad="x", zero=0)
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def every(base: type) -> set[type]:
+    return {c for c in base.__subclasses__() if c.__module__ == base.__module__}
+
+
+def test_these_tests_know_all_operations():
+    assert every(Operation) == {PermuteRope, Plus, Transpose}
+    assert every(Sources) == {Stack, Part, Computed}
+
+
+SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=2)
+
+
+@given(st.integers(1, 4), st.integers(1, 5), SHAPES, st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_permute_rope_is_invertible(heads: int, pairs: int, more: list[int], seed: int):
+    x = array(heads * pairs * 2, *more, seed=seed)
+    op = PermuteRope(heads)
+    assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
+    assert np.array_equal(op.to_gguf(op.to_hf(x, None), None), x)
+    assert op.to_gguf(x, None).shape == x.shape
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_transpose_is_invertible(shape: list[int], seed: int):
+    x, op = array(*shape, seed=seed), Transpose()
+    assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "want"), [((5,), (5,)), ((2, 3), (3, 2)), ((4, 2, 3), (4, 3, 2))]
+)
+def test_transpose_swaps_the_last_two_dims(shape: tuple[int, ...], want: tuple[int, ...]):
+    assert Transpose().to_gguf(array(*shape), None).shape == want
+
+
+@given(st.integers(-512, 512), st.integers(-4, 4))
+@settings(max_examples=50, deadline=None)
+def test_plus_is_invertible_where_the_sum_is_exact(value: int, amount: int):
+    x, op = np.array([value / 64], np.float32), Plus(amount)
+    assert op.to_gguf(x, None)[0] == value / 64 + amount
+    assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_operations_keep_the_type(dtype: Any):
+    x = array(8, 4).astype(dtype)
+    for op in (PermuteRope(2), Plus(1.0), Transpose()):
+        assert op.to_gguf(x, None).dtype == op.to_hf(x, None).dtype == dtype
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 50), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_permute_rope_turns_halves_into_neighbours(heads: int, pairs: int, at: int, seed: int):
+    """Rotating halves and then permuting is permuting and then rotating neighbours."""
+    dims = 2 * pairs
+    x = array(heads * dims, seed=seed).astype(np.float64)
+    angles = at / 10000 ** (np.arange(pairs) / pairs)
+    cos, sin = np.cos(angles), np.sin(angles)
+
+    def halves(v: np.ndarray) -> np.ndarray:
+        a, b = v.reshape(heads, 2, pairs).swapaxes(0, 1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1).reshape(-1)
+
+    def neighbours(v: np.ndarray) -> np.ndarray:
+        a, b = v.reshape(heads, pairs, 2)[..., 0], v.reshape(heads, pairs, 2)[..., 1]
+        return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(-1)
+
+    op = PermuteRope(heads)
+    assert np.allclose(op.to_gguf(halves(x), None), neighbours(op.to_gguf(x, None)), atol=1e-12)
+
+
+def test_permute_rope_takes_the_number_of_heads_from_the_config():
+    x = array(16, 3)
+    assert np.array_equal(
+        PermuteRope("heads").to_gguf(x, CONFIG), PermuteRope(4).to_gguf(x, CONFIG)
+    )
+
+
+@given(st.integers(1, 5), SHAPES, st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_stack_splits_into_what_it_was_made_of(n: int, shape: list[int], seed: int):
+    stack = Stack("experts.{}.w1", n)
+    names = stack.names(None)
+    assert names == [f"experts.{i}.w1" for i in range(n)]
+    parts = [array(*shape, seed=seed + i) for i in range(n)]
+    joined = stack.join(parts, None)
+    assert joined.shape == (n, *shape)
+    split = stack.split(joined, None)
+    assert list(split) == names
+    assert all(np.array_equal(a, b) for a, b in zip(split.values(), parts, strict=True))
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), SHAPES, st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_all_parts_together_are_the_fused_tensor(rows: list[int], more: list[int], seed: int):
+    fused = array(sum(rows), *more, seed=seed)
+    again = np.full_like(fused, np.nan)
+    for i in range(len(rows)):
+        part = Part("qkv_proj", i, tuple(rows))
+        assert part.names(None) == ["qkv_proj"]
+        piece = part.join([fused], None)
+        assert piece.shape == (rows[i], *more)
+        ((name, (where, values)),) = part.split(piece, None).items()
+        assert name == "qkv_proj"
+        assert np.isnan(again[where]).all()  # no row is given twice
+        again[where] = values
+    assert np.array_equal(again, fused)
+
+
+def test_sizes_of_parts_and_stacks_may_be_attributes_of_the_config():
+    part = Part("qkv", 1, ("q_rows", "k_rows", 2))
+    assert np.array_equal(part.join([np.arange(9)], CONFIG), [5, 6])
+    assert Stack("{}", "experts").names(CONFIG) == ["0", "1", "2"]
+
+
+def test_a_computed_tensor_has_no_sources():
+    computed = Computed(lambda hf: None)
+    assert computed.names(CONFIG) == []
+    assert computed.split(array(2), CONFIG) == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PermuteRope("heads").to_gguf(array(12, 2), CONFIG), "12 rows are not 4 heads"),
+        (lambda: PermuteRope("zero").to_gguf(array(12, 2), CONFIG), "12 rows are not 0 heads"),
+        (lambda: Part("qkv", 0, (5, 2)).join([array(8, 2)], CONFIG), "qkv: 8 rows, not 7"),
+        (lambda: Part("qkv", 0, (5, 2)).split(array(2, 2), CONFIG), "qkv: 2 rows, not 5"),
+        (lambda: Stack("e{}", 3).split(array(2, 2), CONFIG), "2 tensors are stacked, not 3"),
+        (lambda: value_of(CONFIG, "nothing"), "SimpleNamespace.nothing has no value"),
+        (lambda: value_of(CONFIG, "bad"), "SimpleNamespace.bad is 'x', not an integer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call: Any, message: str):
+    with pytest.raises(ConfigError, match=message):
+        call()
