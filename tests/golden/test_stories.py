@@ -1,4 +1,4 @@
-"""The embedded model against the framework that trained it (figures: examples/assets/stories.json)."""
+"""The embedded model against the framework that trained it: examples/assets/stories.json."""
 
 from __future__ import annotations
 
