@@ -39,9 +39,7 @@ def test_tokens(stories: LoadedModel, case: dict):
 @pytest.mark.parametrize("case", EXPECTED["greedy"], ids=lambda c: c["prompt"][:20])
 def test_greedy_continuation(stories: LoadedModel, case: dict):
     assert stories.tokenize(case["prompt"]) == case["prompt_ids"]
-    done = stories.generate(
-        case["prompt"], temperature=0, max_tokens=len(case["continuation_ids"])
-    )
+    done = stories.generate(case["prompt"], temperature=0, max_tokens=len(case["continuation_ids"]))
     assert done.tokens == case["continuation_ids"]
     assert str(done) == case["text"]
     assert str(stories.generate(case["prompt_ids"], temperature=0, max_tokens=20)) == str(
@@ -49,15 +47,15 @@ def test_greedy_continuation(stories: LoadedModel, case: dict):
     )
 
 
-def test_perplexity_on_held_out_stories(
-    stories: LoadedModel, monkeypatch: pytest.MonkeyPatch
-):
+def test_perplexity_on_held_out_stories(stories: LoadedModel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(EXAMPLES / "training")
     story = importlib.import_module("story_grammar").story
     expected = EXPECTED["perplexity"]
-    nll, count = 0.0, 0
+    assert stories.tokenizer is not None
+    nll, count, end = 0.0, 0, stories.tokenizer.eos
+    assert end is not None
     for seed in expected["story_seeds"]:
-        ids = [*stories.tokenize(story(seed)), stories.tokenizer.eos]
+        ids = [*stories.tokenize(story(seed)), end]
         rows = stories.logits(ids)[:-1].astype(np.float64)
         top = rows.max(axis=1, keepdims=True)
         logs = rows - top - np.log(np.exp(rows - top).sum(axis=1, keepdims=True))

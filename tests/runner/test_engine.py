@@ -92,6 +92,7 @@ def test_logprobs_are_those_of_the_logits(model: LoadedModel):
     done = model.generate(PROMPT, temperature=0, max_tokens=4, logprobs=True)
     rows = model.logits(PROMPT + done.tokens)[len(PROMPT) - 1 : -1].astype(np.float64)
     want = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    assert done.logprobs is not None
     np.testing.assert_allclose(done.logprobs, want[range(4), done.tokens], atol=1e-5)
     assert model.generate(PROMPT, max_tokens=1).logprobs is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,7 +116,7 @@ class LoadedModel:
         seed: int = -1,
         stop: str | Sequence[str] = (),
         logprobs: bool = False,
-    ) -> Iterator[Piece]:
+    ) -> Generator[Piece, None, None]:
         """Like `generate`, a piece a token; closing the iterator cancels the request."""
         sampler = Sampler(temperature, top_k, top_p, min_p, seed)
         return self.request(prompt, sampler, max_tokens, stop, logprobs).pieces()
