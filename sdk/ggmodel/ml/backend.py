@@ -8,13 +8,14 @@ fills them. From then on graphs are compiled and run.
 from __future__ import annotations
 
 import enum
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Error, Unsupported
+from ..errors import ConfigError, Error, Unsupported
 from ..gguf import TensorSource, open_gguf
 from ..gguf.types import DType
 from .context import Context
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Progress = Callable[[float], None]
+_MOST_BLOCKS = 1 << 16  # memory is reported block by block
 
 
 class FlashAttention(enum.IntEnum):
@@ -112,6 +114,7 @@ class Backend(ABC):
     Attributes:
         source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
+        block_count: layers, by which memory is reported.
         flash_attention: whether attention uses the fused op.
         cache_config: what caches have to deliver.
     """
@@ -124,6 +127,12 @@ class Backend(ABC):
         self.owns_source = False
         self.params = params
         self.config = KeyValues(source.metadata, source.name)
+        self.block_count: int = self.config.get("block_count", int) or 0
+        if not 0 <= self.block_count <= _MOST_BLOCKS:
+            raise ConfigError(
+                f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
+                f"not 0 to {_MOST_BLOCKS}"
+            )
 
     @abstractmethod
     def get(self, name: str) -> Tensor | None:
@@ -138,7 +147,9 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def load(self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None) -> None:
+    def load(
+        self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
+    ) -> None:
         """Fills the weights.
 
         Args:
@@ -209,6 +220,9 @@ class Backend(ABC):
 
 
 _factories: dict[str, Callable[[TensorSource, BackendParams], Backend]] = {}
+# These register themselves on being imported, which is not done before they are wanted: one loads
+# ggml.
+_OWN = ("ggml", "reference")
 
 
 def register_backend(name: str, factory: Callable[[TensorSource, BackendParams], Backend]) -> None:
@@ -230,12 +244,10 @@ def new_backend(
     Raises:
         Unsupported: no backend has that name; lists those that exist.
     """
-    if name == "ggml" and name not in _factories:
-        from . import ggml  # registers itself; not before it is wanted, for it loads ggml
-
-        assert ggml
+    if name in _OWN and name not in _factories:
+        importlib.import_module(f".{name}", __package__)
     if name not in _factories:
-        known = ", ".join(sorted({*_factories, "ggml"}))
+        known = ", ".join(sorted({*_factories, *_OWN}))
         raise Unsupported(f"there is no backend {name!r}; there is {known}")
     params = params or BackendParams()
     if isinstance(source, TensorSource):

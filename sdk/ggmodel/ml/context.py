@@ -117,15 +117,17 @@ class Context:
         import numpy as np
 
         array = np.asarray(data, dtype=dtype.numpy)
-        flat = np.ascontiguousarray(array).reshape(-1)  # a memoryview of no elements needs that
-        return self._create(dtype, shape or array.shape[::-1] or (1,), memoryview(flat).cast("B"))
+        flat = np.ascontiguousarray(array).reshape(-1).data  # casting no elements needs one dim
+        return self._create(dtype, shape or array.shape[::-1] or (1,), flat.cast("B"))
 
     def _leaf(self, dtype: DType, shape: tuple[int, ...], name: str = "") -> Tensor:
         self._check_open()
         if not 1 <= len(shape) <= 4 or any(not isinstance(n, int) or n < 0 for n in shape):
             raise TensorError(f"shape {list(shape)}: one to four dims, none negative, are needed")
         if shape[0] % dtype.block_size:
-            raise TensorError(f"shape {list(shape)}: {dtype.block_size} must divide dim 0 ({dtype.name})")
+            raise TensorError(
+                f"shape {list(shape)}: {dtype.block_size} must divide dim 0 ({dtype.name})"
+            )
         return Tensor(pad4(shape), dtype, name=name)
 
     def _create(self, dtype: DType, shape: tuple[int, ...], data: memoryview | None) -> Tensor:

@@ -61,4 +61,6 @@ def check_kind(key: str, value: Any, kind: type, where: str) -> Any:
     if scalar and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     found = type(value).__name__ if scalar else "a list"
-    raise ConfigError(f"{where}: key {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})")
+    raise ConfigError(
+        f"{where}: key {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
+    )

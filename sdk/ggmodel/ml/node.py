@@ -105,7 +105,9 @@ class Node:
         """
         want = contiguous_strides(self.ne, self.dtype)
         return self.nb[0] == want[0] and (
-            all(n == 1 or a == b for n, a, b in zip(self.ne[1:], self.nb[1:], want[1:], strict=True))
+            all(
+                n == 1 or a == b for n, a, b in zip(self.ne[1:], self.nb[1:], want[1:], strict=True)
+            )
             or not self.n_elements
         )
 

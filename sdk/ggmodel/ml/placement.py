@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .memory import BackendMemory, DeviceMemory
+from .node import Node
+from .storage import State, Weight
+from .table import pad4
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .backend import Backend
+
 INPUT = -1  # the input: system memory, immovable
 
 _INPUTS = frozenset({"token_embd", "position_embd", "token_types", "token_embd_norm"})
@@ -16,5 +28,33 @@ def layer_of(name: str, block_count: int) -> int:
     if head in _INPUTS:
         return INPUT
     if head == "blk" and rest and rest[0].isdecimal():
-        return min(int(rest[0]), block_count)
+        return min(int(rest[0][:20]), block_count)  # Python refuses thousands of digits
     return block_count
+
+
+def weights_of(backend: Backend) -> dict[str, Tensor]:
+    """A tensor for each one of the backend's source, by name."""
+    nodes: dict[str, Tensor] = {}
+    for name, info in backend.source.tensors.items():
+        node = nodes[name] = Tensor(pad4(info.shape), info.dtype, name=name)
+        node.storage = Weight(backend, info, layer_of(name, backend.block_count))
+    return nodes
+
+
+def count_memory(
+    block_count: int, weights: Iterable[Node], states: Iterable[Node]
+) -> BackendMemory:
+    """Bytes of weights and states by layer, all on the CPU; states beyond the last layer count
+    with the output."""
+    cpu = DeviceMemory("CPU", [0] * (block_count + 1), [0] * (block_count + 1))
+    memory = BackendMemory(cpu)
+    for node in weights:
+        assert isinstance(node.storage, Weight)
+        if node.storage.layer == INPUT:
+            memory.input_weights += node.nbytes
+        else:
+            cpu.weights[node.storage.layer] += node.nbytes
+    for node in states:
+        assert isinstance(node.storage, State)
+        cpu.cache[min(node.storage.layer, block_count)] += node.nbytes
+    return memory

@@ -10,22 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ComputeError, ConfigError, GraphError, OutOfMemory
+from ...errors import ComputeError, GraphError, OutOfMemory
 from ...gguf import TensorSource
 from ...gguf.types import DType
 from ...native import ThreadPool, ffi, lib, proc
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
 from ..graph import Graph
-from ..memory import AllocationStatus, BackendMemory, DeviceMemory
+from ..memory import AllocationStatus, BackendMemory
 from ..node import Node
-from ..placement import INPUT
+from ..placement import count_memory
 from ..storage import State, Weight
 from ..tensor import Tensor
 from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view, physically_possible
 from .weights import Weights, extra_buffer_types
 
 log = logging.getLogger("ggmodel.ml")
-_MOST_BLOCKS = 1 << 16  # memory is reported block by block
 
 
 class StateMemory:
@@ -36,6 +35,8 @@ class StateMemory:
         self.handle: Any = None
         if physically_possible(node.nbytes):
             self.tensor = self.arena.tensor(node)
+            if not node.n_elements:
+                return
             self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
         if not self.handle:
             self.arena.close()
@@ -47,7 +48,7 @@ class StateMemory:
         if self.handle:
             lib.ggml_backend_buffer_free(self.handle)
             self.handle = None
-            self.arena.close()
+        self.arena.close()
 
 
 class GGMLBackend(Backend):
@@ -60,12 +61,6 @@ class GGMLBackend(Backend):
 
     def __init__(self, source: TensorSource, params: BackendParams):
         super().__init__(source, params)
-        self.block_count: int = self.config.get("block_count", int) or 0
-        if not 0 <= self.block_count <= _MOST_BLOCKS:
-            raise ConfigError(
-                f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
-                f"not 0 to {_MOST_BLOCKS}"
-            )
         device = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
         self.cpu = lib.ggml_backend_dev_init(device, ffi.NULL)
         if not self.cpu:
@@ -140,7 +135,7 @@ class GGMLBackend(Backend):
             error.memory = self.backend_memory()
             raise
         node.storage.handle = memory
-        if node.storage.initial is not None:
+        if node.storage.initial:
             data = ffi.from_buffer(node.storage.initial)
             lib.ggml_backend_tensor_set(memory.tensor, data, 0, node.nbytes)
 
@@ -163,19 +158,11 @@ class GGMLBackend(Backend):
     # memory
 
     def backend_memory(self) -> BackendMemory:
-        slots = self.block_count + 1
-        cpu = DeviceMemory("CPU", [0] * slots, [0] * slots, self.compute_buffer.size)
-        cpu.status = AllocationStatus.ALLOCATED if self._allocated else AllocationStatus.UNALLOCATED
-        memory = BackendMemory(cpu, mapped=self.weights.mapped_bytes)
-        for node in self.weights.nodes.values():
-            assert isinstance(node.storage, Weight)
-            if node.storage.layer == INPUT:
-                memory.input_weights += node.nbytes
-            else:
-                cpu.weights[node.storage.layer] += node.nbytes
-        for node in self._states.values():
-            assert isinstance(node.storage, State)
-            cpu.cache[min(node.storage.layer, slots - 1)] += node.nbytes
+        memory = count_memory(self.block_count, self.weights.nodes.values(), self._states.values())
+        memory.cpu.graph = self.compute_buffer.size
+        memory.mapped = self.weights.mapped_bytes
+        if self._allocated:
+            memory.cpu.status = AllocationStatus.ALLOCATED
         return memory
 
     # life

@@ -48,9 +48,9 @@ for _name, _function in _DIRECT.items():
     EMITTERS[_name] = _direct(getattr(lib, f"ggml_{_function}"))
 
 for _name in ("norm", "rms_norm", "l2_norm"):
-    EMITTERS[_name] = (
-        lambda function: lambda c, x, a: function(c, x[0], a["eps"])
-    )(getattr(lib, f"ggml_{_name}"))
+    EMITTERS[_name] = (lambda function: lambda c, x, a: function(c, x[0], a["eps"]))(
+        getattr(lib, f"ggml_{_name}")
+    )
 
 
 @emits("mulmat")
@@ -149,6 +149,9 @@ def _arange(c: Any, x: tuple, a: dict) -> Any:
     # ggml divides in float32, which may give another count: aim between two of them.
     start, step = a["start"], a["step"]
     count = math.ceil((a["stop"] - start) / step)
+    if step < 0:  # which ggml lacks
+        up = lib.ggml_arange(c, 0, count - 0.5, 1)
+        return up and lib.ggml_scale_bias(c, up, step, start)
     return lib.ggml_arange(c, start, start + (count - 0.5) * step, step)
 
 
@@ -182,15 +185,26 @@ def _rope(c: Any, x: tuple, a: dict) -> Any:
     return lib.ggml_rope_ext(c, x[0], x[1], x[2], a["dims"], *tail)
 
 
-@emits("conv_2d")
-def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_conv_2d(c, x[0], x[1], *a["stride"], *a["pad"], *a["dilation"])
-
-
 @emits("im2col")
 def _im2col(c: Any, x: tuple, a: dict) -> Any:
     spatial = (*a["stride"], *a["pad"], *a["dilation"])
     return lib.ggml_im2col(c, x[0], x[1], *spatial, True, lib.GGML_TYPE_F32)
+
+
+@emits("conv_2d")
+def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
+    # Not ggml_conv_2d, which rounds the patches to F16.
+    kernel = x[0]
+    kw, kh, channels, out = kernel.ne
+    patches = _im2col(c, x, a)
+    if not patches:
+        return ffi.NULL
+    width, height, batch = patches.ne[1], patches.ne[2], patches.ne[3]
+    k = kw * kh * channels
+    rows = lib.ggml_reshape_2d(c, patches, k, width * height * batch)
+    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
+    by_channel = lib.ggml_reshape_4d(c, product, width, height, batch, out)
+    return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
 
 
 @emits("avg_pool_2d")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from ...errors import ComputeError, GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ..backend import Executable
 from ..graph import Graph
+from ..indices import index_checks
 from ..node import Node, failure
 from ..storage import Feed, HostData, State, Weight
 from .emitters import EMITTERS
@@ -20,9 +19,6 @@ from .emitters import EMITTERS
 if TYPE_CHECKING:
     from .backend import GGMLBackend
 
-# The ops whose integer operand selects rows: a bad index would abort in ggml's kernels.
-_INDEXED = {"rows": (1, 0), "set_rows": (2, 0), "mulmat_id": (2, 0), "add_id": (2, 1)}
-_ROWS_DIM = {"rows": 1, "set_rows": 1, "mulmat_id": 2, "add_id": 1}
 _MOST_TENSORS_AN_OP = 8  # conv_2d is the longest composite of ggml's own
 
 
@@ -38,10 +34,16 @@ class Arena:
             raise OutOfMemory(f"{size} bytes for the descriptions of {tensors} tensors")
 
     def tensor(self, node: Node) -> Any:
-        """A ggml tensor of the node's shape and dtype."""
+        """A ggml tensor of the node's shape and dtype.
+
+        One without elements gets an address at once, that of itself: ggml's allocators take a
+        null pointer for "not yet placed".
+        """
         t = lib.ggml_new_tensor_4d(self.ctx, int(node.dtype), *node.ne)
         if not t:
             raise GraphError(f"ggml cannot describe {node.describe()}: {last_abort()}")
+        if not node.n_elements:
+            t.data = ffi.cast("void *", t)
         lib.ggml_set_name(t, node.name.encode()[-63:])
         return t
 
@@ -103,7 +105,7 @@ class GGMLExecutable(Executable):
         self.generation = -1
         try:
             self._fills = self._make_inputs(graph)
-            self._checks = _index_checks(graph, backend, dict(self._fills))
+            self._checks = index_checks(graph, dict(self._fills))
             self._lower(graph)
             self._lay_out(outputs)
         except BaseException:
@@ -122,7 +124,9 @@ class GGMLExecutable(Executable):
         cpu = lib.ggml_backend_cpu_buffer_type()
         self._buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(self._inputs.ctx, cpu)
         if not self._buffer and any(node.n_elements for node in graph.inputs):
-            raise OutOfMemory("the graph's inputs do not fit in memory", self._backend.backend_memory())
+            raise OutOfMemory(
+                "the graph's inputs do not fit in memory", self._backend.backend_memory()
+            )
         return [(node, host_view(self._tensors[node.uid], node)) for node in graph.inputs]
 
     def _lower(self, graph: Graph) -> None:
@@ -132,6 +136,9 @@ class GGMLExecutable(Executable):
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
         for node in graph.schedule:
+            if not node.n_elements:
+                self._tensors[node.uid] = self._arena.tensor(node)
+                continue
             self._tensors[node.uid] = t = self._emit(ctx, node)
             lib.ggml_set_name(t, node.name.encode()[-63:])
             lib.ggml_build_forward_expand(self._cgraph, t)
@@ -184,7 +191,9 @@ class GGMLExecutable(Executable):
 
     @property
     def valid(self) -> bool:
-        return self._arena is not None and self.generation == self._backend.compute_buffer.generation
+        return (
+            self._arena is not None and self.generation == self._backend.compute_buffer.generation
+        )
 
     def run(self, step: Any = None) -> None:
         if not self.valid:
@@ -240,82 +249,9 @@ def host_view(t: Any, node: Node) -> np.ndarray:
         return _memory(t.data, node.nbytes)
     if not node.n_elements:
         return np.zeros(node.ne[::-1], node.dtype.numpy)
-    span = node.dtype.type_size + sum(
-        (n - 1) * b for n, b in zip(node.ne, node.nb, strict=True)
-    )
+    span = node.dtype.type_size + sum((n - 1) * b for n, b in zip(node.ne, node.nb, strict=True))
     return np.ndarray(node.ne[::-1], node.dtype.numpy, _memory(t.data, span), 0, node.nb[::-1])
 
 
 def _memory(data: Any, nbytes: int) -> np.ndarray:
     return np.frombuffer(ffi.buffer(data, nbytes), np.uint8)
-
-
-@dataclass(frozen=True)
-class _Check:
-    """Values that an op takes for indices below `bound`."""
-
-    op: Node
-    leaf: Node
-    values: np.ndarray
-    bound: int
-
-    def run(self) -> None:
-        """Raises `ComputeError` where one is out of range."""
-        if not self.values.size:
-            return
-        lo, hi = self.values.min(), self.values.max()
-        if not (lo > -1 and hi < self.bound):  # floats are truncated by the op; NaN is refused
-            assert self.op.op is not None
-            raise ComputeError(
-                f"{self.op.op.name}: {self.leaf.describe()} selects rows {lo} to {hi} of "
-                f"{self.bound}\n  at {self.op.site}"
-            )
-
-
-# Ops that hand on values as they are, so that what they read can be checked in their stead.
-_MOVES = frozenset({"contiguous", "duplicate", "reshape", "repeat", "concat", "cast"})
-
-
-def _index_checks(
-    graph: Graph, backend: GGMLBackend, views: dict[Node, np.ndarray]
-) -> list[_Check]:
-    """The inputs that select rows, each with the number of rows there are.
-
-    Trusted feeds answer for themselves (see `Feed`), and indices that were computed for whatever
-    computed them. Those in weights are checked here, once.
-    """
-    checks: list[_Check] = []
-    for node in graph.schedule:
-        assert node.op is not None
-        places = _INDEXED.get(node.op.name)
-        if places is None:
-            continue
-        ids, table = node.sources[places[0]], node.sources[places[1]]
-        assert ids is not None and table is not None
-        bound = table.ne[_ROWS_DIM[node.op.name]]
-        for part in _leaves(ids):
-            leaf = part.base or part
-            if leaf in views and not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
-                checks.append(_Check(node, leaf, _part(views[leaf], part), bound))
-            elif isinstance(leaf.storage, Weight) and leaf.dtype.numpy is not None:
-                _Check(node, leaf, _part(backend.read(leaf), part), bound).run()
-    return checks
-
-
-def _leaves(ids: Node) -> Iterator[Node]:
-    """The leaves, or views of leaves, whose values arrive in `ids`."""
-    owner = ids.base or ids
-    if owner.op is None:
-        yield ids
-    elif owner.op.name in _MOVES:
-        for x in owner.sources:
-            if x is not None:
-                yield from _leaves(x)
-
-
-def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
-    """What the node `part`, a leaf or a view of one, sees of the leaf's values."""
-    if part.base is None or not part.n_elements:
-        return leaf if part.n_elements else leaf[:0]
-    memory = leaf.reshape(-1).view(np.uint8)
-    return np.ndarray(part.ne[::-1], leaf.dtype, memory, part.offset, part.nb[::-1])

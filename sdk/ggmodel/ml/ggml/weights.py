@@ -7,7 +7,7 @@ each buffer type itself is asked, weight by weight, whether it serves the op.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Error, OutOfMemory
@@ -15,7 +15,7 @@ from ...native import ffi, lib, proc
 from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
-from ..placement import INPUT, layer_of
+from ..placement import INPUT, weights_of
 from ..storage import Weight
 from ..tensor import Tensor
 from .lowering import Arena, physically_possible
@@ -31,7 +31,7 @@ _PRODUCTS = ("mulmat", "mulmat_id")
 class Buffers:
     """Memory of one buffer type for some of the weights."""
 
-    def __init__(self, nodes: list[Node], buffer_type: Any):
+    def __init__(self, nodes: Sequence[Node], buffer_type: Any):
         self.arena = Arena(len(nodes))
         self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
         size = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.arena.ctx, buffer_type)
@@ -62,6 +62,8 @@ class Mapping:
     def _place(self, node: Node) -> Any:
         assert isinstance(node.storage, Weight)
         t = self.arena.tensor(node)
+        if not node.n_elements:
+            return t
         address = ffi.cast("void *", self._base + node.storage.info.offset)
         lib.ggml_backend_tensor_alloc(self.handle, t, address)
         return t
@@ -77,13 +79,7 @@ class Weights:
 
     def __init__(self, backend: GGMLBackend):
         self._backend = backend
-        blocks = backend.block_count
-        self.nodes: dict[str, Tensor] = {}
-        for name, info in backend.source.tensors.items():
-            ne = (*info.shape, 1, 1, 1, 1)[:4]
-            node = Tensor(ne, info.dtype, name=name)  # type: ignore[arg-type]
-            node.storage = Weight(backend, info, layer_of(name, blocks))
-            self.nodes[name] = node
+        self.nodes = weights_of(backend)
         self._plain: dict[int, Any] = {}
         self._fast: dict[int, Any] = {}
         self._groups: list[Buffers | Mapping] = []
@@ -97,6 +93,11 @@ class Weights:
             if found is not None or (not fast and node.uid not in self._plain):
                 return found if found is not None else self._fast[node.uid]
         t = self._plain.get(node.uid)
+        if t is None and node.uid in self._fast:
+            raise Error(
+                f"{node.describe()} is only kept rearranged for products, not for "
+                f"{reader.op.name}; trace all graphs before backend.allocate(*graphs)"
+            )
         if t is None:
             raise Error(f"{node.describe()} has no memory yet; call backend.allocate() first")
         return t
@@ -106,7 +107,7 @@ class Weights:
         fast = self._choose_fast(graphs)
         readers = _other_readers(graphs)
         mapped: dict[int, list[Node]] = {}
-        copied: list[Node] = []
+        copied: list[Tensor] = []
         for node in self.nodes.values():
             file = _mapped_file(self._backend, node)
             if file is not None:
@@ -123,11 +124,11 @@ class Weights:
             chosen = [n for n in self.nodes.values() if fast.get(n.uid) == buffer_type]
             self._allocate(chosen, buffer_type, self._fast)
 
-    def _allocate(self, nodes: list[Node], buffer_type: Any, index: dict[int, Any]) -> None:
+    def _allocate(self, nodes: list[Tensor], buffer_type: Any, index: dict[int, Any]) -> None:
         group = Buffers(nodes, buffer_type)
         self._keep(group, index)
         whole = index is self._fast  # a rearranging buffer takes a tensor in one piece
-        self._to_copy += [(n, group.tensors[n.uid], whole) for n in nodes]  # type: ignore[misc]
+        self._to_copy += [(n, group.tensors[n.uid], whole) for n in nodes]
 
     def _keep(self, group: Buffers | Mapping, index: dict[int, Any]) -> None:
         self._groups.append(group)
@@ -142,9 +143,10 @@ class Weights:
         for graph in graphs:
             for op in graph.schedule:
                 weight = op.sources[0] if op.sources else None
-                if op.op is not None and op.op.name in _PRODUCTS and weight is not None:
-                    if isinstance(weight.storage, Weight):
-                        products.setdefault(weight.uid, []).append(op)
+                if weight is None or not isinstance(weight.storage, Weight):
+                    continue
+                if op.op is not None and op.op.name in _PRODUCTS:
+                    products.setdefault(weight.uid, []).append(op)
         chosen: dict[int, Any] = {}
         for uid, ops in products.items():
             for buffer_type in types:
@@ -231,7 +233,8 @@ def _serves(backend: GGMLBackend, buffer_type: Any, op: Node) -> bool:
 
     weight = op.sources[0]
     assert weight is not None and op.op is not None
-    if weight.storage is None or isinstance(weight.storage, Weight) and weight.storage.layer == INPUT:
+    assert isinstance(weight.storage, Weight)
+    if weight.storage.layer == INPUT:
         return False
     arena = Arena(8)
     buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, 0)

@@ -60,7 +60,8 @@ def _rope(
     need(len(sections) in (0, 4), "four sections are needed")
     need(mode is not RopeType.VISION or dims == x.ne[0] // 2, "vision rope rotates half the dims")
     if factors is not None:
-        need(factors.ne[0] >= dims // 2, f"{factors.ne[0]} factors for {dims // 2} pairs")
+        pairs = dims if mode is RopeType.VISION else dims // 2
+        need(factors.ne[0] >= pairs, f"{factors.ne[0]} factors for {pairs} pairs")
     return Result(x.ne, x.dtype)
 
 
@@ -120,7 +121,8 @@ class Attention(Node):
             base: of the frequencies, base^(−2i/dims) for pair i.
             scale: multiplies positions; linear scaling by a factor of s is 1/s.
             factors: F32 [dims/2], divide the frequencies (llama 3, long-rope).
-            original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN (arXiv 2309.00071).
+            original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN, arXiv
+                2309.00071.
             sections: four pair counts of the multi-section types.
         """
         x = self.cast(F32) if self.dtype.is_quantized else self  # type: ignore[attr-defined]
@@ -179,8 +181,10 @@ class Attention(Node):
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
         else:
-            v = value if permuted_v else record(
-                record(value, "permute", order=(1, 2, 0, 3)), "contiguous"
+            v = (
+                value
+                if permuted_v
+                else record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
             )
             scores = record(k, "mulmat", q, full_precision=True)
             weights = record(scores, "softmax", mask, sinks, scale=float(scale))

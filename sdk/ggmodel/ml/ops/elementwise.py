@@ -221,7 +221,10 @@ class Elementwise(Node):
         return record(self, "relu") if up is None else record(self, "gated_relu", up)
 
     def silu_alpha_limit(self, up: Node, alpha: float, limit: float) -> Self:
-        """Clamped SwiGLU as in gpt-oss: g·sigmoid(alpha·g)·(clamp(up, ±limit) + 1), g = min(x, limit)."""
+        """Clamped SwiGLU as in gpt-oss.
+
+        g·sigmoid(alpha·g)·(clamp(up, ±limit) + 1) with g = min(x, limit).
+        """
         return record(self, "silu_alpha_limit", up, alpha=float(alpha), limit=float(limit))
 
     def cast(self, dtype: DType) -> Self:

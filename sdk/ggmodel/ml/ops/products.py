@@ -65,7 +65,11 @@ class Products(Node):
         return record(self, "mulmat", x, full_precision=True)
 
     def mulmat_id(self, x: Node, ids: Node) -> Self:
-        """Experts self [k, m, experts] · x [k, used or 1, n] chosen by ids [used, n] → [m, used, n]."""
+        """Experts self [k, m, experts], chosen by ids [used, n], times x [k, used or 1, n].
+
+        Returns:
+            F32 [m, used, n].
+        """
         return record(self, "mulmat_id", x, ids)
 
     def add_id(self, bias: Node, ids: Node) -> Self:

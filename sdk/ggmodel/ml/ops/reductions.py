@@ -62,7 +62,9 @@ class Reductions(Node):
         """eˣ / Σ eˣ along dim 0."""
         return record(self, "softmax", None, None)
 
-    def layer_norm(self, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5) -> Self:
+    def layer_norm(
+        self, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
+    ) -> Self:
         """(x − mean) / √(variance + eps), times weight and plus bias where given; dim 0."""
         return _affine(record(self, "norm", eps=float(eps)), weight, bias)
 

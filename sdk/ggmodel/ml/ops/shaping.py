@@ -169,7 +169,9 @@ class Shaping(Node):
                 1, 3, 5 or 7 numbers.
         """
         if len(layout) not in (1, 3, 5, 7):
-            raise TensorError(f"view takes 1, 3, 5 or 7 numbers after the offset, not {len(layout)}")
+            raise TensorError(
+                f"view takes 1, 3, 5 or 7 numbers after the offset, not {len(layout)}"
+            )
         dims, strides = list(layout[0::2]), list(layout[1::2])
         ne = pad4(dims)
         nb = [self.dtype.type_size, *strides]

@@ -30,14 +30,12 @@ def _extent(n: int, k: int, stride: int, pad: int, dilation: int) -> int:
     return length
 
 
-@define("conv_2d", _KERNEL, _IMAGE)
+@define("conv_2d", Operand("kernel", FULL, F32, Layout.CONTIGUOUS), _IMAGE)
 def _conv_2d(
     w: Node, x: Node, stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int]
 ) -> Result:
     need(w.ne[2] == x.ne[2], f"the kernel reads {w.ne[2]} channels, the image has {x.ne[2]}")
-    width, height = (
-        _extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1)
-    )
+    width, height = (_extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1))
     return Result((width, height, w.ne[3], x.ne[3]), F32)
 
 
@@ -46,9 +44,7 @@ def _im2col(
     w: Node, x: Node, stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int]
 ) -> Result:
     need(w.ne[2] == x.ne[2], f"the kernel reads {w.ne[2]} channels, the image has {x.ne[2]}")
-    width, height = (
-        _extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1)
-    )
+    width, height = (_extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1))
     return Result((w.ne[0] * w.ne[1] * w.ne[2], width, height, x.ne[3]), F32)
 
 

@@ -1,0 +1,408 @@
+"""The causal cache's bookkeeping, and what attention makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ggmodel.errors import CacheFull, Error, Unsupported
+from ggmodel.kvcache import Causal, CausalCache
+from ggmodel.ml import Backend, DType
+from ggmodel.model import Step
+from ggmodel.nn import Rope
+from tests.kvcache.naive import Naive, run, seen, step
+
+MakeCache = Callable[..., CausalCache]
+
+
+def snapshot(cache: CausalCache) -> tuple[bytes, bytes]:
+    return cache.position.tobytes(), cache.member.tobytes()
+
+
+def put(cache: CausalCache, batch: Step) -> list[set[int]]:
+    cache.start_forward(batch)
+    return seen(cache, batch)
+
+
+def test_cells_are_rounded_up_to_the_padding(make_cache: MakeCache):
+    assert make_cache(3, 3).cells == 12
+    assert make_cache(1, 5).cells == 8
+
+
+@pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_0, DType.BF16, DType.I32], ids=str)
+def test_other_dtypes_are_not_there_yet(make_cache: MakeCache, dtype: DType):
+    with pytest.raises(Unsupported, match=f"{dtype.name.lower()}.*f32, f16"):
+        make_cache(1, 4, dtype=dtype)
+
+
+def test_masks_have_the_dtype_of_the_backend(make_cache: MakeCache, backend: Backend):
+    batch = run(0, 0, 2)
+    cache = make_cache(1, 8)
+    cache.start_forward(batch)
+    mask = batch.placed[cache].mask
+    assert mask.dtype == backend.cache_config.mask_dtype.numpy
+    assert mask.tolist() == [[0] + [-np.inf] * 3, [0, 0, -np.inf, -np.inf]]
+
+
+def test_the_range_grows_by_the_padding(make_cache: MakeCache):
+    cache = make_cache(1, 12)
+    ranges = []
+    for p in range(9):
+        batch = step((0, p))
+        cache.start_forward(batch)
+        ranges.append(batch.placed[cache].range)
+        assert cache.shape_key(batch) == ranges[-1]
+    assert ranges == [4, 4, 4, 4, 8, 8, 8, 8, 12]
+
+
+# Scenarios: what is done, then a batch and the positions (sequence → set) each row sees.
+Do = Callable[[CausalCache], object]
+
+
+def puts(*tokens: tuple[int, int]) -> Do:
+    return lambda cache: cache.start_forward(step(*tokens))
+
+
+def removes(sequence: int, begin: int, end: int | None) -> Do:
+    return lambda cache: cache.remove(sequence, begin, end)
+
+
+def copies(source: int, target: int, n: int) -> Do:
+    return lambda cache: cache.copy_prefix(source, target, n)
+
+
+SCENARIOS: dict[str, tuple[list[Do], Step, list[set[int]]]] = {
+    "the first token": ([], step((0, 0)), [{0}]),
+    "a batch sees itself up to each row": ([], run(0, 0, 3), [{0}, {0, 1}, {0, 1, 2}]),
+    "interleaved sequences see only themselves": (
+        [puts((0, 0), (1, 0), (0, 1)), puts((1, 1), (0, 2))],
+        step((1, 2), (0, 3)),
+        [{1, 3, 5}, {0, 2, 4, 6}],
+    ),
+    "rows in any order": ([], step((0, 1), (0, 0)), [{0, 1}, {1}]),
+    "removal at the end": (
+        [puts((0, 0), (0, 1), (0, 2), (0, 3)), removes(0, 2, None)],
+        step((0, 2)),
+        [{0, 1, 2}],
+    ),
+    "removal up to the end": (
+        [puts((0, 0), (0, 1), (0, 2), (0, 3)), removes(0, 2, 4)],
+        step((0, 2)),
+        [{0, 1, 2}],
+    ),
+    "removal in the middle, growth into freed cells": (
+        [puts((0, 0), (0, 1), (0, 2), (0, 3), (0, 4)), removes(0, 1, 3)],
+        step((0, 3), (0, 4)),
+        [{0, 3, 4, 1}, {0, 3, 4, 1, 2}],
+    ),
+    "removal at the beginning": (
+        [puts((0, 0), (0, 1), (0, 2)), removes(0, 0, 2)],
+        step((0, 1)),
+        [{2, 0}],
+    ),
+    "an empty removal": (
+        [puts((0, 0), (0, 1)), removes(0, 1, 1), removes(0, 1, 0), removes(0, 5, 9)],
+        step((0, 2)),
+        [{0, 1, 2}],
+    ),
+    "removal from one of two": (
+        [puts((0, 0), (1, 0), (0, 1), (1, 1)), removes(0, 0, None)],
+        step((1, 2), (0, 0)),
+        [{1, 3, 0}, {2}],
+    ),
+    "a prefix copied, then divergence": (
+        [puts((0, 0), (0, 1), (0, 2)), copies(0, 1, 2)],
+        step((1, 2), (0, 3)),
+        [{0, 1, 3}, {0, 1, 2, 4}],
+    ),
+    "a copy replaces what the target held": (
+        [puts((1, 0), (1, 1)), puts((0, 0)), copies(0, 1, 1)],
+        step((1, 1)),
+        [{2, 0}],
+    ),
+    "the source of a copy may go": (
+        [puts((0, 0), (0, 1)), copies(0, 1, 2), removes(0, 0, None)],
+        step((1, 2), (0, 0)),
+        [{0, 1, 2}, {3}],
+    ),
+    "shared cells removed by one stay for the other": (
+        [puts((0, 0), (0, 1), (0, 2)), copies(0, 1, 3), removes(1, 1, None)],
+        step((0, 3), (1, 1)),
+        [{0, 1, 2, 3}, {0, 4}],
+    ),
+    "a prefix of itself": (
+        [puts((0, 0), (0, 1), (0, 2)), copies(0, 0, 1)],
+        step((0, 1)),
+        [{0, 1}],
+    ),
+    "own cells behind a shared prefix may move": (
+        [puts((0, 0), (0, 1)), copies(0, 1, 1), puts((1, 1), (1, 2), (1, 3)), removes(1, 1, 2)],
+        step((1, 3), (0, 2)),
+        [{0, 3, 4, 2}, {0, 1, 5}],
+    ),
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenarios(make_cache: MakeCache, scenario: str):
+    before, batch, want = SCENARIOS[scenario]
+    cache = make_cache(2, 8)
+    for do in before:
+        do(cache)
+    assert put(cache, batch) == want
+
+
+def test_lengths_and_resuming(make_cache: MakeCache):
+    cache = make_cache(2, 8)
+    assert cache.length(0) == 0
+    assert cache.can_resume(0, 0) and not cache.can_resume(0, 1)
+    cache.start_forward(run(0, 0, 4))
+    assert (cache.length(0), cache.length(1)) == (4, 0)
+    assert [cache.can_resume(0, p) for p in range(6)] == [True] * 5 + [False]
+    cache.copy_prefix(0, 1, 2)
+    assert cache.length(1) == 2
+    assert cache.can_resume(1, 2) and not cache.can_resume(1, 3)
+    cache.remove(0, 1, 2)
+    assert cache.length(0) == 3
+
+
+def test_copies_share_cells(make_cache: MakeCache):
+    cache = make_cache(4, 2)
+    cache.start_forward(run(0, 0, 6))
+    for target in (1, 2, 3):
+        cache.copy_prefix(0, target, 6)
+    assert (cache.position >= 0).sum() == 6
+    cache.start_forward(step((1, 6), (2, 6)))  # the last two cells
+    with pytest.raises(CacheFull):
+        cache.start_forward(step((3, 6)))
+
+
+def test_a_full_cache_changes_nothing(make_cache: MakeCache):
+    cache = make_cache(2, 4)
+    cache.start_forward(run(0, 0, 5))
+    before = snapshot(cache)
+    batch = run(1, 0, 4)
+    with pytest.raises(CacheFull, match=r"4 tokens.* 3 of 8"):
+        cache.start_forward(batch)
+    assert snapshot(cache) == before
+    assert not batch.placed
+    assert put(cache, run(1, 0, 3))[2] == {5, 6, 7}
+
+
+def test_reserving_touches_nothing(make_cache: MakeCache):
+    cache = make_cache(2, 4)
+    cache.start_forward(run(0, 0, 7))
+    before = snapshot(cache)
+    batch = run(1, 0, 8)
+    cache.start_forward(batch, reserve=True)
+    placed = batch.placed[cache]
+    assert placed.range == cache.cells == 8
+    assert len(placed.cells) == 8 and placed.mask is None
+    assert snapshot(cache) == before
+    with pytest.raises(CacheFull):
+        cache.start_forward(run(0, 0, 9), reserve=True)
+    assert snapshot(cache) == before
+
+
+def test_shared_cells_cannot_move(make_cache: MakeCache):
+    cache = make_cache(2, 8)
+    cache.start_forward(run(0, 0, 4))
+    cache.copy_prefix(0, 1, 4)
+    cache.start_forward(step((1, 4)))
+    before = snapshot(cache)
+    for sequence in (0, 1):
+        with pytest.raises(Error, match="shares"):
+            cache.remove(sequence, 1, 2)
+        assert snapshot(cache) == before
+    cache.remove(1, 0, None)  # and computes it again
+    assert cache.length(0) == 4 and cache.length(1) == 0
+    assert put(cache, run(1, 0, 2)) == [{4}, {4, 5}]
+    cache.remove(0, 1, 2)
+    assert cache.length(0) == 3
+
+
+SEQUENCES, CAPACITY = 3, 5
+NUMBERS = st.integers(0, SEQUENCES - 1)
+POSITIONS = st.integers(0, 8)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.lists(NUMBERS, min_size=1, max_size=6)),
+        st.tuples(st.just("end"), NUMBERS, POSITIONS),
+        st.tuples(st.just("middle"), NUMBERS, POSITIONS, POSITIONS),
+        st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
+        st.tuples(st.just("clear"), NUMBERS),
+    ),
+    max_size=16,
+)
+
+
+@given(actions=ACTIONS)
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=150,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # a new cache for each example
+)
+def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, actions: list):
+    cache = make_cache(SEQUENCES, CAPACITY)
+    naive = Naive(SEQUENCES, cache.cells)
+    for name, *rest in actions:
+        if name == "put":
+            batch: list[tuple[int, int]] = []
+            for s in rest[0]:
+                batch.append((s, naive.length(s) + sum(t == s for t, _ in batch)))
+            given_step = step(*batch)
+            cells = naive.put(batch)
+            if cells is None:
+                before = snapshot(cache)
+                with pytest.raises(CacheFull):
+                    cache.start_forward(given_step)
+                assert snapshot(cache) == before
+                continue
+            got = put(cache, given_step)
+            assert given_step.placed[cache].cells.tolist() == cells
+            assert got == [naive.visible(s, p) for s, p in batch]
+            highest = max(naive.used()) + 1
+            assert given_step.placed[cache].range == min(-(-highest // 4) * 4, cache.cells)
+        elif name == "copy":
+            source, target, n = rest
+            naive.copy_prefix(source, target, n)
+            cache.copy_prefix(source, target, n)
+        else:
+            sequence, begin = rest[0], rest[1] if name != "clear" else 0
+            end = rest[2] if name == "middle" else None
+            if naive.remove(sequence, begin, end):
+                cache.remove(sequence, begin, end)
+            else:
+                before = snapshot(cache)
+                with pytest.raises(Error, match="shares"):
+                    cache.remove(sequence, begin, end)
+                assert snapshot(cache) == before
+        for s in range(SEQUENCES):
+            assert cache.length(s) == naive.length(s)
+            assert cache.can_resume(s, 3) == naive.can_resume(s, 3)
+
+
+# what is stored
+
+
+WIDTH, VALUES, HEADS = 8, 6, 2
+BOUND = {DType.F32: 1e-11, DType.F16: 1e-6}  # a rounding to 11 bits
+
+
+def content(sequence: int, position: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
+    """The key [heads, d] and value [heads, dv] of a token."""
+    rng = np.random.default_rng([sequence, position, layer])
+    return rng.standard_normal((HEADS, WIDTH)), rng.standard_normal((HEADS, VALUES))
+
+
+def attend(cache: CausalCache, batch: Step, owners: list[tuple[int, int]]) -> np.ndarray:
+    """Stores the batch's keys and values and attends with the keys as queries: [layers, n, …].
+
+    Each row's content is that of (sequence, position) in `owners`.
+    """
+    cache.start_forward(batch)
+    with cache.backend.new_context() as ctx, ctx.trace():
+        outs = []
+        for i, layer in enumerate(cache.layers(ctx, batch)):
+            k, v = (np.stack(x) for x in zip(*(content(*o, i) for o in owners), strict=True))
+            keys = ctx.input().from_floats(k)
+            layer.put(keys, ctx.input().from_floats(v))
+            cached = layer.get()
+            out = keys.scaled_dot_product_attention(*cached, scale=0.5, cache_config_applied=True)
+            outs.append(out)
+            ctx.forward(out)
+        executable = cache.backend.compile(ctx.graph, tuple(outs))
+        executable.run(batch)
+        result = np.stack([executable.value(out)[0].copy() for out in outs])
+        executable.close()
+    return result
+
+
+def expected(owner: tuple[int, int], past: list[tuple[int, int]], layer: int) -> np.ndarray:
+    query = content(*owner, layer)[0]
+    keys = np.stack([content(*o, layer)[0] for o in past])
+    values = np.stack([content(*o, layer)[1] for o in past])
+    scores = 0.5 * np.einsum("hd,nhd->hn", query, keys)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    return np.einsum("hn,nhd->hd", weights, values)
+
+
+def check(
+    got: np.ndarray, wanted: list[tuple[tuple[int, int], list[tuple[int, int]]]], bound: float
+):
+    for layer in range(len(got)):
+        want = np.stack([expected(owner, past, layer) for owner, past in wanted])
+        assert ((got[layer] - want) ** 2).sum() / (want**2).sum() < bound
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_attention_sees_what_was_stored(make_cache: MakeCache, dtype: DType):
+    """Interleaving, a shared prefix that diverges, removal at the end, growth into freed cells."""
+    cache = make_cache(3, 6, [Causal(), Causal()], dtype)
+    bound = BOUND[dtype]
+
+    def tokens(s: int, *positions: int) -> list[tuple[int, int]]:
+        return [(s, p) for p in positions]
+
+    batch = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
+    got = attend(cache, step(*batch), batch)
+    check(got, [((s, p), tokens(s, *range(p + 1))) for s, p in batch], bound)
+
+    cache.copy_prefix(0, 2, 2)
+    batch = [(2, 2), (0, 3)]
+    got = attend(cache, step(*batch), batch)
+    past = [[*tokens(0, 0, 1), (2, 2)], tokens(0, 0, 1, 2, 3)]
+    check(got, list(zip(batch, past, strict=True)), bound)
+
+    cache.remove(0, 1, None)  # position 1 stays in use by sequence 2
+    cache.remove(1, 0, None)
+    batch = [(1, 0), (0, 1), (2, 3), (0, 2)]
+    owners = [(7, 0), (8, 1), (2, 3), (8, 2)]  # other content than before
+    got = attend(cache, step(*batch), owners)
+    past = [
+        [(7, 0)],
+        [(0, 0), (8, 1)],
+        [(0, 0), (0, 1), (2, 2), (2, 3)],
+        [(0, 0), (8, 1), (8, 2)],
+    ]
+    check(got, list(zip(owners, past, strict=True)), bound)
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_layers_without_rotation_are_left_alone_by_a_shift(make_cache: MakeCache, dtype: DType):
+    rope = Rope(WIDTH)
+    cache = make_cache(1, 12, [Causal(), Causal(rope), Causal(rope)], dtype)
+    batch = [(0, p) for p in range(7)]
+    attend(cache, step(*batch), batch)
+    stored = {i: cache.keys[i].numpy().astype(np.float64) for i in range(3)}
+    kept = {i: cache.values[i].bytes() for i in range(3)}
+    cache.remove(0, 2, 4)
+    assert {i: cache.values[i].bytes() for i in range(3)} == kept
+    assert (cache.keys[0].numpy() == stored[0]).all()
+    for layer in (1, 2):
+        moved = cache.keys[layer].numpy()
+        untouched = [0, 1, 2, 3, *range(7, cache.cells)]
+        np.testing.assert_array_equal(moved[untouched], stored[layer][untouched])
+        angles = -2 * 10000.0 ** (-2 * np.arange(WIDTH // 2) / WIDTH)
+        old = stored[layer][4:7].reshape(3, HEADS, WIDTH // 2, 2)
+        turned = (old[..., 0] + 1j * old[..., 1]) * np.exp(1j * angles)
+        want = np.stack([turned.real, turned.imag], -1).reshape(3, -1)
+        assert ((moved[4:7] - want) ** 2).sum() / (want**2).sum() < BOUND[dtype]
+
+
+def test_a_closed_cache_frees_its_memory(backend: Backend, make_cache: MakeCache):
+    before = sum(backend.backend_memory().cpu.cache)
+    cache = make_cache(1, 8)
+    attend(cache, step((0, 0)), [(0, 0)])
+    used = sum(backend.backend_memory().cpu.cache) - before
+    assert used == 4 * cache.cells * HEADS * (WIDTH + VALUES)
+    cache.close()
+    cache.close()
+    assert sum(backend.backend_memory().cpu.cache) == before

@@ -1,0 +1,165 @@
+"""A graph compiled once and run many times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel.errors import ComputeError, GraphError
+from ggmodel.ml import Backend, Context, DType, Tensor
+from tests.ml.harness import backend_of, normal
+
+
+@pytest.fixture
+def small():
+    with backend_of({"w": normal(16, 8), "table": normal(10, 8, seed=1)}) as backend:
+        yield backend
+
+
+def network(backend: Backend, ctx: Context) -> Tensor:
+    w, table = backend.get("w"), backend.get("table")
+    assert w is not None and table is not None
+    ids = ctx.feed(lambda step: step["ids"], DType.I32, 3)
+    bias = ctx.feed(lambda step: step["bias"], DType.F32, 16)
+    y = w.mulmat(table.rows(ids)) + bias
+    for _ in range(6):  # memory is taken again and again
+        y = y.silu(y.rms_norm()) + bias
+    return y
+
+
+def steps(n: int) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {"ids": rng.integers(0, 10, 3), "bias": rng.standard_normal(16).astype(np.float32)}
+        for _ in range(n)
+    ]
+
+
+def test_replaying_equals_rebuilding_bit_for_bit(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        assert ctx.graph.replayable
+        once = small.compile(ctx.graph, (out,))
+        replayed = []
+        for step in steps(6):
+            once.run(step)
+            replayed.append(once.value(out).tobytes())
+        once.close()
+    rebuilt = []
+    for step in steps(6):
+        with small.new_context() as ctx, ctx.trace():
+            out = network(small, ctx)
+            ctx.forward(out)
+            executable = small.compile(ctx.graph, (out,))
+            executable.run(step)
+            rebuilt.append(executable.value(out).tobytes())
+            executable.close()
+    assert replayed == rebuilt
+    assert len(set(replayed)) == 6
+
+
+def test_baked_in_data_cannot_be_replayed(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        baked = out + ctx.input().from_floats(normal(16))
+        ctx.forward(out)
+        assert ctx.graph.replayable  # what is not scheduled does not count
+        ctx.forward(baked)
+        assert not ctx.graph.replayable
+
+
+def test_feeds_keep_their_memory(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        feed = ctx.feed(lambda step: step, DType.F32, 64)
+        out = feed.scale(2)
+        for _ in range(8):
+            out = out.sqr().scale(0.5)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        step = normal(64)
+        for _ in range(3):
+            executable.run(step)
+            assert executable.value(feed).tobytes() == step.tobytes()
+
+
+def test_a_feed_broadcasts(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        feed = ctx.feed(lambda step: step, DType.F32, 4, 3)
+        out = feed.scale(1)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        for step in (5.0, normal(4), normal(3, 1), normal(3, 4)):
+            executable.run(step)
+            want = np.broadcast_to(np.float32(step), (3, 4))
+            np.testing.assert_array_equal(executable.value(out)[0, 0], want)
+        with pytest.raises(ValueError, match="broadcast"):
+            executable.run(normal(5))
+
+
+def test_indices_of_feeds_are_checked_in_every_step(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        good, bad = steps(2)
+        executable.run(good)
+        want = executable.value(out).tobytes()
+        for ids in ([0, 10, 1], [-1, 0, 0]):
+            with pytest.raises(ComputeError, match="selects rows"):
+                executable.run({**bad, "ids": np.array(ids)})
+        executable.run(good)
+        assert executable.value(out).tobytes() == want
+
+
+def test_graphs_take_turns_in_the_same_memory(small: Backend):
+    with small.new_context() as one, small.new_context() as two:
+        with one.trace():
+            a = network(small, one)
+        with two.trace():
+            b = network(small, two).neg()
+        one.forward(a)
+        two.forward(b)
+        first, second = small.compile(one.graph, (a,)), small.compile(two.graph, (b,))
+        assert first.valid and second.valid
+        for step in steps(3):
+            first.run(step)
+            value = first.value(a).copy()
+            second.run(step)
+            np.testing.assert_array_equal(second.value(b), -value)
+
+
+def test_a_grown_buffer_ends_the_graphs_laid_out_before(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        step = steps(1)[0]
+        executable.run(step)
+        want = executable.value(out).tobytes()
+        with small.new_context() as big:
+            y = big.input().from_floats(normal(1)).repeat_4d(1 << 16, 1, 1, 1)
+            big.forward(y).compute(y)
+        assert not executable.valid
+        for use in (lambda: executable.run(step), lambda: executable.value(out)):
+            with pytest.raises(GraphError, match="compile it again"):
+                use()
+        again = small.compile(ctx.graph, (out,))
+        again.run(step)
+        assert again.value(out).tobytes() == want
+
+
+def test_a_closed_executable_says_so(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        executable.close()
+        executable.close()
+        assert not executable.valid
+        with pytest.raises(GraphError):
+            executable.run(steps(1)[0])
+        with pytest.raises(GraphError):
+            executable.value(out)
