@@ -132,3 +132,18 @@ def test_a_scaling_that_is_not_there_is_refused(linear: MemorySource):
     config = {**golden.config, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     with pytest.raises(ConfigError, match="yarn"):
         from_hf(find("llama"), config, golden.weights())
+
+
+def test_rearranged_weights_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch):
+    golden = Golden.load("llama", "tied")
+    prompt, source = golden.prompt.tolist(), source_of(golden, DType.Q4_0)
+    with ggmodel.load(source, kv_type="f32") as model:
+        rearranged, memory = model.logits(prompt), model.memory
+        again = sum(node.nbytes for node in model.backend.weights.rearranged)
+    monkeypatch.setattr("ggmodel.ml.ggml.backend.extra_buffer_types", lambda device: [])
+    with ggmodel.load(source, kv_type="f32") as model:
+        # Both kernels round activations to Q8_0 and differ in the order of float32 sums.
+        assert nmse(rearranged, model.logits(prompt)) < EXACT
+        # Only the tied embedding has both copies: products never read the plain one.
+        plain = model.memory
+    assert memory.size() - memory.cpu.graph == again + plain.size() - plain.cpu.graph

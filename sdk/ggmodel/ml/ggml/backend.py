@@ -18,7 +18,7 @@ from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progr
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory
 from ..node import Node
-from ..placement import count_memory
+from ..placement import INPUT, count_memory
 from ..storage import State, Weight
 from ..tensor import Tensor
 from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view, physically_possible
@@ -159,6 +159,11 @@ class GGMLBackend(Backend):
 
     def backend_memory(self) -> BackendMemory:
         memory = count_memory(self.block_count, self.weights.nodes.values(), self._states.values())
+        for node in self.weights.rearranged:
+            assert isinstance(node.storage, Weight)
+            # A tied embedding is rearranged for its use as the output.
+            layer = self.block_count if node.storage.layer == INPUT else node.storage.layer
+            memory.cpu.weights[layer] += node.nbytes
         memory.cpu.graph = self.compute_buffer.size
         memory.mapped = self.weights.mapped_bytes
         if self._allocated:

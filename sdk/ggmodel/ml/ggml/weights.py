@@ -15,7 +15,7 @@ from ...native import ffi, lib, proc
 from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
-from ..placement import INPUT, weights_of
+from ..placement import weights_of
 from ..storage import Weight
 from ..tensor import Tensor
 from .lowering import Arena, physically_possible
@@ -88,10 +88,9 @@ class Weights:
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
         """The copy that an op should read; with `fast` the rearranged one where there is one."""
         assert reader.op is not None
-        if operand == 0 and reader.op.name in _PRODUCTS:
-            found = self._fast.get(node.uid) if fast else None
-            if found is not None or (not fast and node.uid not in self._plain):
-                return found if found is not None else self._fast[node.uid]
+        product = operand == 0 and reader.op.name in _PRODUCTS
+        if product and node.uid in self._fast and (fast or node.uid not in self._plain):
+            return self._fast[node.uid]
         t = self._plain.get(node.uid)
         if t is None and node.uid in self._fast:
             raise Error(
@@ -175,6 +174,12 @@ class Weights:
             progress(1.0)
 
     @property
+    def rearranged(self) -> list[Tensor]:
+        """The weights that have a second copy, arranged anew, beside the plain one."""
+        both = self._fast.keys() & self._plain.keys()
+        return [node for node in self.nodes.values() if node.uid in both]
+
+    @property
     def mapped_bytes(self) -> int:
         """Bytes that lie in mapped files rather than in memory of their own."""
         return sum(
@@ -231,11 +236,7 @@ def _serves(backend: GGMLBackend, buffer_type: Any, op: Node) -> bool:
     """Whether the CPU computes a product on a weight that lies in this buffer type."""
     from .emitters import EMITTERS
 
-    weight = op.sources[0]
-    assert weight is not None and op.op is not None
-    assert isinstance(weight.storage, Weight)
-    if weight.storage.layer == INPUT:
-        return False
+    assert op.op is not None
     arena = Arena(8)
     buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, 0)
     try:
