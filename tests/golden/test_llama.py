@@ -10,6 +10,7 @@ from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, Unsupported
 from ggmodel.gguf import MemorySource
+from ggmodel.ml.ggml import GGMLBackend
 from ggmodel.model import find
 from tests.golden.files import GREEDY, Golden, cases, lossy
 
@@ -139,6 +140,7 @@ def test_rearranged_weights_give_the_same_numbers(monkeypatch: pytest.MonkeyPatc
     prompt, source = golden.prompt.tolist(), source_of(golden, DType.Q4_0)
     with ggmodel.load(source, kv_type="f32") as model:
         rearranged, memory = model.logits(prompt), model.memory
+        assert isinstance(model.backend, GGMLBackend)
         again = sum(node.nbytes for node in model.backend.weights.rearranged)
     monkeypatch.setattr("ggmodel.ml.ggml.backend.extra_buffer_types", lambda device: [])
     with ggmodel.load(source, kv_type="f32") as model:
