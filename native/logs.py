@@ -8,6 +8,8 @@ import threading
 from types import ModuleType
 
 logger = logging.getLogger("ggmodel.ggml")
+# Where the application has set up no logging, nothing is printed.
+logging.getLogger("ggmodel").addHandler(logging.NullHandler())
 
 _unfinished = threading.local()
 

@@ -72,8 +72,16 @@ class PromptError(Error, ValueError):
     """A prompt is empty, too long for the context, or holds something that is no input."""
 
 
-class CacheFull(Error, RuntimeError):
+class KvCacheFull(Error, RuntimeError):
     """The key/value cache has no room for the batch."""
+
+
+class Busy(Error, RuntimeError):
+    """All sequences of a loaded model are in use."""
+
+
+class Cancelled(Error, RuntimeError):
+    """What was asked for was cancelled by its caller."""
 
 
 class Unsupported(Error, NotImplementedError):

@@ -50,12 +50,17 @@ def test_a_command_of_the_readme_runs(line: str):
     assert len(done.stdout.split()) > 20
 
 
-def test_the_readme_shows_the_three_commands_and_the_make_targets():
-    assert {line.split()[1] for line in COMMANDS} == {"run", "show", "check"}
+def test_the_readme_shows_the_commands_and_the_make_targets():
+    assert {line.split()[1] for line in COMMANDS} == {"run", "show", "check", "devices"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
     assert targets == {"demo", "test", "native"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def test_nothing_is_left_to_be_filled_in():
+    for document in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")):
+        assert not re.search(r"@[A-Z_]+@|TODO|TBD", document.read_text()), document.name
 
 
 def test_links_of_the_documents_lead_somewhere():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ggmodel.errors import CacheFull, Error, Unsupported
+from ggmodel.errors import Error, KvCacheFull, Unsupported
 from ggmodel.kvcache import Causal, CausalCache
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
@@ -177,7 +177,7 @@ def test_copies_share_cells(make_cache: MakeCache):
         cache.copy_prefix(0, target, 6)
     assert (cache.position >= 0).sum() == 6
     cache.start_forward(step((1, 6), (2, 6)))  # the last two cells
-    with pytest.raises(CacheFull):
+    with pytest.raises(KvCacheFull):
         cache.start_forward(step((3, 6)))
 
 
@@ -186,7 +186,7 @@ def test_a_full_cache_changes_nothing(make_cache: MakeCache):
     cache.start_forward(run(0, 0, 5))
     before = snapshot(cache)
     batch = run(1, 0, 4)
-    with pytest.raises(CacheFull, match=r"4 tokens.* 3 of 8"):
+    with pytest.raises(KvCacheFull, match=r"4 tokens.* 3 of 8"):
         cache.start_forward(batch)
     assert snapshot(cache) == before
     assert not batch.placed
@@ -203,7 +203,7 @@ def test_reserving_touches_nothing(make_cache: MakeCache):
     assert placed.range == cache.cells == 8
     assert len(placed.cells) == 8 and placed.mask is None
     assert snapshot(cache) == before
-    with pytest.raises(CacheFull):
+    with pytest.raises(KvCacheFull):
         cache.start_forward(run(0, 0, 9), reserve=True)
     assert snapshot(cache) == before
 
@@ -260,7 +260,7 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
             cells = naive.put(batch)
             if cells is None:
                 before = snapshot(cache)
-                with pytest.raises(CacheFull):
+                with pytest.raises(KvCacheFull):
                     cache.start_forward(given_step)
                 assert snapshot(cache) == before
                 continue

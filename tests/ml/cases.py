@@ -6,6 +6,7 @@ reversed shape: a tensor [k, m] is an array [m, k].
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -654,6 +655,52 @@ def untrailed(a: np.ndarray) -> np.ndarray:
     return a
 
 
+# volumes: arrays [batch · channels, depth, height, width]
+
+
+def convolved_3d(
+    w: np.ndarray,
+    x: np.ndarray,
+    channels: int,
+    s: tuple[int, int, int],
+    p: tuple[int, int, int],
+    d: tuple[int, int, int],
+) -> np.ndarray:
+    """Kernels [out · channels, kd, kh, kw] → [batch · out, …]; triples are (width, height, depth).
+
+    A sum over the places of the kernel, each of which meets a strided box of the volume.
+    """
+    x = np.pad(x, [(0, 0), *((n, n) for n in reversed(p))])
+    x = x.reshape(-1, channels, *x.shape[1:])
+    w = w.reshape(-1, channels, *w.shape[1:])
+    size = [(x.shape[4 - i] - d[i] * (w.shape[4 - i] - 1) - 1) // s[i] + 1 for i in range(3)]
+    out = np.zeros((len(x), len(w), *reversed(size)))
+    for place in np.ndindex(*w.shape[2:]):
+        box = tuple(
+            slice(k * d[i], k * d[i] + (size[i] - 1) * s[i] + 1, s[i])
+            for k, i in zip(place, (2, 1, 0), strict=True)
+        )
+        at = (slice(None), slice(None), *place)
+        out += np.einsum("oc,ncdhw->nodhw", w[at], x[(slice(None), slice(None), *box)])
+    return out.reshape(-1, *out.shape[2:])
+
+
+for _label, _x, _w, _channels, _s3, _p3, _d3 in [
+    ("plain", (2, 4, 5, 6), (6, 2, 2, 3), 2, (1, 1, 1), (0, 0, 0), (1, 1, 1)),
+    ("one channel", (1, 3, 3, 3), (2, 2, 1, 3), 1, (1, 1, 1), (0, 0, 0), (1, 1, 1)),
+    ("batch", (6, 4, 5, 6), (8, 2, 3, 2), 2, (2, 1, 3), (1, 2, 1), (1, 1, 1)),
+    ("dilated", (3, 7, 6, 8), (3, 3, 2, 2), 3, (1, 2, 1), (0, 1, 2), (3, 2, 2)),
+    ("patches", (3, 4, 8, 8), (12, 2, 4, 4), 3, (4, 4, 2), (0, 0, 0), (1, 1, 1)),
+]:
+    for _type in (np.float32, np.float16):
+        case(
+            "conv_3d", f"{_label} {np.dtype(_type).name}",
+            (normal(*_w, dtype=_type), normal(*_x, seed=1)),
+            lambda w, x, c=_channels, s=_s3, p=_p3, d=_d3: w.conv_3d(x, c, *s, *p, *d),
+            lambda w, x, c=_channels, s=_s3, p=_p3, d=_d3: convolved_3d(w, x, c, s, p, d),
+        )  # fmt: skip
+
+
 def pooled(x: np.ndarray, k: int, s: int, p: int) -> np.ndarray:
     found = patches(x[:, None], (k, k), (s, s), (p, p), (1, 1))
     return found.mean(-1)
@@ -692,6 +739,143 @@ for _mode in SamplingMode:
             lambda t, m=_mode, z=_size: t.interpolate((z[1], z[0], 2, 1), m),
             lambda x, m=_mode, z=_size: resampled(x, z, m is SamplingMode.BILINEAR),
         )  # fmt: skip
+
+# recurrent layers: arrays [sequences, channels, columns] and [sequences, tokens, heads, …]
+
+
+def causal(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """[sequences, tokens, channels]"""
+    windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[1], -1)
+    return np.einsum("sctk,ck->stc", windows, kernel)
+
+
+for _label, _x, _kernel in [
+    ("", (2, 6, 9), normal(6, 4, seed=1)),
+    ("one token", (3, 5, 4), normal(5, 4, seed=1)),
+    ("one channel", (2, 1, 5), normal(1, 3, seed=1)),
+    ("half kernel", (2, 6, 9), normal(6, 4, seed=1, dtype=np.float16)),
+]:
+    case(
+        "ssm_conv", _label, (normal(*_x), _kernel),
+        lambda x, k: x.ssm_conv(k), causal,
+    )  # fmt: skip
+case(
+    "ssm_conv",
+    "one channel of many",  # whose rows are not where those of a matrix of one channel would be
+    (normal(2, 6, 9), normal(6, 4, seed=1)),
+    lambda x, k: x.slice(1, 3, 4).ssm_conv(k.slice(1, 3, 4)),
+    lambda x, k: causal(x[:, 3:4], k[3:4]),
+)
+case(
+    "ssm_conv", "transposed", (normal(9, 6), normal(6, 4, seed=1)),
+    lambda x, k: x.permute(1, 0, 2, 3).ssm_conv(k), lambda x, k: causal(x.T[None], k)[0],
+)  # fmt: skip
+
+
+def scanned(
+    s: np.ndarray, x: np.ndarray, dt: np.ndarray, a: np.ndarray, b: np.ndarray, c: np.ndarray,
+    ids: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The recurrence token by token and head by head (Gu and Dao, arXiv 2312.00752, algorithm 2;
+    B is discretised by Euler's rule, as everyone does)."""
+    y, last = np.zeros(x.shape), np.zeros((len(x), *s.shape[1:]))
+    for n, slot in enumerate(ids):
+        for head in range(x.shape[2]):
+            group = head * b.shape[2] // x.shape[2]
+            state = s[slot, head]  # [d, state]
+            for t in range(x.shape[1]):
+                step = np.log1p(np.exp(dt[n, t, head]))
+                kept = np.exp(step * a[head])  # [1 or state]
+                state = state * kept + step * np.outer(x[n, t, head], b[n, t, group])
+                y[n, t, head] = state @ c[n, t, group]
+            last[n, head] = state
+    return np.concatenate([y.reshape(-1), last.reshape(-1)])
+
+
+def scan_values(
+    size: int, width: int, heads: int, groups: int, tokens: int, ids: list[int], decays: int
+) -> tuple[np.ndarray, ...]:
+    sequences = len(ids)
+    return (
+        normal(max(ids) + 1, heads, width, size),
+        normal(sequences, tokens, heads, width, seed=1),
+        normal(sequences, tokens, heads, seed=2),
+        -positive(normal(heads, decays, seed=3)),
+        normal(sequences, tokens, groups, size, seed=4),
+        normal(sequences, tokens, groups, size, seed=5),
+        np.array(ids, np.int32),
+    )
+
+
+for _label, _values in {
+    "mamba 2": scan_values(32, 4, 6, 2, 5, [1, 0, 3], 1),
+    "mamba 1": scan_values(16, 1, 8, 1, 5, [2, 0], 16),
+    "odd": scan_values(7, 3, 3, 3, 2, [0], 1),
+    "one token": scan_values(16, 4, 2, 1, 1, [0, 1], 1),
+    "one state": scan_values(1, 4, 2, 1, 3, [1], 1),
+    "one slot for all": scan_values(16, 3, 2, 1, 3, [0, 0, 0], 16),
+}.items():
+    case("ssm_scan", _label, _values, lambda s, *x: s.ssm_scan(*x), scanned)
+case(
+    "ssm_scan",
+    "a head of many",
+    scan_values(16, 4, 3, 3, 5, [1, 0], 16),
+    lambda s, x, dt, a, b, c, ids: s.slice(2, 1, 2).ssm_scan(
+        x.slice(1, 1, 2), dt.slice(0, 1, 2), a.slice(1, 1, 2), b.slice(1, 1, 2), c.slice(1, 1, 2),
+        ids,
+    ),
+    lambda s, x, dt, a, b, c, ids: scanned(
+        s[:, 1:2], x[:, :, 1:2], dt[:, :, 1:2], a[1:2], b[:, :, 1:2], c[:, :, 1:2], ids
+    ),
+)  # fmt: skip
+case(
+    "ssm_scan",
+    "a slot of many",
+    (normal(3, 3, 4, 16), *scan_values(16, 4, 3, 1, 5, [0, 0], 1)[1:]),
+    lambda s, *x: s.slice(3, 1, 2).ssm_scan(*x),
+    lambda s, *x: scanned(s[1:2], *x),
+)
+
+
+def solved(a: np.ndarray, b: np.ndarray, lower: bool, left: bool, unit: bool) -> np.ndarray:
+    a = np.tril(a) if lower else np.triu(a)
+    if unit:
+        eye = np.eye(a.shape[-1])
+        a = a * (1 - eye) + eye
+    if left:
+        return np.linalg.solve(a, b)
+    return np.linalg.solve(a.swapaxes(-1, -2), b.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def well_conditioned(*shape: int) -> np.ndarray:
+    """Nothing is zero: what a triangular solver must not read is there to be seen."""
+    return (0.3 * normal(*shape) + 2 * np.eye(shape[-1])).astype(np.float32)
+
+
+for _shape, _columns in (((5, 5), 3), ((2, 3, 4, 4), 7), ((1, 1), 1), ((6, 6), 1)):
+    for _lower, _left, _unit in itertools.product((True, False), repeat=3):
+        _n, _batch = _shape[-1], _shape[:-2]
+        _way = "lower" if _lower else "upper", "left" if _left else "right", "unit" * _unit
+        case(
+            "solve_tri",
+            f"{' '.join(filter(None, _way))} {list(_shape)} {_columns}",
+            (
+                well_conditioned(*_shape),
+                normal(*_batch, *((_n, _columns) if _left else (_columns, _n)), seed=1),
+            ),
+            lambda a, b, w=(_lower, _left, _unit): a.solve_tri(b, *w),
+            lambda a, b, w=(_lower, _left, _unit): solved(a, b, *w),
+        )
+case(
+    "solve_tri", "permuted", (well_conditioned(4, 4), normal(3, 4, seed=1)),
+    lambda a, b: a.permute(1, 0, 2, 3).solve_tri(b.permute(1, 0, 2, 3)),
+    lambda a, b: solved(a.T, b.T, True, True, False),
+)  # fmt: skip
+case(
+    "solve_tri", "half and unit", (well_conditioned(4, 4).astype(np.float16), normal(4, 3)),
+    lambda a, b: a.solve_tri(b, False, True, True),
+    lambda a, b: solved(a, b, False, True, True),
+)  # fmt: skip
 
 # rope: arrays [n, heads, d]
 

@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import Error
 from .check import check
+from .devices import devices
 from .run import run
 from .show import show
 from .terminal import printable
@@ -61,6 +62,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(show)
 app.command()(check)
+app.command()(devices)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import CacheFull, Error, Unsupported
+from ..errors import Error, KvCacheFull, OutOfMemory, TensorError, Unsupported
 from ..ml import Backend, Context, DType, Tensor
 
 if TYPE_CHECKING:
@@ -77,11 +77,22 @@ class CausalCache:
             raise Unsupported(f"kv_type {dtype.name.lower()} is not there yet; there is {names}")
         self.backend = backend
         self.specs = list(layers)
+        for i, spec in enumerate(self.specs):
+            if not isinstance(spec, Causal):
+                raise TensorError(
+                    f"caches() must give one Causal(...) a layer; entry {i} is {spec!r}"
+                )
         self.dtype = dtype
         self.config = backend.cache_config
         self.cells = _round_up(sequences * capacity, self.config.padding)
-        self.position = np.full(self.cells, -1, np.int32)  # −1: the cell is free
-        self.member = np.zeros((sequences, self.cells), bool)
+        try:
+            self.position = np.full(self.cells, -1, np.int32)  # −1: the cell is free
+            self.member = np.zeros((sequences, self.cells), bool)
+        except (MemoryError, ValueError):
+            raise OutOfMemory(
+                f"a cache of {self.cells:,} cells for {sequences:,} sequences does not fit in "
+                "memory; a smaller context_length or parallel needs less"
+            ) from None
         self._ctx: Context = backend.new_context()
         self.key_width: dict[int, int] = {}  # elements of one head's key, by layer
         self.keys: dict[int, Tensor] = {}
@@ -99,17 +110,17 @@ class CausalCache:
             reserve: nothing is stored; the step is laid out as if the cache were full.
 
         Raises:
-            CacheFull: fewer cells are free than there are tokens; nothing has changed.
+            KvCacheFull: fewer cells are free than there are tokens; nothing has changed.
         """
         n = len(step.positions)
         if reserve:
             if n > self.cells:
-                raise CacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
+                raise KvCacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
             step.placed[self] = Placed(np.arange(n), self.cells, None)
             return
         free = np.flatnonzero(self.position < 0)[:n]
         if len(free) < n:
-            raise CacheFull(
+            raise KvCacheFull(
                 f"{n} tokens need as many free cells; {len(free)} of {self.cells} are free"
             )
         self.position[free] = step.positions
@@ -181,6 +192,31 @@ class CausalCache:
         mine[gone] = False
         self.position[~self.member.any(axis=0)] = -1
 
+    def wipe(self, sequence: int) -> None:
+        """Forgets a sequence and overwrites what it alone remembered with zeros: NaN left in free
+        cells would get through the zero weight that plain attention gives to masked cells."""
+        cells = np.flatnonzero(self.member[sequence])
+        self.remove(sequence, 0, None)
+        freed = cells[self.position[cells] < 0]
+        if not freed.size:
+            return
+        with self.backend.new_context() as ctx, ctx.trace():
+            host = ctx.input()
+            rows = host.from_bytes(DType.I64, freed.tobytes(), len(freed))
+            for keys in self.keys.values():
+                ctx.forward(keys.set_rows(host.zeros(DType.F32, keys.dim(0), len(freed)), rows))
+            for values in self.values.values():
+                if not self.config.permuted_v:
+                    zeros = host.zeros(DType.F32, values.dim(0), len(freed))
+                    ctx.forward(values.set_rows(zeros, rows))
+                    continue
+                width = values.dim(1)
+                places = _scatter(width, self.cells, freed)
+                flat = values.reshape(1, self.cells * width)
+                ids = host.from_bytes(DType.I64, places.tobytes(), len(places))
+                ctx.forward(flat.set_rows(host.zeros(DType.F32, 1, len(places)), ids))
+            ctx.compute()
+
     def _shift(self, sequence: int, cells: np.ndarray, delta: int) -> None:
         if self.member[:, cells].sum() > cells.sum():
             raise Error(
@@ -225,9 +261,8 @@ class Feeds:
         """Row indices for values stored cell-first: one a value, I64 [width · n]."""
         if width not in self._scattered:
             cache = self.cache
-            rows = np.arange(width) * cache.cells
             self._scattered[width] = self.ctx.feed(
-                lambda s: (rows + s.placed[cache].cells[:, None]).reshape(-1),
+                lambda s: _scatter(width, cache.cells, s.placed[cache].cells),
                 DType.I64,
                 width * self.n,
                 trusted=True,
@@ -247,6 +282,11 @@ class LayerCache:
     def put(self, k: Tensor, v: Tensor) -> None:
         """Stores k [d, kv heads, n] and v [dv, kv heads, n] in the cells of this batch."""
         cache, feeds = self.cache, self.feeds
+        if self._k != (0, 0):
+            raise TensorError(
+                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
+                "each layer has its own, batch.cache[i]"
+            )
         (d, heads), (dv, v_heads) = (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1))
         self._k, self._v = (d, heads), (dv, v_heads)
         cache.key_width[self.layer] = d
@@ -266,6 +306,8 @@ class LayerCache:
         """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
         `permuted_v` [range, dv, kv heads]) and the mask [range, n]."""
         cache, feeds = self.cache, self.feeds
+        if self._k == (0, 0):
+            raise TensorError(f"get() before put() on the cache of layer {self.layer}")
         keys = _window(cache.keys[self.layer], *self._k, feeds.range)
         stored = cache.values[self.layer]
         if cache.config.permuted_v:
@@ -280,6 +322,11 @@ class LayerCache:
 def _window(stored: Tensor, d: int, heads: int, size: int) -> Tensor:
     """[d · heads, cells] seen as [d, heads, size]."""
     return stored.view(0, d, stored.dtype.row_size(d), heads, stored.stride(1), size)
+
+
+def _scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
+    """Where the values of each of the cells lie in [total cells, width], int64 [cells · width]."""
+    return (np.arange(width) * total + cells[:, None]).reshape(-1)
 
 
 def _round_up(n: int, multiple: int) -> int:

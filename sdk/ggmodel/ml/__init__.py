@@ -17,9 +17,29 @@ from .backend import (
     register_backend,
 )
 from .context import Context
+from .devices import (
+    BaseRunner,
+    DeviceComparison,
+    DeviceID,
+    DeviceInfo,
+    FilteredRunnerDiscovery,
+    RunnerDiscovery,
+    by_free_memory,
+    by_library,
+    by_performance,
+    flash_attention_supported,
+    get_devices_from_runner,
+    get_visible_devices_env,
+    library_paths,
+    refresh_free_memory,
+    without_duplicates,
+)
+from .dump import dump
+from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import RopeType
 from .ops.spatial import SamplingMode
+from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor
 
@@ -29,15 +49,36 @@ __all__ = [
     "Backend",
     "BackendMemory",
     "BackendParams",
+    "BaseRunner",
     "CacheConfig",
     "Context",
     "DType",
+    "DeviceComparison",
+    "DeviceID",
+    "DeviceInfo",
     "DeviceMemory",
     "Executable",
+    "FilteredRunnerDiscovery",
     "FlashAttention",
+    "GPULayers",
+    "GPULayersList",
     "RopeType",
+    "RunnerDiscovery",
     "SamplingMode",
+    "SystemInfo",
     "Tensor",
+    "by_free_memory",
+    "by_library",
+    "by_performance",
+    "dump",
+    "flash_attention_supported",
+    "get_devices_from_runner",
+    "get_visible_devices_env",
+    "gpu_layers_from_split",
+    "library_paths",
     "new_backend",
+    "refresh_free_memory",
     "register_backend",
+    "system_info",
+    "without_duplicates",
 ]

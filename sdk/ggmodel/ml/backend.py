@@ -19,6 +19,7 @@ from ..errors import ConfigError, Error, Unsupported
 from ..gguf import TensorSource, open_gguf
 from ..gguf.types import DType
 from .context import Context
+from .devices import DeviceInfo
 from .graph import Graph
 from .keyvalues import KeyValues
 from .memory import BackendMemory
@@ -84,7 +85,13 @@ class CacheConfig:
 
 
 class Executable(ABC):
-    """A graph made ready to run, any number of times."""
+    """A graph made ready to run, any number of times.
+
+    Attributes:
+        input_bytes: memory of the graph's own for its inputs.
+    """
+
+    input_bytes: int = 0
 
     @property
     @abstractmethod
@@ -186,13 +193,18 @@ class Backend(ABC):
     def backend_memory(self) -> BackendMemory:
         """A snapshot of everything required so far."""
 
+    def backend_devices(self) -> list[DeviceInfo]:
+        """The GPUs in use; after an allocation, only those that hold a part of it."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Frees everything; idempotent."""
 
     @property
     @abstractmethod
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """Whether `close` was called."""
 
     def new_context(self) -> Context:
         """A context with the default node limit, max(1024, 32 × tensors)."""
@@ -200,6 +212,7 @@ class Backend(ABC):
 
     @property
     def default_nodes(self) -> int:
+        """The most ops a context may hold."""
         return max(1024, 32 * len(self.source.tensors))
 
     def new_context_size(self, size: int) -> Context:

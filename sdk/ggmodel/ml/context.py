@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf.types import DType
-from .graph import Graph, tracing
+from .graph import Graph, call_site, tracing
 from .node import Node
 from .storage import Feed, HostData, State
-from .table import F32, I32, OPS, Result, define, need, pad4
+from .table import F32, I32, OPS, Mismatch, Result, define, need, need_possible, pad4
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ _INPUT = -1  # a place: system memory; layers count from 0
 
 @define("arange")
 def _arange(start: float, stop: float, step: float) -> Result:
+    shown = f"arange({start}, {stop}, {step})"
+    need(all(map(math.isfinite, (start, stop, step))), f"{shown}: finite numbers are needed")
+    need(step != 0 and (stop - start) / step > 0, f"{shown} is empty")
+    need((stop - start) / step < 1 << 31, f"{shown} is too long")
     count = math.ceil((stop - start) / step)
-    need(count > 0, f"arange({start}, {stop}, {step}) is empty")
     return Result((count, 1, 1, 1), F32)
 
 
@@ -63,15 +66,15 @@ class Context:
     # makers of tensors
 
     def empty(self, dtype: DType, *shape: int) -> Tensor:
-        """A tensor whose values are to be set; zero until then."""
+        """A tensor [*shape] whose values are to be set; zero until then."""
         return self._create(dtype, shape, None)
 
     def zeros(self, dtype: DType, *shape: int) -> Tensor:
-        """A tensor of zeros."""
+        """A tensor [*shape] of zeros."""
         return self._create(dtype, shape, None)
 
     def from_bytes(self, dtype: DType, data: bytes | memoryview, *shape: int) -> Tensor:
-        """A tensor of the given bytes.
+        """A tensor [*shape] of the given bytes.
 
         Raises:
             TensorError: their number is not what shape and dtype need.
@@ -79,20 +82,23 @@ class Context:
         return self._create(dtype, shape, memoryview(data).cast("B"))
 
     def from_floats(self, data: Any, *shape: int) -> Tensor:
-        """An F32 tensor of a sequence or array; the shape defaults to the array's, reversed."""
+        """An F32 tensor [*shape] of a sequence or array; the shape defaults to the array's,
+        reversed."""
         return self._from_array(data, F32, shape)
 
     def from_ints(self, data: Any, *shape: int) -> Tensor:
-        """An I32 tensor of a sequence or array; the shape defaults to the array's, reversed."""
+        """An I32 tensor [*shape] of a sequence or array; the shape defaults to the array's,
+        reversed."""
         return self._from_array(data, I32, shape)
 
     def arange(self, start: float, stop: float, step: float = 1.0, dtype: DType = F32) -> Tensor:
-        """start, start + step, … below stop: ceil((stop − start) / step) of them."""
+        """start, start + step, … below stop: [ceil((stop − start) / step)]."""
         op = OPS["arange"]
-        if step == 0 or (stop - start) / step <= 0:
-            raise TensorError(f"arange({start}, {stop}, {step}) is empty")
         attrs = {"start": float(start), "stop": float(stop), "step": float(step)}
-        result = op.rule(**attrs)
+        try:
+            result = op.rule(**attrs)
+        except Mismatch as error:
+            raise TensorError(str(error)) from None
         self.graph.admit()
         node = Tensor(result.ne, result.dtype, name="arange")
         node.op, node.attrs, node.graph = op, attrs, self.graph
@@ -106,11 +112,17 @@ class Context:
         trusted: bool = False,
         name: str = "feed",
     ) -> Tensor:
-        """An input computed anew for each run: `fill(step)` returns an array that broadcasts to
-        the reversed shape. Indices are checked before each run unless the feed is trusted."""
-        node = self._leaf(dtype, shape, name)
+        """An input [*shape] computed anew for each run: `fill(step)` returns an array that
+        broadcasts to the reversed shape. Indices are checked before each run unless the feed is
+        trusted."""
+        node = self._leaf(DType(dtype), shape, name)
+        try:
+            need_possible(node.ne, node.dtype)
+        except Mismatch as error:
+            raise OutOfMemory(f"{node.describe()}: {error}") from None
         node.graph = self.graph
         node.storage = Feed(fill, trusted)
+        node.site = call_site()
         return node
 
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:

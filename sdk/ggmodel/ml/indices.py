@@ -1,7 +1,13 @@
-"""Indices that come from outside are checked before an op computes with them."""
+"""Indices are checked before an op computes with them: ggml's kernels would end the process.
+
+What arrives at an op as indices is followed back to where it was made. Values of inputs, weights
+and states are looked at. Computed ones must be in range whatever the numbers they are computed
+from: sorting, counting and clamping promise that, and sums of those.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,77 +15,194 @@ import numpy as np
 
 from ..errors import ComputeError
 from .graph import Graph
-from .node import Node
+from .node import Node, failure
 from .storage import Feed, Weight
+from .table import F32, I32, I64
 
-# The ops whose integer operand selects rows: where the indices, the rows and their dim are.
-_INDEXED = {"rows": (1, 0, 1), "set_rows": (2, 0, 1), "mulmat_id": (2, 0, 2), "add_id": (2, 1, 1)}
 # Ops that hand on values as they are, so that what they read can be checked in their stead.
 _MOVES = frozenset({"contiguous", "duplicate", "reshape", "repeat", "concat", "cast"})
+# Ops that write to their first or another operand's memory: where what they write is.
+_WRITES = {"copy": 0, "set_rows": 1, "set_inplace": 1}
+_EXACT = 1 << 24  # below it float32 has every integer
+
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """Values that an op takes for indices below `bound`."""
+    """Values that an op takes for indices below `bound`.
+
+    Attributes:
+        part: a leaf, or a view of one.
+        values: where the leaf's values will lie; None where the backend is to be asked each time.
+    """
 
     op: Node
-    leaf: Node
-    values: np.ndarray
+    part: Node
+    values: np.ndarray | None
     bound: int
 
     def run(self) -> None:
         """Raises `ComputeError` where one is out of range."""
-        if not self.values.size:
+        leaf = self.part.base or self.part
+        values = self.values
+        if values is None:
+            assert self.op.graph is not None
+            values = _part(self.op.graph.backend.read(leaf), self.part)
+        if not values.size:
             return
-        lo, hi = self.values.min(), self.values.max()
+        lo, hi = values.min(), values.max()
         if not (lo > -1 and hi < self.bound):  # floats are truncated by the op; NaN is refused
             assert self.op.op is not None
             raise ComputeError(
-                f"{self.op.op.name}: {self.leaf.describe()} selects rows {lo} to {hi} of "
+                f"{self.op.op.name}: {leaf.describe()} selects rows {lo} to {hi} of "
                 f"{self.bound}\n  at {self.op.site}"
             )
 
 
 def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexCheck]:
-    """The inputs that select rows, each with the number of rows there are.
+    """What has to be looked at before each run.
 
-    Trusted feeds answer for themselves (see `Feed`), and indices that were computed for whatever
-    computed them. Those in weights are checked here, once.
+    Trusted feeds answer for themselves (see `Feed`). Indices in weights are checked here, once.
 
     Args:
         inputs: where the values of the graph's inputs will lie: arrays of the reversed shape.
 
     Raises:
         ComputeError: an index in a weight is out of range.
+        TensorError: indices are computed in a way that leaves their range open.
     """
     checks: list[IndexCheck] = []
+    origins: _Origins | None = None
     for node in graph.schedule:
         assert node.op is not None
-        places = _INDEXED.get(node.op.name)
-        if places is None:
-            continue
-        ids, table = node.sources[places[0]], node.sources[places[1]]
-        assert ids is not None and table is not None
-        bound = table.ne[places[2]]
-        for part in _leaves(ids):
-            leaf = part.base or part
-            if leaf in inputs and not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
-                checks.append(IndexCheck(node, leaf, _part(inputs[leaf], part), bound))
-            elif isinstance(leaf.storage, Weight) and leaf.dtype.numpy is not None:
-                values = graph.backend.read(leaf)
-                IndexCheck(node, leaf, _part(values, part), bound).run()
+        for i, ids in enumerate(node.sources):
+            selects = node.op.spec(i).selects
+            if selects is None or ids is None:
+                continue
+            origins = origins or _Origins(graph)
+            table = node.sources[selects[0]]
+            assert table is not None
+            bound = table.ne[selects[1]]
+            for part in origins.leaves(ids, node, bound):
+                leaf = part.base or part
+                if leaf in inputs:
+                    if not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
+                        values = _part(inputs[leaf], part)
+                        checks.append(IndexCheck(node, part, values, bound))
+                elif isinstance(leaf.storage, Weight):
+                    IndexCheck(node, part, None, bound).run()
+                else:
+                    checks.append(IndexCheck(node, part, None, bound))
     return checks
 
 
-def _leaves(ids: Node) -> Iterator[Node]:
-    """The leaves, or views of leaves, whose values arrive in `ids`."""
-    owner = ids.base or ids
-    if owner.op is None:
-        yield ids
-    elif owner.op.name in _MOVES:
-        for x in owner.sources:
-            if x is not None:
-                yield from _leaves(x)
+class _Origins:
+    """Where the values in a graph come from."""
+
+    def __init__(self, graph: Graph):
+        self._written: dict[int, list[Node]] = {}  # what is written into a tensor's memory, by uid
+        for node in graph.schedule:
+            at = _WRITES.get(node.op.name) if node.op is not None else None
+            if at is not None:
+                assert node.base is not None
+                source = node.sources[at]
+                assert source is not None
+                self._written.setdefault(node.base.uid, []).append(source)
+
+    def leaves(self, ids: Node, reader: Node, bound: int) -> Iterator[Node]:
+        """The leaves, or views of leaves, whose values arrive in `ids`.
+
+        Raises:
+            TensorError: other values arrive there too, which need not be in range.
+        """
+        seen: set[int] = set()
+        pending = [ids]
+        while pending:
+            x = pending.pop()
+            if x.uid in seen:
+                continue
+            seen.add(x.uid)
+            owner = x.base or x
+            written = self._written.get(owner.uid, ())
+            if owner.op is None and owner.dtype.numpy is not None:
+                yield x
+                pending += written
+                moved = all(_keeps(w, owner, bound) for w in written)
+            elif owner.op is not None and owner.op.name in _MOVES:
+                sources = [s for s in owner.sources if s is not None]
+                pending += (*sources, *written)
+                moved = all(_keeps(s, owner, bound) for s in (*sources, *written))
+            else:
+                found = self._range(x, set())
+                moved = found is not None and found[0] > -1 and found[1] < bound
+            if not moved:
+                scope = reader.name.rpartition(".")[0]
+                assert reader.op is not None
+                raise failure(
+                    reader.op.name, reader.sources, reader.attrs, scope, reader.site,
+                    f"the indices come from {owner.describe()}, which may hold others than those "
+                    f"of {bound} rows; end their computation with clamp(0, {bound - 1}).cast(I32)",
+                )  # fmt: skip
+
+    def _range(self, x: Node, above: set[int]) -> Range | None:
+        """Between which numbers the computed values of x lie; None if that is not known."""
+        owner = x.base or x
+        if owner.uid in above or owner.dtype not in (F32, I32, I64):
+            return None
+        above = above | {owner.uid}
+        own = self._range_of_op(owner, above)
+        ranges = [own, *(self._range(w, above) for w in self._written.get(owner.uid, ()))]
+        known = [r for r in ranges if r is not None]
+        if len(known) < len(ranges):
+            return None
+        lo, hi = min(r[0] for r in known), max(r[1] for r in known)
+        return (lo, hi) if lo > -_EXACT and hi < _EXACT else None
+
+    def _range_of_op(self, x: Node, above: set[int]) -> Range | None:
+        if x.op is None:
+            return None
+        name, attrs = x.op.name, x.attrs
+        sources = [s for s in x.sources if s is not None]
+        if name in ("argsort", "argmax"):
+            return 0, max(sources[0].ne[0] - 1, 0)
+        if name == "arange":
+            return _counted(attrs["start"], attrs["step"], x.ne[0])
+        if name == "fill":
+            return _single(attrs["value"]), _single(attrs["value"])
+        if name == "clamp":
+            return _single(attrs["lo"]), _single(attrs["hi"])
+        if name not in _MOVES and name not in ("add", "cumsum"):
+            return None
+        ranges = [self._range(s, above) for s in sources]
+        known = [r for r in ranges if r is not None]
+        if len(known) < len(ranges):
+            return None
+        if name == "add":
+            return sum(r[0] for r in known), sum(r[1] for r in known)
+        lo, hi = min(r[0] for r in known), max(r[1] for r in known)
+        n = x.ne[0] if name == "cumsum" else 1
+        return min(lo, n * lo), max(hi, n * hi)
+
+
+def _keeps(source: Node, target: Node, bound: int) -> bool:
+    """Whether indices below `bound` stay below it on the way from one dtype to another."""
+    return source.dtype == target.dtype or (
+        target.dtype in (F32, I32, I64) and (source.dtype != I32 or bound <= _EXACT)
+    )
+
+
+def _single(value: float) -> float:
+    """As float32, which is what the op computes with."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
+
+
+def _counted(start: float, step: float, count: int) -> Range:
+    ends = start, start + (count - 1) * step
+    exact = float(start).is_integer() and float(step).is_integer()
+    slack = 0.0 if exact else 1e-6 * max(map(math.fabs, (*ends, step)))
+    return min(ends) - slack, max(ends) + slack
 
 
 def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
@@ -88,3 +211,18 @@ def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
         return leaf if part.n_elements else leaf[:0]
     memory = leaf.reshape(-1).view(np.uint8)
     return np.ndarray(part.ne[::-1], leaf.dtype, memory, part.offset, part.nb[::-1])
+
+
+def fewest_rows(graph: Graph, leaf: Node) -> int | None:
+    """The smallest number of rows that a leaf's values select from; None if they select none."""
+    counts = [
+        table.ne[selects[1]]
+        for node in graph.schedule
+        for i, ids in enumerate(node.sources)
+        if node.op is not None
+        and ids is not None
+        and (ids.base or ids) is leaf
+        and (selects := node.op.spec(i).selects) is not None
+        and (table := node.sources[selects[0]]) is not None
+    ]
+    return min(counts, default=None)

@@ -9,7 +9,18 @@ from ..errors import GraphError, TensorError
 from ..gguf.types import DType
 from .graph import Graph, Site, call_site, current_graph, tracing
 from .storage import Feed, HostData, State, Weight
-from .table import OPS, Layout, Mismatch, Op, Operand, Shape, contiguous_strides, trim
+from .table import (
+    OPS,
+    Layout,
+    Mismatch,
+    Op,
+    Operand,
+    Shape,
+    contiguous_strides,
+    need_possible,
+    tidy_strides,
+    trim,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,10 +78,12 @@ class Node:
 
     @property
     def is_input(self) -> bool:
+        """Whether the host gives its values, once or before each run."""
         return isinstance(self.storage, (HostData, Feed))
 
     @property
     def is_feed(self) -> bool:
+        """Whether its values are filled in before each run."""
         return isinstance(self.storage, Feed)
 
     @property
@@ -80,6 +93,7 @@ class Node:
 
     @property
     def n_elements(self) -> int:
+        """Elements in all dims."""
         a, b, c, d = self.ne
         return a * b * c * d
 
@@ -98,18 +112,8 @@ class Node:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie side by side in order.
-
-        Strides of dims 1 to 3 are ignored where those have one element; ggml's kernels look at
-        that of dim 0 even then.
-        """
-        want = contiguous_strides(self.ne, self.dtype)
-        return self.nb[0] == want[0] and (
-            all(
-                n == 1 or a == b for n, a, b in zip(self.ne[1:], self.nb[1:], want[1:], strict=True)
-            )
-            or not self.n_elements
-        )
+        """Whether the elements lie side by side in order."""
+        return self.nb == contiguous_strides(self.ne, self.dtype) or not self.n_elements
 
     @property
     def has_rows(self) -> bool:
@@ -122,6 +126,7 @@ class Node:
             self.name, self.named = name, True
 
     def describe(self) -> str:
+        """What it is, for messages: kind, name, dtype and shape."""
         kind = {Weight: "weight ", State: "cache ", HostData: "input ", Feed: "feed "}
         label = kind.get(type(self.storage), "") + (repr(self.name) if self.name else "tensor")
         return f"{label} {self.dtype.name} {list(self.shape)}"
@@ -152,11 +157,13 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     try:
         operands = tuple(_prepare(x, op.spec(i), graph) for i, x in enumerate(operands))
         result = op.rule(*operands, **attrs)
+        need_possible(result.ne, result.dtype)
     except (Mismatch, ZeroDivisionError) as error:
         reason = str(error) if isinstance(error, Mismatch) else "an operand has no elements"
         raise failure(op_name, operands, attrs, graph.scope, call_site(), reason) from None
     graph.admit()
-    node = type(self)(result.ne, result.dtype, nb=result.nb)
+    nb = None if result.nb is None else tidy_strides(result.ne, result.nb, result.dtype)
+    node = type(self)(result.ne, result.dtype, nb=nb)
     node.op, node.sources, node.attrs, node.graph = op, operands, attrs, graph
     node.site = call_site()
     node.name = f"{graph.scope}.{op_name}" if graph.scope else op_name
@@ -213,14 +220,18 @@ def _prepare(x: Node | None, spec: Operand, graph: Graph) -> Node | None:
         return None
     if x.dtype not in spec.dtypes:
         if spec.cast is None or x.dtype.is_integer:
-            names = ", ".join(sorted(d.name for d in spec.dtypes)[:8])
-            raise Mismatch(f"{spec.name} is {x.dtype.name}; it must be {names}")
+            raise Mismatch(f"{spec.name} is {x.dtype.name}; it must be {_listed(spec.dtypes)}")
         return _convert(x, graph, "cast", dtype=spec.cast)
     if (spec.layout is Layout.CONTIGUOUS and not x.is_contiguous) or (
         spec.layout is Layout.ROWS and not x.has_rows
     ):
         return _convert(x, graph, "contiguous")
     return x
+
+
+def _listed(dtypes: frozenset[DType]) -> str:
+    plain = [d.name for d in sorted(dtypes) if not d.is_quantized]
+    return ", ".join(plain) + (" or quantised" if len(plain) < len(dtypes) else "")
 
 
 def _convert(x: Node, graph: Graph, op: str, **attrs: Any) -> Node:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ComputeError, Error
+
 if TYPE_CHECKING:
     import numpy as np
 
     from ..gguf.source import TensorInfo
+    from .node import Node
 
 
 class Weight:
@@ -69,3 +72,24 @@ class Feed:
 
     def __init__(self, fill: Callable[[Any], Any], trusted: bool = False):
         self.fill, self.trusted = fill, trusted
+
+    def values(self, node: Node, step: Any) -> np.ndarray:
+        """What `fill` gives for a step, in the shape of the feed's tensor.
+
+        Raises:
+            ComputeError: it fails, or gives something of another shape; names the feed's line.
+        """
+        import numpy as np
+
+        try:
+            values = np.asarray(self.fill(step))
+            if values.dtype == object:
+                raise TypeError(f"it returned {self.fill(step)!r}, not numbers")
+            return np.broadcast_to(values, node.ne[::-1])
+        except Error:
+            raise
+        except Exception as error:
+            site = f"\n  at {node.site}" if node.site else ""
+            raise ComputeError(
+                f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
+            ) from error

@@ -8,6 +8,7 @@ up an emitter or evaluator by the entry's name. All shapes are ggml order: dim 0
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ FLOATS = frozenset({F32, F16, BF16})
 FULL = frozenset({F32})
 HALF = frozenset({F32, F16})
 INTEGERS = frozenset({I32, I64})
+_MOST_BYTES = 1 << 48  # the address space of a process
 # What products, look-ups and conversions have kernels for. Q8_1 and Q8_K are what ggml rounds
 # activations to while it multiplies; weights of these types would be a call of a null pointer.
 NUMBERS = FLOATS | {t for t in DType if t.is_quantized} - {DType.Q8_1, DType.Q8_K}
@@ -48,6 +50,7 @@ class Operand:
         cast: what any other float dtype is converted to; None makes it an error.
         layout: the memory layout the kernels need.
         optional: may be None.
+        selects: of indices: the operand that they select from, and its dim.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Operand:
     cast: DType | None = None
     layout: Layout = Layout.ANY
     optional: bool = False
+    selects: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,19 @@ def need(condition: bool, message: str) -> None:
         raise Mismatch(message)
 
 
+def need_eps(eps: float) -> None:
+    """Raises `Mismatch` for an eps that no root can be taken with."""
+    need(0 <= eps < math.inf, f"eps is {eps}; 0 or more is needed")
+
+
+def need_possible(ne: Shape, dtype: DType) -> None:
+    """Raises `Mismatch` for a tensor of negative dims, or one that no machine has room for: sizes
+    would overflow."""
+    need(min(ne) >= 0, f"{list(trim(ne))} has a negative dim")
+    size = math.prod(max(n, 1) for n in ne) * dtype.type_size // dtype.block_size
+    need(size <= _MOST_BYTES, f"{list(trim(ne))} is larger than any memory")
+
+
 def need_writable(x: Node) -> None:
     """Raises `Mismatch` where x lies in a weight."""
     owner = x.base or x
@@ -129,6 +146,21 @@ def contiguous_strides(ne: Shape, dtype: DType) -> Shape:
     nb1 = size * (ne[0] // block)
     nb2 = nb1 * ne[1]
     return (size, nb1, nb2, nb2 * ne[2])
+
+
+def tidy_strides(ne: Shape, nb: Shape, dtype: DType) -> Shape:
+    """The strides, where a dim has a single element those it would have in a contiguous tensor.
+
+    They lead nowhere, but some of ggml's kernels step through all rows with the stride of dim 1,
+    and its checks take a tensor for scattered.
+    """
+    size, n = dtype.type_size, ne[0] // dtype.block_size
+    _, n1, n2, n3 = ne
+    nb0 = size if n == 1 else nb[0]
+    nb1 = nb0 * n if n1 == 1 else nb[1]
+    nb2 = nb1 * n1 if n2 == 1 else nb[2]
+    nb3 = nb2 * n2 if n3 == 1 else nb[3]
+    return (nb0, nb1, nb2, nb3)
 
 
 def pad4(shape: Any) -> Shape:

@@ -9,6 +9,7 @@ from .ops.attention import Attention
 from .ops.elementwise import Elementwise
 from .ops.indexing import Indexing
 from .ops.products import Products
+from .ops.recurrent import Recurrent
 from .ops.reductions import Reductions
 from .ops.shaping import Shaping
 from .ops.spatial import Spatial
@@ -20,11 +21,15 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial):
+class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
     """An n-dimensional array in a recorded graph. Ops never write to their operands unless their
     name says so (`copy`, `set_rows`, `set_inplace`).
 
     Shapes are in ggml order: dim 0 is the fastest; numpy arrays have the reversed shape.
+
+    Attributes:
+        dtype: the format of its elements.
+        name: where in the model it is made, `blk.3.attn.q`, or what the author calls it.
     """
 
     __slots__ = ()
@@ -67,9 +72,9 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         import numpy as np
 
         array = self._host()
-        raw = np.frombuffer(data, dtype=array.dtype)
+        raw = np.frombuffer(data, np.uint8)
         self._check_count(raw.nbytes, array.nbytes, "bytes")
-        array.reshape(-1)[:] = raw
+        array.reshape(-1).view(np.uint8)[:] = raw
 
     def from_floats(self, data: object) -> None:
         """Sets the value of an F32 input tensor; any sequence or array of its element count."""

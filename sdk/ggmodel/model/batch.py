@@ -49,7 +49,7 @@ class Batch:
         self.cache = cache
         self.multimodal: tuple[tuple[int, Tensor], ...] = ()
         i32 = DType.I32
-        self.inputs = ctx.feed(lambda s: s.tokens, i32, size, trusted=True, name="tokens")
+        self.inputs = ctx.feed(lambda s: s.tokens, i32, size, name="tokens")
         self.positions = ctx.feed(lambda s: s.positions, i32, size, name="positions")
         self.outputs = ctx.feed(
             lambda s: s.outputs, i32, max(1, n_outputs), trusted=True, name="outputs"

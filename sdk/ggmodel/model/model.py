@@ -6,7 +6,7 @@ import typing
 from typing import Any, ClassVar
 
 from ..errors import ConfigError, TensorError, Unsupported
-from ..ml import Context, Tensor
+from ..ml import Context, DType, Tensor
 from .batch import Batch
 from .config import Config
 from .module import Module
@@ -47,6 +47,11 @@ class Model(Module):
             raise TensorError(
                 f"{line_of(type(self))}: {name} returned {type(result).__name__}; it must return "
                 "a tensor, the logits"
+            )
+        if result.dtype is not DType.F32 or result.op is None:
+            raise TensorError(
+                f"{line_of(type(self))}: {name} returned {result.describe()}; logits are F32 and "
+                "computed"
             )
         rows, wanted = result.n_elements // result.dim(0), batch.outputs.dim(0)
         if rows != wanted:

@@ -79,11 +79,15 @@ def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Itera
     Args:
         what: is being done, for the message.
         file: of the model; the innermost line in its folder is the one to name.
-        keep: errors that say enough and go through as they are.
+        keep: errors that say enough and go through, with the line added if they name none.
     """
     try:
         yield
-    except (keep, MemoryError):
+    except MemoryError:
+        raise
+    except keep as error:
+        if error.args and "\n  at " not in str(error) and _own_frames(error, file):
+            error.args = (f"{error.args[0]}\n  at {_blamed(error, file)}", *error.args[1:])
         raise
     except Exception as error:
         text = str(error.msg if isinstance(error, SyntaxError) else error)
@@ -94,11 +98,14 @@ def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Itera
 def _blamed(error: Exception, file: str | None) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    folder = Path(file).parent if file else None
+    frames = _own_frames(error, file) or traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}"
+
+
+def _own_frames(error: Exception, file: str | None) -> list[traceback.FrameSummary]:
+    """The frames of a traceback that lie in the folder of a model's file, outermost first."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if folder is not None and folder in Path(f.filename).parents]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return [f for f in frames if file and Path(file).parent in Path(f.filename).parents]
 
 
 def file_of(cls: type) -> str | None:

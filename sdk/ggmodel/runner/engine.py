@@ -8,12 +8,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..errors import Error, PromptError
-from ..kvcache import CausalCache
+from ..errors import Busy, PromptError, TensorError
+from ..kvcache import Causal, CausalCache
 from ..ml import Backend, DType
+from ..ml.indices import fewest_rows
 from ..ml.storage import Weight
 from ..model import Model, Step
-from .graphs import Graphs, trace
+from .graphs import Graphs, Trace, trace
 
 Ids = Sequence[int]
 
@@ -45,6 +46,7 @@ class Engine:
         self.cache = self._new_cache(parallel, context_length)
         self.graphs = Graphs(model, backend, self.cache)
         self.vocabulary = 0
+        self._worst: list[Trace] = []
         self._free = list(range(parallel))[::-1]
         self._parallel = parallel
         self._lock = threading.RLock()
@@ -52,11 +54,20 @@ class Engine:
     def _new_cache(self, sequences: int, capacity: int) -> CausalCache:
         return CausalCache(
             self.backend,
-            self.model.caches(),
+            self._declared_caches(),
             dtype=self.kv_type,
             sequences=sequences,
             capacity=capacity,
         )
+
+    def _declared_caches(self) -> list[Causal]:
+        layers = self.model.caches()
+        if not isinstance(layers, list):
+            raise TensorError(
+                f"{type(self.model).__name__}.caches() returned {type(layers).__name__}; it must "
+                "return a list with one entry a layer"
+            )
+        return layers
 
     # preparation
 
@@ -64,22 +75,17 @@ class Engine:
         """Traces the largest prompt batch and a single token, and places memory by what they do.
 
         Raises:
-            TensorError: an op refuses its operands.
-            OutOfMemory: weights or cache do not fit.
+            TensorError: an op refuses its operands, or output and input do not fit each other.
         """
         self._worst = [self._trace_reserved(n) for n in (min(self.batch_size, self.cache.cells), 1)]
-        self.vocabulary = min(
-            (
-                op.sources[0].ne[1]
-                for t in self._worst
-                for op in t.ctx.graph.schedule
-                if op.op is not None
-                and op.op.name == "rows"
-                and op.sources[0] is not None
-                and op.sources[1] is t.inputs
-            ),
-            default=self._worst[0].output.dim(0),
-        )
+        width = self._worst[0].output.dim(0)
+        tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._worst]
+        self.vocabulary = min((n for n in tables if n is not None), default=width)
+        if width > self.vocabulary:
+            raise TensorError(
+                f"the model gives logits for {width} tokens but takes only {self.vocabulary}: its "
+                "output and its token embedding do not belong together"
+            )
 
     def weights_read(self) -> set[str]:
         """Names of the weights that the traced forwards read; between `dry_trace` and `reserve`."""
@@ -102,7 +108,7 @@ class Engine:
             t.close()
         self._worst = []
 
-    def _trace_reserved(self, n: int):
+    def _trace_reserved(self, n: int) -> Trace:
         zeros = np.zeros(n, np.int32)
         step = Step(zeros, zeros, zeros, zeros[: min(n, self._parallel)])
         self.cache.start_forward(step, reserve=True)
@@ -135,11 +141,11 @@ class Engine:
         """A sequence of one's own for the length of the block; it is emptied at the end.
 
         Raises:
-            Error: all are in use.
+            Busy: all are in use.
         """
         with self._lock:
             if not self._free:
-                raise Error(
+                raise Busy(
                     f"all {self._parallel} sequences are in use; finish or close a stream, or "
                     "load the model with a larger parallel"
                 )
@@ -158,8 +164,12 @@ class Engine:
             The logits after the last token, float32 [vocabulary]; a copy.
         """
         with self._lock:
-            rows = self._batches(self.graphs, sequence, tokens, start, every=False)
-            return rows[-1][0]
+            logits = self._batches(self.graphs, sequence, tokens, start, every=False)[-1][0]
+            # The fused attention skips masked cells; the plain one multiplies them by zero, and
+            # zero times NaN would reach the other sequences, and those that use the cells next.
+            if not (self.backend.flash_attention or np.isfinite(logits).all()):
+                self.cache.wipe(sequence)
+            return logits
 
     def all_logits(self, tokens: np.ndarray) -> np.ndarray:
         """Logits after every token, float32 [n, vocabulary], in a cache of their own."""

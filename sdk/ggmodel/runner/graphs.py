@@ -14,7 +14,10 @@ from ..model import Batch, Model, Step
 if TYPE_CHECKING:
     from ..kvcache import CausalCache
 
-_KEPT = 32  # graphs; each is some hundred kB of descriptions, their compute memory is shared
+# What is kept of graphs besides the shared compute memory: their descriptions, some hundred kB
+# each, and their inputs, of which a mask over a long context is the largest.
+_MOST_GRAPHS = 32
+_MOST_BYTES = 64 << 20
 
 
 @dataclass
@@ -53,6 +56,10 @@ class _Entry:
     trace: Trace
     executable: Executable
 
+    def close(self) -> None:
+        self.executable.close()
+        self.trace.close()
+
 
 class Graphs:
     """Runs steps of a model on a cache, recording a graph only for shapes not seen before.
@@ -84,26 +91,38 @@ class Graphs:
         else:
             self.replayed += 1
             self._entries.move_to_end(key)
-        entry.executable.run(step)
-        if not len(step.outputs):
-            return np.empty((0, entry.trace.output.dim(0)), np.float32)
-        return entry.executable.value(entry.trace.output).reshape(len(step.outputs), -1)
+        try:
+            entry.executable.run(step)
+            if not len(step.outputs):
+                return np.empty((0, entry.trace.output.dim(0)), np.float32)
+            rows = entry.executable.value(entry.trace.output).reshape(len(step.outputs), -1)
+            return rows if key in self._entries else rows.copy()
+        finally:
+            if key not in self._entries:
+                entry.close()
 
     def _record(self, step: Step) -> _Entry:
         self.recorded += 1
         traced = trace(self.model, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
-        return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs))
+        try:
+            return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs))
+        except BaseException:
+            traced.close()
+            raise
 
     def _keep(self, key: tuple[int, ...], entry: _Entry) -> None:
         self._entries[key] = entry
-        if len(self._entries) > _KEPT:
+        while len(self._entries) > 1 and (
+            len(self._entries) > _MOST_GRAPHS or self._bytes() > _MOST_BYTES
+        ):
             self._drop(next(iter(self._entries)))
 
+    def _bytes(self) -> int:
+        return sum(entry.executable.input_bytes for entry in self._entries.values())
+
     def _drop(self, key: tuple[int, ...]) -> None:
-        entry = self._entries.pop(key)
-        entry.executable.close()
-        entry.trace.close()
+        self._entries.pop(key).close()
 
     def close(self) -> None:
         """Frees all graphs; idempotent."""

@@ -211,7 +211,7 @@ def load(
     Args:
         source: a GGUF file (of a split one the first part), or a tensor source, which stays open.
         backend: the tensor library.
-        threads: None uses the cores this process may use.
+        threads: None uses the cores this process may use, which are also the most.
         context_length: positions a sequence may have; None is the model's own, at most 4096.
         batch_size: the most tokens of a prompt computed at once.
         parallel: sequences that may be open at the same time.
@@ -284,13 +284,13 @@ def parse_kv_type(name: str) -> DType:
         Unsupported: another type.
     """
     for dtype in KV_TYPES:
-        if dtype.name.lower() == name.lower():
+        if dtype.name.lower() == str(name).lower():
             return dtype
     names = ", ".join(t.name.lower() for t in KV_TYPES)
     raise Unsupported(f"kv_type {name!r} is not there; there is {names}")
 
 
 def _positive(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r}; it must be an integer of at least {least}")
     return value

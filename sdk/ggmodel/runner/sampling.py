@@ -38,6 +38,10 @@ class Sampler:
             ("min_p", min_p, 0, 1),
             ("seed", seed, -1, math.inf),
         ):
+            whole = name in ("top_k", "seed")
+            if not isinstance(value, (int, np.integer) if whole else (int, float, np.number)):
+                kind = "an integer" if whole else "a number"
+                raise ConfigError(f"{name} is {value!r}; it must be {kind}")
             if not lo <= value <= hi:
                 raise ConfigError(f"{name} is {value}; it must lie between {lo} and {hi}")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
@@ -58,7 +62,8 @@ class Sampler:
         ids = self._candidates(logits)
         # In float64 and from the largest: a temperature near 0 must not overflow.
         scores = logits[ids].astype(np.float64)
-        scores = (scores - scores[0]) / self.temperature
+        with np.errstate(over="ignore"):  # towards −∞, whose probability is 0
+            scores = (scores - scores[0]) / self.temperature
         p = np.exp(scores)
         p /= p.sum()
         if self.top_p < 1:

@@ -20,6 +20,7 @@ from ..memory import AllocationStatus, BackendMemory
 from ..node import Node
 from ..placement import INPUT, count_memory
 from ..storage import State, Weight
+from ..system import available_cores
 from ..tensor import Tensor
 from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view, physically_possible
 from .weights import Weights, extra_buffer_types
@@ -66,7 +67,11 @@ class GGMLBackend(Backend):
         if not self.cpu:
             raise ComputeError("ggml's CPU backend could not be initialised")
         self.extra_buffer_types = extra_buffer_types(device)
-        self.n_threads = params.num_threads or available_cores()
+        # ggml's threads wait for each other in a spin: more of them than cores all but stand still.
+        cores = available_cores()
+        self.n_threads = min(params.num_threads or cores, cores)
+        if params.num_threads > cores:
+            log.warning("threads: %d wanted, %d used", params.num_threads, cores)
         self._pool = ThreadPool(self.n_threads)
         self._pool.attach(self.cpu)
         registry = lib.ggml_backend_dev_backend_reg(device)
@@ -82,13 +87,14 @@ class GGMLBackend(Backend):
         self._states: dict[int, Node] = {}
         self._allocated = False
         self._closed = False
+        self._process = os.getpid()
         self.weights = Weights(self)
 
     def get(self, name: str) -> Tensor | None:
         return self.weights.nodes.get(name)
 
     def allocate(self, *graphs: Graph) -> None:
-        self._check_open()
+        self.check_open()
         if self._allocated:
             return
         try:
@@ -103,14 +109,14 @@ class GGMLBackend(Backend):
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
     ) -> None:
-        self._check_open()
+        self.check_open()
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
         self.allocate()
         self.weights.load(progress, cancel)
 
     def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
-        self._check_open()
+        self.check_open()
         self.allocate()
         executable = GGMLExecutable(self, graph, outputs)
         self._executables.add(executable)
@@ -122,7 +128,7 @@ class GGMLBackend(Backend):
     # states
 
     def create_state(self, node: Node) -> None:
-        self._check_open()
+        self.check_open()
         self._states[node.uid] = node
         if self._allocated:
             self._allocate_state(node)
@@ -140,6 +146,10 @@ class GGMLBackend(Backend):
             lib.ggml_backend_tensor_set(memory.tensor, data, 0, node.nbytes)
 
     def free_states(self, nodes: list[Node]) -> None:
+        freed = {node.uid for node in nodes}
+        for executable in list(self._executables):
+            if executable.states & freed:
+                executable.close()
         for node in nodes:
             self._states.pop(node.uid, None)
             if isinstance(node.storage, State) and node.storage.handle is not None:
@@ -147,7 +157,7 @@ class GGMLBackend(Backend):
                 node.storage.handle = None
 
     def read(self, node: Node) -> np.ndarray:
-        self._check_open()
+        self.check_open()
         if isinstance(node.storage, Weight):
             raw = np.frombuffer(self.source.data(node.name), np.uint8)
             return raw if node.dtype.numpy is None else raw.view(node.dtype.numpy)
@@ -164,7 +174,8 @@ class GGMLBackend(Backend):
             # A tied embedding is rearranged for its use as the output.
             layer = self.block_count if node.storage.layer == INPUT else node.storage.layer
             memory.cpu.weights[layer] += node.nbytes
-        memory.cpu.graph = self.compute_buffer.size
+        inputs = sum(executable.input_bytes for executable in self._executables)
+        memory.cpu.graph = self.compute_buffer.size + inputs
         memory.mapped = self.weights.mapped_bytes
         if self._allocated:
             memory.cpu.status = AllocationStatus.ALLOCATED
@@ -190,19 +201,17 @@ class GGMLBackend(Backend):
         if self.owns_source:
             self.source.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises `GraphError` where this backend can compute no more."""
         if self._closed:
             raise GraphError("this backend is closed")
+        if self._process != os.getpid():
+            raise GraphError(
+                "this model was loaded before the process forked: its compute threads stayed "
+                "behind; load it again here, or start processes with 'spawn'"
+            )
 
-
-def available_cores() -> int:
-    """The cores this process may use: affinity and the cgroup's CPU quota respected."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            cores = min(cores or 1, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no cgroup v2
-    return cores or 1
+    def __del__(self) -> None:
+        # For models that are dropped rather than closed; whatever holds memory hangs on this one.
+        if not getattr(self, "_closed", True) and self._process == os.getpid():
+            self.close()

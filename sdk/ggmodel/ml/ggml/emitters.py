@@ -42,7 +42,7 @@ _DIRECT = {
     "contiguous": "cont", "duplicate": "dup", "copy": "cpy",
     "rows": "get_rows", "set_rows": "set_rows", "argmax": "argmax", "diag": "diag",
     "sum_rows": "sum_rows", "mean": "mean", "cumsum": "cumsum",
-    "mulmat_id": "mul_mat_id", "add_id": "add_id",
+    "mulmat_id": "mul_mat_id", "ssm_conv": "ssm_conv",
 }  # fmt: skip
 for _name, _function in _DIRECT.items():
     EMITTERS[_name] = _direct(getattr(lib, f"ggml_{_function}"))
@@ -59,6 +59,16 @@ def _mulmat(c: Any, x: tuple, a: dict) -> Any:
     if t and a.get("full_precision"):
         lib.ggml_mul_mat_set_prec(t, lib.GGML_PREC_F32)
     return t
+
+
+@emits("add_id")
+def _add_id(c: Any, x: tuple, a: dict) -> Any:
+    bias = x[1]
+    if bias.op != lib.GGML_OP_NONE:
+        # The allocator may give the result the memory of any operand of its shape. In the bias's
+        # it would overwrite rows that are still to be read; an output's memory it leaves alone.
+        lib.ggml_set_output(bias)
+    return lib.ggml_add_id(c, *x)
 
 
 @emits("scale")
@@ -95,11 +105,8 @@ def _reshape(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("view")
 def _view(c: Any, x: tuple, a: dict) -> Any:
-    nb = a["nb"]
-    t = lib.ggml_view_4d(c, x[0], *a["ne"], nb[1], nb[2], nb[3], a["offset"])
-    if t:
-        t.nb[0] = nb[0]  # ggml takes dim 0 for dense; a view of a permuted tensor is not
-    return t
+    # ggml takes dim 0 for dense; a view of a permuted tensor is not, and gets its strides later.
+    return lib.ggml_view_4d(c, x[0], *a["ne"], *a["nb"][1:], a["offset"])
 
 
 @emits("permute")
@@ -137,6 +144,12 @@ def _argsort(c: Any, x: tuple, a: dict) -> Any:
     down = a.get("descending", False)
     order = lib.GGML_SORT_ORDER_DESC if down else lib.GGML_SORT_ORDER_ASC
     return lib.ggml_argsort(c, x[0], order)
+
+
+@emits("solve_tri")
+def _solve_tri(c: Any, x: tuple, a: dict) -> Any:
+    left, lower, unit_diag = True, True, False  # the variant there is
+    return lib.ggml_solve_tri(c, x[0], x[1], left, lower, unit_diag)
 
 
 @emits("tri")
@@ -205,6 +218,30 @@ def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
     product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
     by_channel = lib.ggml_reshape_4d(c, product, width, height, batch, out)
     return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
+
+
+@emits("conv_3d")
+def _conv_3d(c: Any, x: tuple, a: dict) -> Any:
+    # Not ggml_conv_3d, which rounds the patches to F16.
+    kernel, image = x
+    channels = a["channels"]
+    spatial = (*a["stride"], *a["pad"], *a["dilation"])
+    patches = lib.ggml_im2col_3d(c, kernel, image, channels, *spatial, lib.GGML_TYPE_F32)
+    if not patches:
+        return ffi.NULL
+    k, width, height, slices = patches.ne
+    batch, out = image.ne[3] // channels, kernel.ne[3] // channels
+    depth = slices // batch
+    rows = lib.ggml_reshape_2d(c, patches, k, width * height * slices)
+    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
+    by_channel = lib.ggml_reshape_4d(c, product, width * height, depth, batch, out)
+    dense = lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
+    return lib.ggml_reshape_4d(c, dense, width, height, depth, out * batch)
+
+
+@emits("ssm_scan")
+def _ssm_scan(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_ssm_scan(c, *x, 1)  # one snapshot of the states, after the last token
 
 
 @emits("avg_pool_2d")

@@ -19,7 +19,7 @@ from .emitters import EMITTERS
 if TYPE_CHECKING:
     from .backend import GGMLBackend
 
-_MOST_TENSORS_AN_OP = 8  # conv_2d is the longest composite of ggml's own
+_MOST_TENSORS_AN_OP = 8  # conv_3d is the longest composite of ggml's own
 
 
 class Arena:
@@ -80,6 +80,10 @@ class ComputeBuffer:
 
     def lay_out(self, cgraph: Any) -> bool:
         """Gives every tensor of the graph its address; False when memory cannot be had."""
+        needed = ffi.new("size_t[1]")
+        lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
+        if not physically_possible(needed[0]):
+            return False
         before = self.size
         done = lib.ggml_gallocr_reserve(self._allocator, cgraph)
         if self.size != before:
@@ -94,17 +98,24 @@ class ComputeBuffer:
 
 
 class GGMLExecutable(Executable):
-    """A graph in ggml, laid out in the backend's compute buffer."""
+    """A graph in ggml, laid out in the backend's compute buffer.
+
+    Attributes:
+        states: uids of the state tensors it works on; the backend closes it before they are freed.
+    """
 
     def __init__(self, backend: GGMLBackend, graph: Graph, outputs: tuple[Node, ...]):
         self._backend: GGMLBackend = backend
         self._tensors: dict[int, Any] = {}
+        self.states: set[int] = set()
         self._buffer: Any = None
         self._inputs: Arena | None = None
         self._arena: Arena | None = None
         self.generation = -1
         try:
             self._fills = self._make_inputs(graph)
+            if self._buffer:
+                self.input_bytes = lib.ggml_backend_buffer_get_size(self._buffer)
             self._checks = index_checks(graph, dict(self._fills))
             self._lower(graph)
             self._lay_out(outputs)
@@ -122,7 +133,8 @@ class GGMLExecutable(Executable):
         for node in graph.inputs:
             self._tensors[node.uid] = self._inputs.tensor(node)
         cpu = lib.ggml_backend_cpu_buffer_type()
-        self._buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(self._inputs.ctx, cpu)
+        if physically_possible(sum(node.nbytes for node in graph.inputs)):
+            self._buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(self._inputs.ctx, cpu)
         if not self._buffer and any(node.n_elements for node in graph.inputs):
             raise OutOfMemory(
                 "the graph's inputs do not fit in memory", self._backend.backend_memory()
@@ -140,6 +152,8 @@ class GGMLExecutable(Executable):
                 self._tensors[node.uid] = self._arena.tensor(node)
                 continue
             self._tensors[node.uid] = t = self._emit(ctx, node)
+            if node.base is not None:
+                t.nb = node.nb  # tidier than ggml's, see tidy_strides
             lib.ggml_set_name(t, node.name.encode()[-63:])
             lib.ggml_build_forward_expand(self._cgraph, t)
 
@@ -148,7 +162,10 @@ class GGMLExecutable(Executable):
         emitter = EMITTERS[node.op.name]
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
-            t = emitter(ctx, operands, node.attrs)
+            try:
+                t = emitter(ctx, operands, node.attrs)
+            except OverflowError as error:
+                self._refuse(node, f"a number is too large for ggml: {error}")
             if not t:
                 self._refuse(node, f"ggml refused it: {last_abort()}")
             if lib.ggml_backend_supports_op(self._backend.cpu, t):
@@ -168,6 +185,7 @@ class GGMLExecutable(Executable):
         if isinstance(x.storage, State):
             if x.storage.handle is None:
                 raise GraphError(f"{x.describe()} was freed with its context or never allocated")
+            self.states.add(x.uid)
             return x.storage.handle.tensor
         return self._tensors[x.uid]
 
@@ -198,10 +216,11 @@ class GGMLExecutable(Executable):
     def run(self, step: Any = None) -> None:
         if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
+        self._backend.check_open()
         for node, view in self._fills:
             storage = node.storage
             if isinstance(storage, Feed):
-                view[...] = storage.fill(step)
+                view[...] = storage.values(node, step)
             elif isinstance(storage, HostData):
                 view[...] = storage.array
         for check in self._checks:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Error, OutOfMemory
+from ...errors import Cancelled, Error, OutOfMemory
 from ...native import ffi, lib, proc
 from ..backend import Progress
 from ..graph import Graph
@@ -163,7 +163,7 @@ class Weights:
             step = data.nbytes if whole else _CHUNK
             for start in range(0, data.nbytes, step):
                 if cancel is not None and cancel():
-                    raise Error("loading was cancelled")
+                    raise Cancelled("loading was cancelled")
                 piece = data[start : start + step]
                 lib.ggml_backend_tensor_set(t, ffi.from_buffer(piece), start, piece.nbytes)
                 done += piece.nbytes

@@ -58,6 +58,9 @@ def _rope(
     )
     need(bool(sections) == (mode >= RopeType.MROPE), "sections go with multi-section types")
     need(len(sections) in (0, 4), "four sections are needed")
+    need(min(sections, default=0) >= 0, f"sections {sections}: none is negative")
+    need(not sections or sum(sections[:3]) > 0, f"sections {sections}: the first three are empty")
+    need(sum(sections) <= x.ne[0], f"sections {sections} for {x.ne[0]} elements")
     need(mode is not RopeType.VISION or dims == x.ne[0] // 2, "vision rope rotates half the dims")
     if factors is not None:
         pairs = dims if mode is RopeType.VISION else dims // 2
@@ -114,7 +117,9 @@ class Attention(Node):
         beta_slow: float = 1.0,
         sections: tuple[int, ...] = (),
     ) -> Self:
-        """Rotates the first `dims` elements of each head of self [d, heads, n] by position.
+        """Rotates the first `dims` elements of each head by its position.
+
+        [d, heads, n] → [d, heads, n].
 
         Args:
             positions: I32 [n]; [4·n] with sections.
@@ -156,17 +161,18 @@ class Attention(Node):
     ) -> Self:
         """softmax(scale · K·q + mask) · V for each head.
 
+        Queries self [d, heads, n], key [d, kv heads, m], value [dv, kv heads, m] →
+        [dv, heads, n] F32.
+
+        Flash attention is used where the backend says so.
+
         Args:
-            self: queries [d, heads, n]. key: [d, kv heads, m].
-            value: [dv, kv heads, m]; where the cache applied `permuted_v`, [m, dv, kv heads].
+            value: where the cache applied `permuted_v`, [m, dv, kv heads].
             mask: [m, n], −inf where a query may not look; None lets it look everywhere.
             sinks: [heads], one more score a head that takes part in the softmax and is dropped.
             vmla: a matrix the result is multiplied with before heads and tokens change places.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
-
-        Returns:
-            F32 [dv, heads, n]. Flash attention is used where the backend says so.
         """
         graph = self.graph or key.graph or value.graph
         config = graph.backend.cache_config if graph is not None else None

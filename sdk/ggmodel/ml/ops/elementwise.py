@@ -49,7 +49,14 @@ for _name in _UNARY:
     define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
 for _name in ("sqr", "sqrt", "sin", "cos", "log"):
     define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
-define("clamp", Operand("x", FULL, F32, Layout.CONTIGUOUS))(_same)
+
+
+@define("clamp", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+def _clamp(x: Node, lo: float, hi: float) -> Result:
+    need(lo <= hi, f"the bounds are {lo} and {hi}")
+    return Result(x.ne, F32)
+
+
 define("scale", Operand("x", FULL, F32, Layout.CONTIGUOUS))(_same)
 define("fill", Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
 
@@ -91,28 +98,29 @@ def _cast(x: Node, dtype: DType) -> Result:
 
 
 class Elementwise(Node):
-    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape."""
+    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape, which
+    docstrings write […]."""
 
     __slots__ = ()
 
     def add(self, other: Node) -> Self:
-        """self + other; other broadcasts: each of its dims divides the receiver's."""
+        """self […] + other → […]; other broadcasts: each of its dims divides the receiver's."""
         return record(self, "add", other)
 
     def sub(self, other: Node) -> Self:
-        """self − other; other broadcasts."""
+        """self […] − other → […]; other broadcasts."""
         return record(self, "sub", other)
 
     def mul(self, other: Node) -> Self:
-        """self · other element by element; other broadcasts."""
+        """self […] · other element by element → […]; other broadcasts."""
         return record(self, "mul", other)
 
     def div(self, other: Node) -> Self:
-        """self / other element by element; other broadcasts."""
+        """self […] / other element by element → […]; other broadcasts."""
         return record(self, "div", other)
 
     def scale(self, s: float) -> Self:
-        """self · s, F32."""
+        """self · s: […] → […] F32."""
         return record(self, "scale", s=float(s))
 
     def __add__(self, other: Node) -> Self:
@@ -133,102 +141,102 @@ class Elementwise(Node):
         return self.neg()
 
     def neg(self) -> Self:
-        """−x."""
+        """−x: […] → […]."""
         return record(self, "neg")
 
     def sqr(self) -> Self:
-        """x²."""
+        """x²: […] → […]."""
         return record(self, "sqr")
 
     def sqrt(self) -> Self:
-        """√x."""
+        """√x: […] → […]."""
         return record(self, "sqrt")
 
     def exp(self) -> Self:
-        """eˣ."""
+        """eˣ: […] → […]."""
         return record(self, "exp")
 
     def log(self) -> Self:
-        """ln x."""
+        """ln x: […] → […]."""
         return record(self, "log")
 
     def abs(self) -> Self:
-        """|x|."""
+        """|x|: […] → […]."""
         return record(self, "abs")
 
     def floor(self) -> Self:
-        """The largest integer ≤ x, as a float."""
+        """The largest integer ≤ x, as a float: […] → […]."""
         return record(self, "floor")
 
     def ceil(self) -> Self:
-        """The smallest integer ≥ x, as a float."""
+        """The smallest integer ≥ x, as a float: […] → […]."""
         return record(self, "ceil")
 
     def round(self) -> Self:
-        """The nearest integer, as a float; halves away from zero."""
+        """The nearest integer, as a float: […] → […]; halves away from zero."""
         return record(self, "round")
 
     def sin(self) -> Self:
-        """sin x."""
+        """sin x: […] → […]."""
         return record(self, "sin")
 
     def cos(self) -> Self:
-        """cos x."""
+        """cos x: […] → […]."""
         return record(self, "cos")
 
     def softplus(self) -> Self:
-        """ln(1 + eˣ)."""
+        """ln(1 + eˣ): […] → […]."""
         return record(self, "softplus")
 
     def clamp(self, lo: float, hi: float) -> Self:
-        """min(max(x, lo), hi)."""
+        """min(max(x, lo), hi): […] → […]."""
         return record(self, "clamp", lo=float(lo), hi=float(hi))
 
     def fill(self, value: float) -> Self:
-        """A tensor of this shape with every element set to value."""
+        """A new tensor with every element set to value: […] → […]."""
         return record(self, "fill", value=float(value))
 
     def tanh(self) -> Self:
-        """tanh x."""
+        """tanh x: […] → […]."""
         return record(self, "tanh")
 
     def sigmoid(self) -> Self:
-        """1 / (1 + e⁻ˣ)."""
+        """1 / (1 + e⁻ˣ): […] → […]."""
         return record(self, "sigmoid")
 
     def sigmoid_out(self) -> Self:
-        """The same as sigmoid; kept for the interface's sake."""
+        """The same as sigmoid, […] → […]; kept for the interface's sake."""
         return self.sigmoid()
 
     def gelu(self, up: Node | None = None) -> Self:
-        """GELU, tanh form; with up: gelu(x) · up in one op."""
+        """GELU, tanh form: […] → […]; with up […]: gelu(x) · up in one op."""
         return record(self, "gelu") if up is None else record(self, "gated_gelu", up)
 
     def gelu_erf(self) -> Self:
-        """GELU, exact form with the error function."""
+        """GELU, exact form with the error function: […] → […]."""
         return record(self, "gelu_erf")
 
     def quick_gelu(self, up: Node | None = None) -> Self:
-        """x · sigmoid(1.702 x); with up: times up in one op."""
+        """x · sigmoid(1.702 x): […] → […]; with up […]: times up in one op."""
         return record(self, "quick_gelu") if up is None else record(self, "gated_quick_gelu", up)
 
     def silu(self, up: Node | None = None) -> Self:
-        """x · sigmoid(x); with up: times up in one op (SwiGLU)."""
+        """x · sigmoid(x): […] → […]; with up […]: times up in one op (SwiGLU)."""
         return record(self, "silu") if up is None else record(self, "gated_silu", up)
 
     def relu(self, up: Node | None = None) -> Self:
-        """max(x, 0); with up: times up in one op."""
+        """max(x, 0): […] → […]; with up […]: times up in one op."""
         return record(self, "relu") if up is None else record(self, "gated_relu", up)
 
     def silu_alpha_limit(self, up: Node, alpha: float, limit: float) -> Self:
-        """Clamped SwiGLU as in gpt-oss.
+        """Clamped SwiGLU as in gpt-oss: gate self […], up […] → […].
 
         g·sigmoid(alpha·g)·(clamp(up, ±limit) + 1) with g = min(x, limit).
         """
         return record(self, "silu_alpha_limit", up, alpha=float(alpha), limit=float(limit))
 
     def cast(self, dtype: DType) -> Self:
-        """The same values in another dtype; quantised tensors are dequantised."""
+        """The same values in another dtype: […] → […]; quantised tensors are dequantised."""
         if dtype == self.dtype:
             return self
         x = self

@@ -24,7 +24,7 @@ from ..table import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_IDS = Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS)
+_IDS = Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS, selects=(0, 1))
 
 
 @define("rows", Operand("table", NUMBERS | {I32}, None, Layout.ROWS), _IDS)
@@ -41,7 +41,7 @@ def _rows(table: Node, ids: Node) -> Result:
     "set_rows",
     Operand("dst", ANY, None, Layout.ANY),
     Operand("src", FULL, F32, Layout.ROWS),
-    Operand("ids", frozenset({I32, I64}), None, Layout.ROWS),
+    Operand("ids", frozenset({I32, I64}), None, Layout.ROWS, selects=(0, 1)),
 )
 def _set_rows(dst: Node, src: Node, ids: Node) -> Result:
     need(dst.has_rows, "the rows of the destination must be dense")
@@ -91,34 +91,35 @@ class Indexing(Node):
     __slots__ = ()
 
     def rows(self, ids: Node) -> Self:
-        """Rows of self [d, n] chosen by ids I32 [m] → [d, m]; F32 unless self is I32."""
+        """Rows of self [d, n, …] chosen by ids I32 [m, …] → [d, m, …]; F32 unless self is I32."""
         return record(self, "rows", ids)
 
     def set_rows(self, src: Node, ids: Node) -> Self:
-        """Writes the rows of src [d, m] into self [d, n] at ids [m]; returns a view of self."""
+        """Writes the rows of src [d, m] into self [d, n] at ids I32 or I64 [m] → [d, n], a view of
+        self."""
         return record(self, "set_rows", src, ids)
 
     def argsort(self) -> Self:
-        """I32 indices that sort dim 0 ascending."""
+        """Indices that sort dim 0 ascending: […] → […] I32."""
         return record(self, "argsort")
 
     def top_k(self, k: int) -> Self:
-        """I32 indices of the k largest of dim 0, largest first; needs 1 ≤ k ≤ dim 0."""
+        """Indices of the k largest of dim 0, largest first: [n, …] → [k, …] I32, 1 ≤ k ≤ n."""
         if not 1 <= k <= self.ne[0]:
             raise TensorError(f"top_k({k}) of {self.describe()}: 1 ≤ k ≤ {self.ne[0]} is needed")
         order = record(self, "argsort", descending=True)
         return record(order, "view", offset=0, ne=(k, *order.ne[1:]), nb=order.nb)
 
     def argmax(self) -> Self:
-        """I32 index of the largest of dim 0 for each of dim 1, [dim 1]."""
+        """The index of the largest of dim 0: [n, m] → [m] I32."""
         return record(self, "argmax")
 
     def diag(self) -> Self:
-        """[n] → [n, n] with the elements on the diagonal."""
+        """[n, 1, …] → [n, n, …] with the elements on the diagonal."""
         return record(self, "diag")
 
     def tri(self, kind: int) -> Self:
-        """A square matrix with one triangle kept, the rest zero.
+        """Square matrices with one triangle kept, the rest zero: [n, n, …] → [n, n, …].
 
         kind: 0 upper with diagonal, 1 upper, 2 lower with diagonal, 3 lower.
         """

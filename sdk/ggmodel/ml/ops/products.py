@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 _WEIGHT = Operand("weight", NUMBERS, None, Layout.ROWS)
 _ACTIVATION = Operand("x", FULL, F32, Layout.ROWS)
-_IDS = Operand("ids", frozenset({I32}), None, Layout.ROWS)
+
+
+def _ids(selects: tuple[int, int]) -> Operand:
+    return Operand("ids", frozenset({I32}), None, Layout.ROWS, selects=selects)
 
 
 @define("mulmat", _WEIGHT, _ACTIVATION)
@@ -29,7 +32,9 @@ def _mulmat(w: Node, x: Node, full_precision: bool = False) -> Result:
     return Result((w.ne[1], *x.ne[1:]), F32)
 
 
-@define("mulmat_id", Operand("experts", NUMBERS, None, Layout.CONTIGUOUS), _ACTIVATION, _IDS)
+@define(
+    "mulmat_id", Operand("experts", NUMBERS, None, Layout.CONTIGUOUS), _ACTIVATION, _ids((0, 2))
+)
 def _mulmat_id(w: Node, x: Node, ids: Node) -> Result:
     need(w.ne[0] == x.ne[0], f"dim 0 differs: {w.ne[0]} and {x.ne[0]}")
     need(w.ne[3] == 1 and x.ne[3] == 1, "experts and x have at most three dims")
@@ -39,7 +44,7 @@ def _mulmat_id(w: Node, x: Node, ids: Node) -> Result:
     return Result((w.ne[1], ids.ne[0], x.ne[2], 1), F32)
 
 
-@define("add_id", _ACTIVATION, Operand("bias", FULL, F32, Layout.ROWS), _IDS)
+@define("add_id", _ACTIVATION, Operand("bias", FULL, F32, Layout.ROWS), _ids((1, 1)))
 def _add_id(x: Node, bias: Node, ids: Node) -> Result:
     need(x.ne[0] == bias.ne[0], f"dim 0 differs: {x.ne[0]} and {bias.ne[0]}")
     need(bias.ne[2] == bias.ne[3] == 1, "the bias is [width, experts]")
@@ -61,17 +66,17 @@ class Products(Node):
         return record(self, "mulmat", x)
 
     def mulmat_full_prec(self, x: Node) -> Self:
-        """mulmat with F32 accumulation also where a backend would use less."""
+        """mulmat, [k, m] · [k, n] → [m, n], with F32 accumulation also where a backend would use
+        less."""
         return record(self, "mulmat", x, full_precision=True)
 
     def mulmat_id(self, x: Node, ids: Node) -> Self:
-        """Experts self [k, m, experts], chosen by ids [used, n], times x [k, used or 1, n].
-
-        Returns:
-            F32 [m, used, n].
+        """Experts self [k, m, experts], chosen by ids I32 [used, n], times x [k, used or 1, n] →
+        [m, used, n] F32.
         """
         return record(self, "mulmat_id", x, ids)
 
     def add_id(self, bias: Node, ids: Node) -> Self:
-        """self [m, used, n] plus the rows of bias [m, experts] chosen by ids [used, n]."""
+        """self [m, used, n] plus the rows of bias [m, experts] chosen by ids I32 [used, n] →
+        [m, used, n] F32."""
         return record(self, "add_id", bias, ids)

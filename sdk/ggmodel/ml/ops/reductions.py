@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..node import Node, T, record
-from ..table import F32, FULL, HALF, Layout, Operand, Result, define, need
+from ..table import F32, FULL, HALF, Layout, Operand, Result, define, need, need_eps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,8 +17,13 @@ def _same(x: Node, **_: float) -> Result:
     return Result(x.ne, F32)
 
 
+def _normalised(x: Node, eps: float) -> Result:
+    need_eps(eps)
+    return Result(x.ne, F32)
+
+
 for _name in ("norm", "rms_norm", "l2_norm"):
-    define(_name, _X)(_same)
+    define(_name, _X)(_normalised)
 define("cumsum", _X)(_same)
 
 
@@ -59,43 +64,44 @@ class Reductions(Node):
     __slots__ = ()
 
     def softmax(self) -> Self:
-        """eˣ / Σ eˣ along dim 0."""
+        """eˣ / Σ eˣ along dim 0: […] → […]."""
         return record(self, "softmax", None, None)
 
     def layer_norm(
         self, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
     ) -> Self:
-        """(x − mean) / √(variance + eps), times weight and plus bias where given; dim 0."""
+        """(x − mean) / √(variance + eps) along dim 0: [n, …] → [n, …]; times weight [n] and plus
+        bias [n] where given."""
         return _affine(record(self, "norm", eps=float(eps)), weight, bias)
 
     def rms_norm(self, weight: Node | None = None, eps: float = 1e-5) -> Self:
-        """x / √(mean(x²) + eps), times weight where given; dim 0."""
+        """x / √(mean(x²) + eps) along dim 0: [n, …] → [n, …]; times weight [n] where given."""
         return _affine(record(self, "rms_norm", eps=float(eps)), weight, None)
 
     def l2_norm(self, eps: float = 1e-12) -> Self:
-        """x / max(√Σx², eps) along dim 0."""
+        """x / max(√Σx², eps) along dim 0: […] → […]."""
         return record(self, "l2_norm", eps=float(eps))
 
     def sum_rows(self) -> Self:
-        """Σx along dim 0, which stays with length 1."""
+        """Σx along dim 0: [n, …] → [1, …]."""
         return record(self, "sum_rows")
 
     def mean(self) -> Self:
-        """The mean along dim 0, which stays with length 1."""
+        """The mean along dim 0: [n, …] → [1, …]."""
         return record(self, "mean")
 
     def variance(self) -> Self:
-        """The population variance (÷ N) along dim 0, which stays with length 1."""
+        """The population variance (÷ N) along dim 0: [n, …] → [1, …]."""
         x = self if self.dtype == F32 else record(self, "cast", dtype=F32)
         centred = record(x, "sub", record(x, "mean"))
         return record(record(centred, "sqr"), "mean")
 
     def stddev(self) -> Self:
-        """The population standard deviation along dim 0, which stays with length 1."""
+        """The population standard deviation (÷ N) along dim 0: [n, …] → [1, …]."""
         return record(self.variance(), "sqrt")
 
     def cumsum(self) -> Self:
-        """Running sum along dim 0."""
+        """Running sum along dim 0: […] → […]."""
         return record(self, "cumsum")
 
 

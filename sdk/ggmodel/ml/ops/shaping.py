@@ -96,6 +96,7 @@ def _repeat(x: Node, ne: Shape) -> Result:
 
 @define("concat", Operand("a", FLOATS | {I32}), Operand("b", FLOATS | {I32}))
 def _concat(a: Node, b: Node, dim: int) -> Result:
+    need(0 <= dim <= 3, f"along dim {dim}: dims are 0 to 3")
     need(a.dtype == b.dtype, f"{a.dtype.name} and {b.dtype.name} cannot be joined: cast one")
     need(
         all(a.ne[d] == b.ne[d] for d in range(4) if d != dim),
@@ -140,8 +141,13 @@ def _set_inplace(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> R
     return Result(x.ne, x.dtype, alias=x, nb=x.nb)
 
 
+_LIMIT = 1 << 30  # ggml keeps them in 32 bits
+
+
 def _set_bounds(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> None:
     need(offset >= 0 and all(b >= 0 for b in nb), "strides and offset are not negative")
+    used = [b for n, b in zip(src.ne[1:], nb, strict=True) if n > 1]
+    need(max(offset, *used, 0) < _LIMIT, f"strides and offset are below {_LIMIT}")
     last = offset + sum((n - 1) * b for n, b in zip(src.ne[1:], nb, strict=True)) + src.ne[0] * 4
     need(last <= x.nbytes, f"it would write up to byte {last} of {x.nbytes}")
 
@@ -152,16 +158,18 @@ class Shaping(Node):
     __slots__ = ()
 
     def contiguous(self, *shape: int) -> Self:
-        """A contiguous copy, reshaped where a shape is given; one −1 is inferred."""
+        """[…] → […], or the shape given (one −1 is inferred), with the elements side by side: self
+        where it is so, else a copy."""
         x = self if self.is_contiguous else record(self, "contiguous")
         return x.reshape(*shape) if shape else x
 
     def reshape(self, *shape: int) -> Self:
-        """The same elements in another shape; one −1 is inferred. Copies if not contiguous."""
+        """The same elements in another shape, […] → [*shape]; one −1 is inferred. A view, unless
+        self is not contiguous."""
         return record(self, "reshape", ne=pad4(infer_shape(self, shape)))
 
     def view(self, offset: int, *layout: int) -> Self:
-        """A window into this tensor's memory.
+        """A window into this tensor's memory: […] → [d0, d1, d2, d3].
 
         Args:
             offset: bytes.
@@ -182,18 +190,20 @@ class Shaping(Node):
         return record(self, "view", offset=int(offset), ne=ne, nb=pad4(nb))
 
     def permute(self, *order: int) -> Self:
-        """Moves axis i to `order[i]` (the inverse of numpy's transpose).
+        """Moves axis i to `order[i]`, the inverse of numpy's transpose: [a, b, c] permuted
+        (2, 0, 1, 3) → [b, c, a], a view.
 
-        [2, 3, 5] permuted (2, 0, 1, 3) is [3, 5, 2]. Fewer than four axes leave the rest in place.
+        Fewer than four axes leave the rest in place.
         """
         return record(self, "permute", order=(*order, *range(len(order), 4)))
 
     def pad(self, *amounts: int) -> Self:
-        """Zeros appended to dims 0 to 3; amounts are not negative."""
+        """Zeros appended to dims 0 to 3: [a, b, …] → [a + amounts[0], b + amounts[1], …]; amounts
+        are not negative."""
         return record(self, "pad", amounts=(*amounts, 0, 0, 0, 0)[:4])
 
     def repeat(self, dim: int, n: int) -> Self:
-        """n copies after another along dim."""
+        """n copies after another along dim: [a, …] → [n · a, …] for dim 0."""
         if not 0 <= dim <= 3 or n < 1:
             raise TensorError(f"repeat({dim}, {n}): dims are 0 to 3, n is at least 1")
         ne = list(self.ne)
@@ -201,36 +211,38 @@ class Shaping(Node):
         return record(self, "repeat", ne=pad4(ne))
 
     def repeat_4d(self, d0: int, d1: int, d2: int, d3: int) -> Self:
-        """Tiled to the absolute shape given."""
+        """Tiled to an absolute shape: […] → [d0, d1, d2, d3], whose dims are multiples of
+        self's."""
         return record(self, "repeat", ne=(d0, d1, d2, d3))
 
     def concat(self, other: Node, dim: int) -> Self:
-        """self followed by other along dim."""
-        if not 0 <= dim <= 3:
-            raise TensorError(f"concat along dim {dim}: dims are 0 to 3")
+        """self followed by other along dim: [a, …] and [b, …] → [a + b, …] for dim 0."""
         return record(self, "concat", other, dim=dim)
 
     def stack(self, dim: int, *others: Node) -> Self:
-        """self and all others, one after another along dim."""
+        """self and all others, one after another along dim: [a, …], [b, …], … → [a + b + …, …] for
+        dim 0."""
         x = self
         for other in others:
             x = x.concat(other, dim)
         return x
 
     def copy(self, dst: Node) -> Self:
-        """Writes self into dst, converting its dtype; returns a view of dst."""
+        """Writes self […] into dst of as many elements, converting its dtype → a view of dst, in
+        its shape."""
         return record(self, "copy", dst)
 
     def duplicate(self) -> Self:
-        """A copy of its own."""
+        """A copy of its own: […] → […]."""
         return record(self, "duplicate")
 
     def set(self, src: Node, offset: int, *strides: int) -> Self:
-        """A copy of self with src written into it at a byte offset and byte strides 1 to 3."""
+        """A copy of self […] F32 with src written into it at a byte offset and byte strides 1 to 3;
+        strides left out are self's."""
         return record(self, "set", src, nb=self._strides(strides), offset=int(offset))
 
     def set_inplace(self, src: Node, nb1: int, nb2: int, nb3: int, offset: int) -> Self:
-        """Writes src into self at a byte offset with byte strides; returns a view of self."""
+        """Writes src into self […] at a byte offset with byte strides → […], a view of self."""
         return record(self, "set_inplace", src, nb=(nb1, nb2, nb3), offset=int(offset))
 
     def _strides(self, given: tuple[int, ...]) -> tuple[int, int, int]:
@@ -238,7 +250,8 @@ class Shaping(Node):
         return a, b, c
 
     def slice(self, dim: int, lo: int, hi: int, step: int = 1) -> Self:
-        """Elements lo, lo + step, … below hi along dim: ceil((hi − lo) / step) of them.
+        """Elements lo, lo + step, … below hi along dim: [n, …] → [ceil((hi − lo) / step), …] for
+        dim 0.
 
         Step 1 gives a view; along dim 0 a larger step copies.
         """
@@ -279,14 +292,16 @@ class Shaping(Node):
         return record(window, "contiguous").reshape(count, ne[1], ne[2])
 
     def chunk(self, dim: int, size: int) -> list[Self]:
-        """Views of `size` along dim, the last one maybe shorter."""
+        """Views of `size` along dim, the last one maybe shorter: [n, …] → a list of [size, …] for
+        dim 0."""
         if size < 1:
             raise TensorError(f"chunk size {size}: at least 1 is needed")
         n = self.dim(dim)
         return [self.slice(dim, lo, min(lo + size, n)) for lo in range(0, n, size)]
 
     def chunk_sections(self, dim: int, *sections: int) -> list[Self]:
-        """Views of the given lengths along dim, which they must sum to."""
+        """Views of the given lengths along dim, which they must sum to: [n, …] → a list of
+        [section, …] for dim 0."""
         if sum(sections) != self.dim(dim) or min(sections, default=0) < 1:
             raise TensorError(f"sections {sections} do not sum to {self.dim(dim)} along dim {dim}")
         ends = [sum(sections[: i + 1]) for i in range(len(sections))]

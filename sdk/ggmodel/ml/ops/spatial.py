@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+Triple = tuple[int, int, int]  # along width, height, depth
+
+
 class SamplingMode(enum.IntEnum):
     """How `interpolate` finds values between pixels; the values are ggml's."""
 
@@ -23,8 +26,12 @@ _KERNEL = Operand("kernel", HALF, F32, Layout.CONTIGUOUS)
 _IMAGE = Operand("x", FULL, F32, Layout.CONTIGUOUS)
 
 
+_LIMIT = 1 << 30  # ggml doubles them in 32 bits
+
+
 def _extent(n: int, k: int, stride: int, pad: int, dilation: int) -> int:
     need(stride > 0 and dilation > 0 and pad >= 0 and k > 0, "stride and dilation are ≥ 1, pad ≥ 0")
+    need(max(stride, pad, dilation) < _LIMIT, f"stride, pad and dilation are below {_LIMIT}")
     length = (n + 2 * pad - dilation * (k - 1) - 1) // stride + 1
     need(length > 0, f"a kernel of {k} (dilation {dilation}) does not fit {n} + 2·{pad}")
     return length
@@ -39,6 +46,21 @@ def _conv_2d(
     return Result((width, height, w.ne[3], x.ne[3]), F32)
 
 
+@define("conv_3d", Operand("kernel", FULL, F32, Layout.CONTIGUOUS), _IMAGE)
+def _conv_3d(
+    w: Node, x: Node, channels: int, stride: Triple, pad: Triple, dilation: Triple
+) -> Result:
+    need(
+        channels > 0 and w.ne[3] % channels == 0 and x.ne[3] % channels == 0,
+        f"{channels} channels do not divide dims 3: {w.ne[3]} of the kernel, {x.ne[3]} of x",
+    )
+    width, height, depth = (
+        _extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in range(3)
+    )
+    volumes = w.ne[3] // channels * (x.ne[3] // channels)
+    return Result((width, height, depth, volumes), F32)
+
+
 @define("im2col", _KERNEL, _IMAGE)
 def _im2col(
     w: Node, x: Node, stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int]
@@ -50,9 +72,11 @@ def _im2col(
 
 @define("avg_pool_2d", _IMAGE)
 def _avg_pool_2d(x: Node, k: int, s: int, p: float) -> Result:
-    need(k > 0 and s > 0 and p >= 0, "kernel and stride are ≥ 1, padding ≥ 0")
+    least = min(x.ne[:2])
+    need(k > 0 and 0 < s < _LIMIT, f"kernel and stride are ≥ 1, the stride below {_LIMIT}")
+    need(0 <= p <= least, f"padding is 0 to {least}, the smaller side of the image")
+    need(k <= least + 2 * p, f"a pool of {k} does not fit {list(x.shape)}")
     width, height = (int((x.ne[i] + 2 * p - k) / s) + 1 for i in (0, 1))
-    need(width > 0 and height > 0, f"a pool of {k} does not fit {list(x.shape)}")
     return Result((width, height, x.ne[2], x.ne[3]), F32)
 
 
@@ -77,20 +101,50 @@ class Spatial(Node):
         """
         return record(self, "conv_2d", x, stride=(s0, s1), pad=(p0, p1), dilation=(d0, d1))
 
+    def conv_3d(
+        self,
+        x: Node,
+        c: int,
+        s0: int = 1,
+        s1: int = 1,
+        s2: int = 1,
+        p0: int = 0,
+        p1: int = 0,
+        p2: int = 0,
+        d0: int = 1,
+        d1: int = 1,
+        d2: int = 1,
+    ) -> Self:
+        """Kernel self [kw, kh, kd, c·out] over x [w, h, d, c·n] → [w', h', d', out·n] F32.
+
+        c: input channels. s, p, d: stride, zero padding and dilation along width (0), height (1)
+        and depth (2).
+        """
+        return record(
+            self,
+            "conv_3d",
+            x,
+            channels=int(c),
+            stride=(s0, s1, s2),
+            pad=(p0, p1, p2),
+            dilation=(d0, d1, d2),
+        )
+
     def im2col(
         self, x: Node, s0: int = 1, s1: int = 1, p0: int = 0, p1: int = 0, d0: int = 1, d1: int = 1
     ) -> Self:
-        """The patches of x [w, h, c, n] that kernel self [kw, kh, c, …] meets.
+        """The patches of x [w, h, c, n] that kernel self [kw, kh, c, …] meets →
+        [kw·kh·c, w', h', n] F32.
 
-        Returns:
-            F32 [kw·kh·c, w', h', n].
+        s, p, d: as for `conv_2d`.
         """
         return record(self, "im2col", x, stride=(s0, s1), pad=(p0, p1), dilation=(d0, d1))
 
     def avg_pool_2d(self, k: int, s: int, p: float = 0) -> Self:
-        """Means of k × k pixels at stride s with zero padding p, which counts in the mean."""
+        """Means of k × k pixels at stride s: [w, h, …] → [w', h', …], w' = ⌊(w + 2p − k) / s⌋ + 1;
+        the zero padding p counts in the mean."""
         return record(self, "avg_pool_2d", k=int(k), s=int(s), p=float(p))
 
     def interpolate(self, dims: Shape, mode: SamplingMode = SamplingMode.NEAREST) -> Self:
-        """Resampled to `dims`, of which width and height may differ from the receiver's."""
+        """Resampled: [w, h, c, n] → `dims` [w', h', c, n]."""
         return record(self, "interpolate", ne=tuple(dims), mode=SamplingMode(mode))

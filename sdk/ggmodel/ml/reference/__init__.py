@@ -1,0 +1,10 @@
+"""The tensor interface in numpy and float64: what every other backend is compared with."""
+
+from __future__ import annotations
+
+from ..backend import register_backend
+from .backend import ReferenceBackend
+
+__all__ = ["ReferenceBackend"]
+
+register_backend("reference", ReferenceBackend)

@@ -1,0 +1,164 @@
+"""The backend: weights read from their source when an op wants them, states in plain arrays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import Error, GraphError, OutOfMemory
+from ...gguf import TensorSource
+from ...gguf.types import DType
+from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..graph import Graph
+from ..memory import AllocationStatus, BackendMemory
+from ..node import Node
+from ..placement import count_memory, weights_of
+from ..storage import State, Weight
+from ..tensor import Tensor
+from .elements import Elements
+from .executable import ReferenceExecutable
+
+
+class ReferenceBackend(Backend):
+    """numpy on the CPU. Results are rounded to the dtypes the graph declares and nothing else is;
+    flash attention only where it is asked for, so that both forms of attention can be compared.
+
+    The memory report counts weights as they lie in the file; decoded blocks come on top.
+    """
+
+    def __init__(self, source: TensorSource, params: BackendParams):
+        super().__init__(source, params)
+        self.flash_attention = params.flash_attention is FlashAttention.ON
+        self.cache_config = CacheConfig(
+            permuted_v=not self.flash_attention,
+            mask_dtype=DType.F16 if self.flash_attention else DType.F32,
+        )
+        self._weights = weights_of(self)
+        self._decoded: dict[int, Elements] = {}
+        self._states: dict[int, Node] = {}
+        self._executables: weakref.WeakSet[ReferenceExecutable] = weakref.WeakSet()
+        self._graph_size = 0
+        self._allocated = False
+        self._closed = False
+
+    def get(self, name: str) -> Tensor | None:
+        return self._weights.get(name)
+
+    def allocate(self, *graphs: Graph) -> None:
+        self._check_open()
+        if self._allocated:
+            return
+        self._allocated = True
+        for node in self._states.values():
+            self._allocate_state(node)
+
+    def load(
+        self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
+    ) -> None:
+        self._check_open()
+        if not self.params.alloc_memory:
+            raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
+        self.allocate()
+        if cancel is not None and cancel():
+            raise Error("loading was cancelled")
+        if progress is not None:
+            progress(1.0)
+
+    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ReferenceExecutable:
+        self._check_open()
+        self.allocate()
+        executable = ReferenceExecutable(self, graph, outputs)
+        self._graph_size = max(self._graph_size, executable.size)
+        self._executables.add(executable)
+        return executable
+
+    def reserve(self, graph: Graph) -> None:
+        self.compile(graph, ()).close()
+
+    # weights
+
+    def bytes_of(self, weight: Node) -> np.ndarray:
+        """The file's bytes, uint8, read-only."""
+        return np.frombuffer(self.source.data(weight.name), np.uint8)
+
+    def weight(self, node: Node) -> Elements:
+        """A weight's elements; what had to be decoded is kept."""
+        found = self._decoded.get(node.uid)
+        if found is None:
+            found = self._decoded[node.uid] = Elements(self.bytes_of(node), node, keep=True)
+        return found
+
+    # states
+
+    def create_state(self, node: Node) -> None:
+        self._check_open()
+        self._states[node.uid] = node
+        if self._allocated:
+            self._allocate_state(node)
+
+    def _allocate_state(self, node: Node) -> None:
+        assert isinstance(node.storage, State)
+        if not self.params.alloc_memory:
+            return
+        try:
+            node.storage.handle = np.zeros(node.nbytes, np.uint8)
+        except (MemoryError, ValueError) as error:
+            reason = f"{node.nbytes:,} bytes for {node.describe()}: {error}"
+            raise OutOfMemory(reason, self.backend_memory()) from None
+        if node.storage.initial:
+            node.storage.handle[:] = np.frombuffer(node.storage.initial, np.uint8)
+
+    def free_states(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            self._states.pop(node.uid, None)
+            if isinstance(node.storage, State):
+                node.storage.handle = None
+
+    def read(self, node: Node) -> np.ndarray:
+        self._check_open()
+        if isinstance(node.storage, Weight):
+            raw = self.bytes_of(node)
+        elif isinstance(node.storage, State) and node.storage.handle is not None:
+            raw = node.storage.handle.copy()
+        else:
+            raise GraphError(f"{node.describe()} has no value")
+        kind = node.dtype.numpy
+        return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
+
+    # memory
+
+    def backend_memory(self) -> BackendMemory:
+        memory = count_memory(self.block_count, self._weights.values(), self._states.values())
+        memory.cpu.graph = self._graph_size
+        if self._allocated:
+            memory.cpu.status = AllocationStatus.ALLOCATED
+        memory.mapped = sum(
+            node.nbytes
+            for node in self._weights.values()
+            if isinstance(node.storage, Weight)
+            and self.source.mapped(node.storage.info.file) is not None
+        )
+        return memory
+
+    # life
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for executable in list(self._executables):
+            executable.close()
+        self.free_states(list(self._states.values()))
+        self._decoded.clear()
+        if self.owns_source:
+            self.source.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GraphError("this backend is closed")

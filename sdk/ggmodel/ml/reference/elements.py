@@ -1,0 +1,100 @@
+"""A tensor's elements where they lie in memory, as exact numbers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from ...errors import Unsupported
+from ...gguf.types import DType
+from ..node import Node
+from ..quantized import to_float32
+
+
+class Elements:
+    """The elements of one tensor, which may be a strided window into the memory of another.
+
+    Attributes:
+        raw: of the reversed shape; for dtypes that numpy lacks (block formats, and BF16 as blocks
+            of one) uint8 with one more axis, the bytes of a block: [d3, d2, d1, blocks, bytes].
+    """
+
+    __slots__ = ("_decoded", "_keep", "dtype", "raw", "shape")
+
+    def __init__(self, memory: np.ndarray, node: Node, keep: bool = False):
+        """`memory`: uint8, of the tensor that owns it. `keep`: the elements never change, so that
+        blocks have to be decoded only once."""
+        self.dtype = node.dtype
+        self.shape = node.ne[::-1]
+        shape, strides, kind = self.shape, node.nb[::-1], node.dtype.numpy
+        if kind is None:
+            blocks = node.ne[0] // node.dtype.block_size
+            shape = (*shape[:3], blocks, node.dtype.type_size)
+            strides = (*strides, 1)
+            kind = np.dtype(np.uint8)
+        if node.n_elements:
+            self.raw = np.ndarray(shape, kind, memory, node.offset, strides)
+        else:
+            self.raw = np.zeros(shape, kind)
+        self._keep = keep
+        self._decoded: np.ndarray | None = None
+
+    def read(self) -> np.ndarray:
+        """The values: float64, or integers as they are. Not to be written to."""
+        if self.dtype.numpy is None:
+            values = self._decoded
+            if values is None:
+                blocks = np.ascontiguousarray(self.raw).reshape(-1)
+                values = to_float32(blocks, self.dtype, self.shape[::-1])
+                if self._keep:
+                    self._decoded = values
+            return values.astype(np.float64)
+        return self.raw if self.dtype.is_integer else self.raw.astype(np.float64, copy=False)
+
+    def write(self, values: np.ndarray) -> None:
+        """Rounds values of the tensor's shape to its dtype, in one step but for the formats that
+        are defined on float32."""
+        assert values.shape == self.shape, (values.shape, self.shape)
+        self.raw[...] = encode(values, self.dtype)
+
+
+def encode(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """Values [..., n] as `Elements.raw` has them. Floats lose their fraction on becoming integers.
+
+    Raises:
+        Unsupported: a block format without an encoder.
+    """
+    if dtype.numpy is not None:
+        return values.astype(dtype.numpy, copy=False)
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    rows = np.ascontiguousarray(values, np.float32)
+    try:
+        data = quantize(rows, GGMLQuantizationType(dtype.value))
+    except (ValueError, NotImplementedError, KeyError) as error:
+        raise Unsupported(f"values cannot be rounded to {dtype.name}: {error}") from error
+    blocks = values.shape[-1] // dtype.block_size
+    return data.view(np.uint8).reshape(*values.shape[:-1], blocks, dtype.type_size)
+
+
+@cache
+def can_decode(dtype: DType) -> bool:
+    """Whether `Elements.read` knows the dtype."""
+    if dtype.numpy is None:
+        try:
+            to_float32(np.zeros(dtype.type_size, np.uint8), dtype, (dtype.block_size,))
+        except Unsupported:
+            return False
+    return True
+
+
+@cache
+def can_encode(dtype: DType) -> bool:
+    """Whether `Elements.write` knows the dtype."""
+    try:
+        encode(np.zeros(dtype.block_size), dtype)
+    except Unsupported:
+        return False
+    return True

@@ -1,0 +1,20 @@
+"""What each op of the table computes: one evaluator an op, grouped by theme as in `ml/ops`."""
+
+from __future__ import annotations
+
+from . import attention, elementwise, indexing, products, recurrent, reductions, shaping, spatial
+from .table import BYTEWISE, EVALUATORS, Evaluator
+
+__all__ = [
+    "BYTEWISE",
+    "EVALUATORS",
+    "Evaluator",
+    "attention",
+    "elementwise",
+    "indexing",
+    "products",
+    "recurrent",
+    "reductions",
+    "shaping",
+    "spatial",
+]

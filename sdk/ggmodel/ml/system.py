@@ -1,0 +1,141 @@
+"""What this machine has for computing: cores and memory, as far as this process may use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """The machine.
+
+    Attributes:
+        thread_count: threads to compute with.
+        total_memory: bytes of system memory this process may use.
+        free_memory: bytes of it that can be had without swapping, caches of files included.
+        free_swap: bytes.
+    """
+
+    thread_count: int = 0
+    total_memory: int = 0
+    free_memory: int = 0
+    free_swap: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """With the interface's key names, zeros left out."""
+        values = {
+            "threads": self.thread_count,
+            "total_memory": self.total_memory,
+            "free_memory": self.free_memory,
+            "free_swap": self.free_swap,
+        }
+        return {key: value for key, value in values.items() if value}
+
+
+def system_info(root: Path = _ROOT) -> SystemInfo:
+    """This machine as of now: /proc/meminfo within the limits of the control groups.
+
+    A system without /proc tells its total memory only, and all of it counts as free.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    memory = _meminfo(root)
+    total = memory.get("MemTotal") or _installed_memory()
+    free = memory.get("MemAvailable")
+    if free is None:  # Linux before 3.14
+        parts = [memory[k] for k in ("MemFree", "Buffers", "Cached") if k in memory]
+        free = sum(parts) if parts else total
+    swap = memory.get("SwapFree", 0)
+    for folder in _control_groups(root, "memory"):
+        limit = _number(folder / "memory.max")
+        if limit is not None:
+            used = _number(folder / "memory.current") or 0
+            total = min(total, limit)
+            free = min(free, limit - used + _reclaimable(folder, ""))
+        swap_limit = _number(folder / "memory.swap.max")
+        if swap_limit is not None:
+            swap = min(swap, swap_limit - (_number(folder / "memory.swap.current") or 0))
+        limit = _number(folder / "memory.limit_in_bytes")  # version 1; huge where there is none
+        if limit is not None:
+            used = _number(folder / "memory.usage_in_bytes") or 0
+            total = min(total, limit)
+            free = min(free, limit - used + _reclaimable(folder, "total_"))
+    return SystemInfo(available_cores(root), total, max(0, min(free, total)), max(0, swap))
+
+
+def available_cores(root: Path = _ROOT) -> int:
+    """The cores this process may use: affinity and the control groups' quotas respected.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    for folder in _control_groups(root, "cpu"):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if not quota:  # version 1
+            quota = _text(folder / "cpu.cfs_quota_us")
+            period = _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):  # "max" or -1 is no quota
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the groups this process is in, each with those around it, whose limits hold
+    as well; some may not exist, for a container sees only part of them."""
+    top = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = top / controller if controllers else top  # version 2 has one tree for all
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:  # a group outside of what is mounted here
+            parts = []
+        for n in range(len(parts), -1, -1):
+            yield mount.joinpath(*parts[:n])
+
+
+def _reclaimable(folder: Path, prefix: str) -> int:
+    """Bytes of a group's use that are cached files: gone as soon as memory is wanted. A mapped
+    model is one."""
+    lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
+    wanted = (f"{prefix}active_file", f"{prefix}inactive_file")
+    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in wanted)
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """The lines of /proc/meminfo that are sizes, in bytes."""
+    lines = (line.split() for line in _text(root / "proc/meminfo").splitlines())
+    return {
+        line[0].rstrip(":"): int(line[1]) * 1024
+        for line in lines
+        if len(line) == 3 and line[2] == "kB"
+    }
+
+
+def _installed_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

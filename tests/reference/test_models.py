@@ -1,0 +1,67 @@
+"""Whole models on the reference backend, against transformers."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import ggmodel
+from ggmodel import DType
+from ggmodel.cli import app
+from tests.golden.files import GREEDY, Golden
+from tests.golden.test_llama import CASES, nmse, source_of
+from tests.golden.test_stories import EXPECTED, FILE
+
+# Every result is rounded to float32, as transformers' are: it is 3e-13 away from float64 itself.
+EXACT = 1e-10
+
+
+@pytest.fixture(params=CASES)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden.load("llama", request.param)
+
+
+@pytest.mark.parametrize("batch_size", [512, 1], ids=["whole", "by token"])
+@pytest.mark.parametrize("flash_attention", ["off", "on"])
+def test_logits(golden: Golden, flash_attention: str, batch_size: int):
+    with ggmodel.load(
+        source_of(golden),
+        backend="reference",
+        kv_type="f32",
+        flash_attention=flash_attention,
+        batch_size=batch_size,
+    ) as model:
+        assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < EXACT
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.Q8_0], ids=str)
+@pytest.mark.parametrize("flash_attention", ["off", "on"])
+def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
+    """Activations stay as they are, so that nothing is lost beside the weights' rounding."""
+    want = golden.logits_f16 if dtype is DType.F16 else golden.logits_q8_0
+    with ggmodel.load(
+        source_of(golden, dtype),
+        backend="reference",
+        kv_type="f32",
+        flash_attention=flash_attention,
+    ) as model:
+        assert nmse(model.logits(golden.prompt.tolist()), want) < EXACT
+        done = model.generate(golden.prompt.tolist(), max_tokens=GREEDY, temperature=0)
+    assert done.tokens == golden.greedy.tolist()
+
+
+def test_the_embedded_model_tells_the_same_stories():
+    with ggmodel.load(FILE, backend="reference", context_length=256) as model:
+        for case in EXPECTED["greedy"]:
+            done = model.generate(case["prompt_ids"], temperature=0, max_tokens=20)
+            assert done.tokens == case["continuation_ids"][:20]
+
+
+def test_the_command_line_takes_the_backend():
+    prompt = EXPECTED["greedy"][0]["prompt"]
+    arguments = ["run", str(FILE), prompt, "--backend", "reference", "--max-tokens", "3"]
+    result = CliRunner().invoke(app, [*arguments, "--temperature", "0"])
+    assert result.exit_code == 0, result.output
+    with ggmodel.load(FILE) as model:
+        told = str(model.generate(prompt, temperature=0, max_tokens=3))
+    assert told.strip() in result.output
