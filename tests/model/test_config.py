@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from ggmodel import Config, kv
+from ggmodel import Config, Module, gguf, kv
 from ggmodel.errors import ConfigError
 from ggmodel.gguf import MemorySource
 from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.model.config import key_fields
+from ggmodel.model.module import module_fields
 
 
 def read(cls: type[Config], **values: Any) -> Any:
@@ -288,3 +290,33 @@ def test_an_hf_source_may_be_one_function():
         n: int = kv("n", hf=lambda hf: len(hf["layers"]))
 
     assert Counted.from_hf({"layers": [1, 2]}) == {"n": 2}
+
+
+class TaggedForTensors(Config):
+    experts: int = gguf("expert_count")
+
+
+class WithoutType(Config):
+    heads = kv("attention.head_count", default=1)  # pyright: ignore[reportGeneralTypeIssues]
+
+
+class TaggedForKeys(Module):
+    heads: int = kv("attention.head_count", default=1)
+
+
+class ModuleWithoutType(Module):
+    gate = gguf("ffn_gate")
+
+
+@pytest.mark.parametrize(
+    ("fields_of", "cls", "message"),
+    [
+        (key_fields, TaggedForTensors, r"test_config\.py:\d+.*experts.*belongs in a Module"),
+        (key_fields, WithoutType, r"test_config\.py:\d+.*heads is tagged but has no type"),
+        (module_fields, TaggedForKeys, r"test_config\.py:\d+.*heads.*belongs in a Config"),
+        (module_fields, ModuleWithoutType, r"test_config\.py:\d+.*gate is tagged but has no type"),
+    ],
+)
+def test_a_tag_that_would_be_overlooked_names_its_line(fields_of, cls: type, message: str):
+    with pytest.raises(ConfigError, match=message):
+        fields_of(cls)

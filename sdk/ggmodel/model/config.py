@@ -11,8 +11,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..ml.keyvalues import KeyValues, check_kind
-from .fields import MISSING, KeyField, kv
-from .source import declared, line_of, type_hints
+from .fields import MISSING, KeyField, TensorField, kv
+from .source import check_tags, declared, line_of, type_hints
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -143,6 +143,7 @@ def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...
     Raises:
         ConfigError: an annotation is no type a hyperparameter can have; names the line.
     """
+    check_tags(cls, KeyField, TensorField, "gguf(...) tags tensors and belongs in a Module")
     hints = type_hints(cls)
     return tuple(
         (name, field, *_kind(hints[name], cls, name))

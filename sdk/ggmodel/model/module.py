@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from ..errors import ConfigError, Unsupported
 from ..ml import Tensor
 from ..ml.graph import in_scope
-from .fields import TensorField
-from .source import declared, line_of, type_hints
+from .fields import KeyField, TensorField
+from .source import check_tags, declared, line_of, type_hints
 
 
 class Module:
@@ -70,6 +70,7 @@ def module_fields(cls: type[Module]) -> dict[str, tuple[TensorField, FieldType]]
         ConfigError: an annotation cannot be resolved, or a field tagged with `gguf` has a type
             that cannot hold tensors; names the line.
     """
+    check_tags(cls, TensorField, KeyField, "kv(...) tags hyperparameters and belongs in a Config")
     hints = type_hints(cls)
     fields: dict[str, tuple[TensorField, FieldType]] = {}
     for name, tag in declared(cls).items():

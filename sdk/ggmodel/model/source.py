@@ -24,6 +24,25 @@ def declared(cls: type) -> dict[str, Any]:
     return {n: inspect.getattr_static(cls, n, None) for n in names}
 
 
+def check_tags(cls: type, right: type, wrong: type, advice: str) -> None:
+    """Refuses tags that would be overlooked.
+
+    Raises:
+        ConfigError: a tag of the type `right` on a name without annotation, or one of the type
+            `wrong`; names the line.
+    """
+    annotated = declared(cls)
+    for base in cls.__mro__:
+        for name, value in vars(base).items():
+            if isinstance(value, wrong):
+                raise ConfigError(f"{line_of(base, name)}: {cls.__name__}.{name}: {advice}")
+            if isinstance(value, right) and name not in annotated:
+                raise ConfigError(
+                    f"{line_of(base, name)}: {cls.__name__}.{name} is tagged but has no type; "
+                    f"write `{name}: SomeType = ...`"
+                )
+
+
 def type_hints(cls: type) -> dict[str, Any]:
     """The annotations of a class and its bases as types.
 
@@ -56,14 +75,14 @@ def _unresolved(cls: type) -> tuple[str, str]:
 def line_of(cls: type, field: str = "") -> str:
     """Where a class, or a field of it, is written: "file:line", or as near as can be told."""
     for base in cls.__mro__:
-        if field and field not in inspect.get_annotations(base):
+        if field and field not in inspect.get_annotations(base) and field not in vars(base):
             continue
         try:
             lines, first = inspect.getsourcelines(base)
             file = inspect.getsourcefile(base)
         except (OSError, TypeError):
             break
-        starts = (f"{field}:", f"{field} :")
+        starts = (f"{field}:", f"{field} :", f"{field} =")
         for i, line in enumerate(lines):
             if field and line.strip().startswith(starts):
                 return f"{file}:{first + i}"
