@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import ggmodel
 from ggmodel import Model, register
+from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError
+from ggmodel.gguf import MemorySource
 from ggmodel.model import find, registry, supported
+from tests.golden.files import Golden
 
 Write = Callable[..., Path]
 
@@ -342,3 +346,41 @@ def test_an_entry_point_that_does_not_work(installed: Callable[..., None], text:
     installed("theirs", text)
     with pytest.raises(ArchitectureError, match=message):
         find("theirs")
+
+
+VARIANTS = """
+from ggmodel import register
+from ggmodel.models import llama
+
+@register("twofold")
+class Plain(llama.Llama):
+    pass
+
+@register("twofold", pooled=True)
+class Pooled(llama.Llama):
+    pass
+"""
+
+
+def test_a_pooling_type_selects_the_embedding_variant(tmp_path: Path):
+    (tmp_path / "twofold.py").write_text(VARIANTS)
+    assert find("twofold", tmp_path).__name__ == "Plain"
+    variant = find("twofold", tmp_path, pooled=True)
+    assert (variant.__name__, variant.architecture) == ("Pooled", "twofold")
+    assert find("llama", pooled=True) is find("llama")  # it has no variant
+    assert supported(tmp_path).count("twofold") == 1
+
+
+@pytest.mark.parametrize(("pooling", "name"), [(None, "Plain"), (0, "Plain"), (1, "Pooled")])
+def test_a_file_with_a_pooling_type_is_loaded_as_the_variant(
+    tmp_path: Path, pooling: int | None, name: str
+):
+    (tmp_path / "twofold.py").write_text(VARIANTS)
+    golden = Golden.load("llama", "plain_gqa")
+    source = from_hf(find("twofold", tmp_path), golden.config, golden.weights())
+    metadata = dict(source.metadata)
+    if pooling is not None:
+        metadata["twofold.pooling_type"] = pooling
+    tensors = {n: (t.dtype, t.shape, bytes(source.data(n))) for n, t in source.tensors.items()}
+    with ggmodel.load(MemorySource(metadata, tensors), models=tmp_path) as model:
+        assert type(model.model).__name__ == name

@@ -29,6 +29,7 @@ from .source import author_code, line_of
 M = TypeVar("M", bound=type[Model])
 
 _GROUP = "ggmodel.models"
+_POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
 _lock = threading.RLock()
 _registered: dict[str, type[Model]] = {}
 
@@ -39,11 +40,14 @@ _stamps: dict[str, tuple[tuple[str, int, int], ...]] = {}
 _of_files: dict[str, dict[str, type[Model]]] = {}
 
 
-def register(name: str, *, hf: tuple[str, ...] | str = ()) -> Callable[[M], M]:
+def register(
+    name: str, *, hf: tuple[str, ...] | str = (), pooled: bool = False
+) -> Callable[[M], M]:
     """Decorator: registers a model class for files whose `general.architecture` is `name`.
 
     Args:
         hf: the `architectures` of Hugging Face configs that this class serves.
+        pooled: the class is the embedding variant, for files with a `pooling_type`.
 
     Raises:
         ArchitectureError: the name is taken by a class of another module.
@@ -52,34 +56,45 @@ def register(name: str, *, hf: tuple[str, ...] | str = ()) -> Callable[[M], M]:
     def enter(cls: M) -> M:
         with _lock:
             target = _of_files.get(cls.__module__.partition(".")[0], _registered)
-            known = target.get(name)
+            key = name + _POOLED if pooled else name
+            known = target.get(key)
             if known is not None and (known.__module__, known.__qualname__) != (
                 cls.__module__,
                 cls.__qualname__,
             ):
                 raise ArchitectureError(
-                    f"{line_of(cls)}: the architecture {name!r} is already registered, by "
+                    f"{line_of(cls)}: the architecture {key!r} is already registered, by "
                     f"{known.__module__}.{known.__qualname__}; choose another name"
                 )
             cls.architecture = name
             cls.hf_architectures = (hf,) if isinstance(hf, str) else tuple(hf)
-            target[name] = cls
+            target[key] = cls
         return cls
 
     return enter
 
 
-def find(name: str, folder: str | Path | None = None) -> type[Model]:
+def find(name: str, folder: str | Path | None = None, pooled: bool = False) -> type[Model]:
     """The model class of an architecture.
 
     Args:
         folder: where to look first for `NAME.py` or `NAME/`; a file that has changed since is
             imported again. In file names "_" stands for what no identifier may have ("gpt-oss").
+        pooled: take the embedding variant, if the architecture has one.
 
     Raises:
         ArchitectureError: there is none (lists those there are and the nearest name), or its
             file cannot be imported (names the line).
     """
+    with _lock:
+        base = _find(name, folder)
+        if not pooled:
+            return base
+        registered = _of_files.get(base.__module__.partition(".")[0], _registered)
+        return registered.get(name + _POOLED, base)
+
+
+def _find(name: str, folder: str | Path | None) -> type[Model]:
     importable = re.sub(r"\W", "_", name)
     with _lock:
         if folder is not None:
@@ -106,7 +121,7 @@ def find(name: str, folder: str | Path | None = None) -> type[Model]:
 
 def supported(folder: str | Path | None = None) -> list[str]:
     """The names of all architectures that can be found, sorted."""
-    names = set(_registered) | set(_built_in())
+    names = {n for n in _registered if not n.endswith(_POOLED)} | set(_built_in())
     names |= {entry.name for entry in metadata.entry_points(group=_GROUP)}
     if folder is not None and Path(folder).is_dir():
         names |= {p.stem for p in Path(folder).glob("[!_.]*.py")}

@@ -87,7 +87,8 @@ class Preparation:
             ArchitectureError, ConfigError: there is none, or one is missing or wrong.
         """
         keys = KeyValues(self.source.metadata, self.source.name)
-        self.architecture = find(keys.architecture, self.options.models)
+        name = keys.architecture
+        self.architecture = find(name, self.options.models, bool(keys.get("pooling_type", int)))
         self.config = config_class(self.architecture).read(keys)
 
     def fill(self) -> None:
