@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from ggmodel.errors import (
     Unsupported,
 )
 from ggmodel.gguf import MemorySource
+from ggmodel.ml import BackendMemory
 from ggmodel.runner import LoadedModel
 from tests.golden.files import Golden
 
@@ -283,3 +285,13 @@ def test_a_request_that_ends_in_nan_leaves_others_alone(
         tokens += [piece.token for piece in stream]
         assert tokens == want
         assert model.generate(PROMPT, temperature=0, max_tokens=20).tokens == want
+
+
+def test_a_cache_that_only_fits_layer_by_layer_is_refused(source: MemorySource):
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    cell = source.tensors["blk.0.attn_k.weight"].shape[1] * 4
+    cells = int(0.3 * memory) // cell  # each layer's keys take 30 %, all four tensors 120 %
+    with pytest.raises(OutOfMemory, match="context_length") as caught:
+        ggmodel.load(source, kv_type="f32", context_length=cells)
+    assert isinstance(caught.value.memory, BackendMemory)
+    assert sum(caught.value.memory.cpu.cache) > memory

@@ -99,6 +99,13 @@ class GGMLBackend(Backend):
             return
         try:
             self.weights.allocate(graphs)
+            memory = self.backend_memory()
+            if not physically_possible(memory.size() - memory.mapped):
+                raise OutOfMemory(
+                    f"weights, cache and compute buffers need {memory.size() - memory.mapped:,} "
+                    "bytes, more than this machine has; a smaller context_length or parallel "
+                    "needs less"
+                )
             self._allocated = True
             for node in self._states.values():
                 self._allocate_state(node)
