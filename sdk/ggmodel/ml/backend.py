@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import enum
 import importlib
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, Error, Unsupported
+from ..errors import ConfigError, Error, GraphError, Unsupported
 from ..gguf import TensorSource, open_gguf
 from ..gguf.types import DType
 from .context import Context
@@ -24,6 +25,7 @@ from .graph import Graph
 from .keyvalues import KeyValues
 from .memory import BackendMemory
 from .node import Node
+from .storage import State
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -89,9 +91,11 @@ class Executable(ABC):
 
     Attributes:
         input_bytes: memory of the graph's own for its inputs.
+        states: uids of the state tensors it works on; it is closed before they are freed.
     """
 
     input_bytes: int = 0
+    states: Set[int] = frozenset()
 
     @property
     @abstractmethod
@@ -140,6 +144,10 @@ class Backend(ABC):
                 f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
                 f"not 0 to {_MOST_BLOCKS}"
             )
+        self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
+        self._states: dict[int, Node] = {}
+        self._allocated = False
+        self._closed = False
 
     @abstractmethod
     def get(self, name: str) -> Tensor | None:
@@ -173,17 +181,36 @@ class Backend(ABC):
             OutOfMemory: the compute buffer cannot be had.
         """
 
-    @abstractmethod
     def reserve(self, graph: Graph) -> None:
         """Allocates the compute buffers this graph needs without running it."""
+        self.compile(graph, ()).close()
 
-    @abstractmethod
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, at once or, before `allocate`, then."""
+        self.check_open()
+        self._states[node.uid] = node
+        if self._allocated:
+            self._allocate_state(node)
+
+    def free_states(self, nodes: list[Node]) -> None:
+        """Frees the memory of state tensors, and the graphs that work on them."""
+        freed = {node.uid for node in nodes}
+        for executable in list(self._executables):
+            if executable.states & freed:
+                executable.close()
+        for node in nodes:
+            self._states.pop(node.uid, None)
+            if isinstance(node.storage, State) and node.storage.handle is not None:
+                self._free_state(node.storage.handle)
+                node.storage.handle = None
 
     @abstractmethod
-    def free_states(self, nodes: list[Node]) -> None:
-        """Frees the memory of state tensors."""
+    def _allocate_state(self, node: Node) -> None:
+        """Gives the state tensor its handle, zeroed or with the initial bytes."""
+
+    @abstractmethod
+    def _free_state(self, handle: Any) -> None:
+        """Frees what `_allocate_state` made."""
 
     @abstractmethod
     def read(self, node: Node) -> np.ndarray:
@@ -197,14 +224,31 @@ class Backend(ABC):
         """The GPUs in use; after an allocation, only those that hold a part of it."""
         return []
 
-    @abstractmethod
     def close(self) -> None:
         """Frees everything; idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for executable in list(self._executables):
+            executable.close()
+        self.free_states(list(self._states.values()))
+        self._release()
+        if self.owns_source:
+            self.source.close()
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Frees what is left when graphs and states are gone."""
 
     @property
-    @abstractmethod
     def closed(self) -> bool:
         """Whether `close` was called."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raises `GraphError` where this backend can compute no more."""
+        if self._closed:
+            raise GraphError("this backend is closed")
 
     def new_context(self) -> Context:
         """A context with the default node limit, max(1024, 32 × tensors)."""

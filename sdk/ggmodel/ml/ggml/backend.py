@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -83,10 +82,6 @@ class GGMLBackend(Backend):
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
-        self._executables: weakref.WeakSet[GGMLExecutable] = weakref.WeakSet()
-        self._states: dict[int, Node] = {}
-        self._allocated = False
-        self._closed = False
         self._process = os.getpid()
         self.weights = Weights(self)
 
@@ -129,16 +124,7 @@ class GGMLBackend(Backend):
         self._executables.add(executable)
         return executable
 
-    def reserve(self, graph: Graph) -> None:
-        self.compile(graph, ()).close()
-
     # states
-
-    def create_state(self, node: Node) -> None:
-        self.check_open()
-        self._states[node.uid] = node
-        if self._allocated:
-            self._allocate_state(node)
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
@@ -152,16 +138,8 @@ class GGMLBackend(Backend):
             data = ffi.from_buffer(node.storage.initial)
             lib.ggml_backend_tensor_set(memory.tensor, data, 0, node.nbytes)
 
-    def free_states(self, nodes: list[Node]) -> None:
-        freed = {node.uid for node in nodes}
-        for executable in list(self._executables):
-            if executable.states & freed:
-                executable.close()
-        for node in nodes:
-            self._states.pop(node.uid, None)
-            if isinstance(node.storage, State) and node.storage.handle is not None:
-                node.storage.handle.close()
-                node.storage.handle = None
+    def _free_state(self, handle: StateMemory) -> None:
+        handle.close()
 
     def read(self, node: Node) -> np.ndarray:
         self.check_open()
@@ -190,28 +168,14 @@ class GGMLBackend(Backend):
 
     # life
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for executable in list(self._executables):
-            executable.close()
-        self.free_states(list(self._states.values()))
+    def _release(self) -> None:
         self.compute_buffer.close()
         self.weights.close()
         lib.ggml_backend_free(self.cpu)
         self._pool.close()
-        if self.owns_source:
-            self.source.close()
 
     def check_open(self) -> None:
-        """Raises `GraphError` where this backend can compute no more."""
-        if self._closed:
-            raise GraphError("this backend is closed")
+        super().check_open()
         if self._process != os.getpid():
             raise GraphError(
                 "this model was loaded before the process forked: its compute threads stayed "
@@ -220,5 +184,5 @@ class GGMLBackend(Backend):
 
     def __del__(self) -> None:
         # For models that are dropped rather than closed; whatever holds memory hangs on this one.
-        if not getattr(self, "_closed", True) and self._process == os.getpid():
+        if getattr(self, "weights", None) is not None and self._process == os.getpid():
             self.close()

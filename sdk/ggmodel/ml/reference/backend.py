@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import Error, GraphError, OutOfMemory
+from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf import TensorSource
 from ...gguf.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
@@ -37,17 +36,13 @@ class ReferenceBackend(Backend):
         )
         self._weights = weights_of(self)
         self._decoded: dict[int, Elements] = {}
-        self._states: dict[int, Node] = {}
-        self._executables: weakref.WeakSet[ReferenceExecutable] = weakref.WeakSet()
         self._graph_size = 0
-        self._allocated = False
-        self._closed = False
 
     def get(self, name: str) -> Tensor | None:
         return self._weights.get(name)
 
     def allocate(self, *graphs: Graph) -> None:
-        self._check_open()
+        self.check_open()
         if self._allocated:
             return
         self._allocated = True
@@ -57,25 +52,22 @@ class ReferenceBackend(Backend):
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
     ) -> None:
-        self._check_open()
+        self.check_open()
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
         self.allocate()
         if cancel is not None and cancel():
-            raise Error("loading was cancelled")
+            raise Cancelled("loading was cancelled")
         if progress is not None:
             progress(1.0)
 
     def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ReferenceExecutable:
-        self._check_open()
+        self.check_open()
         self.allocate()
         executable = ReferenceExecutable(self, graph, outputs)
         self._graph_size = max(self._graph_size, executable.size)
         self._executables.add(executable)
         return executable
-
-    def reserve(self, graph: Graph) -> None:
-        self.compile(graph, ()).close()
 
     # weights
 
@@ -92,12 +84,6 @@ class ReferenceBackend(Backend):
 
     # states
 
-    def create_state(self, node: Node) -> None:
-        self._check_open()
-        self._states[node.uid] = node
-        if self._allocated:
-            self._allocate_state(node)
-
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
         if not self.params.alloc_memory:
@@ -110,14 +96,11 @@ class ReferenceBackend(Backend):
         if node.storage.initial:
             node.storage.handle[:] = np.frombuffer(node.storage.initial, np.uint8)
 
-    def free_states(self, nodes: list[Node]) -> None:
-        for node in nodes:
-            self._states.pop(node.uid, None)
-            if isinstance(node.storage, State):
-                node.storage.handle = None
+    def _free_state(self, handle: np.ndarray) -> None:
+        """An array goes with its last reference."""
 
     def read(self, node: Node) -> np.ndarray:
-        self._check_open()
+        self.check_open()
         if isinstance(node.storage, Weight):
             raw = self.bytes_of(node)
         elif isinstance(node.storage, State) and node.storage.handle is not None:
@@ -144,21 +127,5 @@ class ReferenceBackend(Backend):
 
     # life
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        for executable in list(self._executables):
-            executable.close()
-        self.free_states(list(self._states.values()))
+    def _release(self) -> None:
         self._decoded.clear()
-        if self.owns_source:
-            self.source.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise GraphError("this backend is closed")
