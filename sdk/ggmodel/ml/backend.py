@@ -161,7 +161,6 @@ class Backend(ABC):
             OutOfMemory: with the memory report.
         """
 
-    @abstractmethod
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
     ) -> None:
@@ -171,8 +170,16 @@ class Backend(ABC):
             progress: called with a monotonic share, the last time with exactly 1.0.
             cancel: asked between chunks; True ends loading with an error.
         """
+        self.check_open()
+        if not self.params.alloc_memory:
+            raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
+        self.allocate()
+        self._read_weights(progress, cancel)
 
     @abstractmethod
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
+        """`load`, once memory is there."""
+
     def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
         """Makes the graph's schedule executable; `outputs` keep their values after a run.
 
@@ -180,6 +187,15 @@ class Backend(ABC):
             TensorError: the library refuses an op; names it, its operands and the model's line.
             OutOfMemory: the compute buffer cannot be had.
         """
+        self.check_open()
+        self.allocate()
+        executable = self._compile(graph, outputs)
+        self._executables.add(executable)
+        return executable
+
+    @abstractmethod
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
+        """`compile`, once weights and states have their memory."""
 
     def reserve(self, graph: Graph) -> None:
         """Allocates the compute buffers this graph needs without running it."""

@@ -72,7 +72,7 @@ class Engine:
     # preparation
 
     def dry_trace(self) -> None:
-        """Traces the largest prompt batch and a single token, and places memory by what they do.
+        """Traces the largest prompt batch and a single token; nothing is allocated.
 
         Raises:
             TensorError: an op refuses its operands, or output and input do not fit each other.
@@ -102,7 +102,7 @@ class Engine:
         self.backend.allocate(*(t.ctx.graph for t in self._worst))
 
     def reserve(self) -> None:
-        """Allocates the compute buffer for the worst case, so that no request can lack memory."""
+        """Allocates the compute buffer for the largest prompt batch and for one token."""
         for t in self._worst:
             self.backend.reserve(t.ctx.graph)
             t.close()
@@ -116,7 +116,7 @@ class Engine:
 
     # requests
 
-    def check_prompt(self, ids: Ids, limit: int | None = None) -> np.ndarray:
+    def check_prompt(self, ids: Ids) -> np.ndarray:
         """The prompt as int32 [n].
 
         Raises:
@@ -128,10 +128,9 @@ class Engine:
         if array.min() < 0 or array.max() >= self.vocabulary:
             bad = next(i for i in ids if not 0 <= i < self.vocabulary)
             raise PromptError(f"token id {bad} is not in the vocabulary of {self.vocabulary}")
-        limit = self.context_length if limit is None else limit
-        if len(array) > limit:
+        if len(array) > self.context_length:
             raise PromptError(
-                f"the prompt has {len(array)} tokens, the context {limit}; "
+                f"the prompt has {len(array)} tokens, the context {self.context_length}; "
                 "load the model with a larger context_length, or shorten the prompt"
             )
         return array.astype(np.int32)
@@ -198,7 +197,7 @@ class Engine:
                 wanted.astype(np.int32),
             )
             graphs.cache.start_forward(step)
-            rows.append(graphs.run(step).copy())
+            rows.append(graphs.run(step))
         return rows
 
     def close(self) -> None:

@@ -42,7 +42,6 @@ class LoadedModel:
     ):
         self.source, self.backend, self.model = source, backend, model
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
-        self._owned: list[TensorSource] = []
 
     @property
     def context_length(self) -> int:
@@ -176,9 +175,6 @@ class LoadedModel:
         """Frees everything; idempotent."""
         self.engine.close()
         self.backend.close()
-        for source in self._owned:
-            source.close()
-        self._owned.clear()
 
     def __enter__(self) -> LoadedModel:
         return self

@@ -58,7 +58,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class Generation:
-    """One request: iterate over `pieces()`, then ask for the `completion`.
+    """One request: `run()` it, or iterate over `pieces()` and look at `usage` in the end.
 
     Args:
         prompt: int32 [n], checked.

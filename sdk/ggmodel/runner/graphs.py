@@ -77,7 +77,7 @@ class Graphs:
         """Computes a step that the cache has placed.
 
         Returns:
-            float32 [outputs, vocabulary]; the next run overwrites it.
+            float32 [outputs, vocabulary].
         """
         key = (len(step.tokens), len(step.outputs), self.cache.shape_key(step))
         entry = self._entries.get(key)
@@ -95,8 +95,8 @@ class Graphs:
             entry.executable.run(step)
             if not len(step.outputs):
                 return np.empty((0, entry.trace.output.dim(0)), np.float32)
-            rows = entry.executable.value(entry.trace.output).reshape(len(step.outputs), -1)
-            return rows if key in self._entries else rows.copy()
+            rows = entry.executable.value(entry.trace.output)
+            return rows.reshape(len(step.outputs), -1).copy()  # the next run overwrites them
         finally:
             if key not in self._entries:
                 entry.close()

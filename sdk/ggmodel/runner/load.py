@@ -261,12 +261,10 @@ def load(
         ready.finish()
         ready.keep()
         undo.pop_all()
-    loaded = LoadedModel(
+    ready.backend.owns_source = opened is not source
+    return LoadedModel(
         opened, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
-    if opened is not source:
-        loaded._owned.append(opened)
-    return loaded
 
 
 def open_source(

@@ -108,21 +108,11 @@ class GGMLBackend(Backend):
             error.memory = self.backend_memory()
             raise
 
-    def load(
-        self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
-    ) -> None:
-        self.check_open()
-        if not self.params.alloc_memory:
-            raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
-        self.allocate()
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         self.weights.load(progress, cancel)
 
-    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
-        self.check_open()
-        self.allocate()
-        executable = GGMLExecutable(self, graph, outputs)
-        self._executables.add(executable)
-        return executable
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
+        return GGMLExecutable(self, graph, outputs)
 
     # states
 

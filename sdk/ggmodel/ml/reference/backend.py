@@ -49,24 +49,15 @@ class ReferenceBackend(Backend):
         for node in self._states.values():
             self._allocate_state(node)
 
-    def load(
-        self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
-    ) -> None:
-        self.check_open()
-        if not self.params.alloc_memory:
-            raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
-        self.allocate()
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         if cancel is not None and cancel():
             raise Cancelled("loading was cancelled")
         if progress is not None:
             progress(1.0)
 
-    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ReferenceExecutable:
-        self.check_open()
-        self.allocate()
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ReferenceExecutable:
         executable = ReferenceExecutable(self, graph, outputs)
         self._graph_size = max(self._graph_size, executable.size)
-        self._executables.add(executable)
         return executable
 
     # weights
