@@ -68,6 +68,11 @@ class OutOfMemory(Error, MemoryError):
         self.memory = memory
 
 
+class DeviceLost(ComputeError):
+    """The process that holds a model's devices has ended, mostly because a worker on another machine
+    went away; names the worker. The model cannot be used any more, but can be loaded again."""
+
+
 class PromptError(Error, ValueError):
     """A prompt is empty, too long for the context, or holds something that is no input."""
 

@@ -21,6 +21,7 @@ from ..gguf import TensorSource, open_gguf
 from ..gguf.types import DType
 from .context import Context
 from .devices import DeviceInfo
+from .gpu_layers import GPULayersList
 from .graph import Graph
 from .keyvalues import KeyValues
 from .memory import BackendMemory
@@ -59,14 +60,19 @@ class BackendParams:
     Attributes:
         alloc_memory: False only finds out how much memory would be needed.
         num_threads: CPU threads; 0 lets the backend choose.
-        gpu_layers: which layers go to which device.
+        gpu_layers: which layers go to which device; all others stay on the CPU.
         flash_attention: the fused attention op.
+        rpc: workers on other machines, "host:port", whose devices are used like this machine's.
+        tensor_overrides: pairs of a regular expression and the name of a device: a weight whose
+            name it finds lies there, whatever its layer. The first that finds it counts.
     """
 
     alloc_memory: bool = True
     num_threads: int = 0
-    gpu_layers: tuple[Any, ...] = ()
+    gpu_layers: GPULayersList = GPULayersList()
     flash_attention: FlashAttention = FlashAttention.AUTO
+    rpc: tuple[str, ...] = ()
+    tensor_overrides: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

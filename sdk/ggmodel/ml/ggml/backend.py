@@ -1,88 +1,61 @@
-"""The backend: devices, threads, memory."""
+"""The backend: devices, memory, the life of both."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...errors import ComputeError, GraphError, OutOfMemory
+from ...errors import GraphError, OutOfMemory
 from ...gguf import TensorSource
 from ...gguf.types import DType
-from ...native import ThreadPool, ffi, lib, proc
+from ...native import ffi, lib
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
-from ..memory import AllocationStatus, BackendMemory
+from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
-from ..placement import INPUT, count_memory
+from ..placement import INPUT
 from ..storage import State, Weight
-from ..system import available_cores
 from ..tensor import Tensor
-from .lowering import Arena, ComputeBuffer, GGMLExecutable, host_view, physically_possible
+from .compute import Compute, ComputeBuffer, Scheduler
+from .hardware import Device, Hardware
+from .lowering import GGMLExecutable
+from .memory import Buffer, physically_possible, value_of
 from .weights import Weights, extra_buffer_types
 
-log = logging.getLogger("ggmodel.ml")
-
-
-class StateMemory:
-    """The memory of one state tensor."""
-
-    def __init__(self, node: Node, buffer_type: Any):
-        self.arena = Arena(1)
-        self.handle: Any = None
-        if physically_possible(node.nbytes):
-            self.tensor = self.arena.tensor(node)
-            if not node.n_elements:
-                return
-            self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
-        if not self.handle:
-            self.arena.close()
-            raise OutOfMemory(f"{node.nbytes:,} bytes for {node.describe()} do not fit in memory")
-        # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
-        lib.ggml_backend_buffer_clear(self.handle, 0)
-
-    def close(self) -> None:
-        if self.handle:
-            lib.ggml_backend_buffer_free(self.handle)
-            self.handle = None
-        self.arena.close()
+# From this many tokens on it pays to copy weights to a device rather than to compute on the CPU:
+# ggml's own limit for its devices.
+_LARGE_BATCH = 32
 
 
 class GGMLBackend(Backend):
-    """ggml on the CPU.
+    """ggml on the CPU and on the devices that layers are placed on.
 
     Attributes:
-        cpu: the `ggml_backend_t`.
-        compute_buffer: shared by all graphs, which take turns.
+        hardware: the devices.
+        weights: where they lie.
+        largest_inputs: bytes of the inputs of the graph that had most.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
         super().__init__(source, params)
-        device = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
-        self.cpu = lib.ggml_backend_dev_init(device, ffi.NULL)
-        if not self.cpu:
-            raise ComputeError("ggml's CPU backend could not be initialised")
-        self.extra_buffer_types = extra_buffer_types(device)
-        # ggml's threads wait for each other in a spin: more of them than cores all but stand still.
-        cores = available_cores()
-        self.n_threads = min(params.num_threads or cores, cores)
-        if params.num_threads > cores:
-            log.warning("threads: %d wanted, %d used", params.num_threads, cores)
-        self._pool = ThreadPool(self.n_threads)
-        self._pool.attach(self.cpu)
-        registry = lib.ggml_backend_dev_backend_reg(device)
-        proc(registry, "ggml_backend_set_n_threads")(self.cpu, self.n_threads)
-        self.compute_buffer = ComputeBuffer(lib.ggml_backend_cpu_buffer_type())
-        self.flash_attention = params.flash_attention is not FlashAttention.OFF
+        self._process = os.getpid()
+        self._compute: dict[bool, Compute] = {}
+        self.largest_inputs = 0
+        self.hardware = Hardware(params, self.block_count)
+        self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
+        self.flash_attention = params.flash_attention is FlashAttention.ON or (
+            params.flash_attention is FlashAttention.AUTO
+            and flash_attention_supported(device.info for device in self.hardware.devices)
+        )
         self.cache_config = CacheConfig(
             padding=256,
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
-        self._process = os.getpid()
         self.weights = Weights(self)
 
     def get(self, name: str) -> Tensor | None:
@@ -94,13 +67,7 @@ class GGMLBackend(Backend):
             return
         try:
             self.weights.allocate(graphs)
-            memory = self.backend_memory()
-            if not physically_possible(memory.size() - memory.mapped):
-                raise OutOfMemory(
-                    f"weights, cache and compute buffers need {memory.size() - memory.mapped:,} "
-                    "bytes, more than this machine has; a smaller context_length or parallel "
-                    "needs less"
-                )
+            self._check_sum()
             self._allocated = True
             for node in self._states.values():
                 self._allocate_state(node)
@@ -108,27 +75,67 @@ class GGMLBackend(Backend):
             error.memory = self.backend_memory()
             raise
 
+    def _check_sum(self) -> None:
+        """What fits piece by piece need not fit together."""
+        memory = self.backend_memory()
+        needed = memory.input_weights + memory.cpu.size() - memory.mapped
+        if self.params.alloc_memory and not physically_possible(needed):
+            self.hardware.cpu.status = AllocationStatus.FAILED
+            raise OutOfMemory(
+                f"weights, cache and compute buffers need {needed:,} bytes, more than this machine "
+                "has; a smaller context_length or parallel needs less"
+            )
+
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         self.weights.load(progress, cancel)
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         return GGMLExecutable(self, graph, outputs)
 
+    def compute_for(self, graph: Graph) -> Compute:
+        """The memory in which a graph takes its turn.
+
+        Stock ggml fixes when a scheduler is made whether devices take over large products of
+        weights in system memory, so there are two where that matters: large batches have one of
+        their own. An unknown batch counts as small.
+        """
+        offload = self.hardware.offloads and graph.batch_size >= _LARGE_BATCH
+        found = self._compute.get(offload)
+        if found is None:
+            hardware = self.hardware
+            one = ComputeBuffer(hardware.cpu) if not hardware.gpus else None
+            found = self._compute[offload] = one or Scheduler(hardware, offload)
+        return found
+
+    def buffer(
+        self, device: Device, buffer_type: Any, nodes: Sequence[Node], usage: int | None = None
+    ) -> Buffer:
+        """Memory for some tensors; none is taken in a dry run."""
+        if usage is None:
+            usage = lib.GGML_BACKEND_BUFFER_USAGE_ANY
+        try:
+            dry = not self.params.alloc_memory
+            return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
+
     # states
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
-        try:
-            memory = StateMemory(node, lib.ggml_backend_cpu_buffer_type())
-        except OutOfMemory as error:
-            error.memory = self.backend_memory()
-            raise
+        device = self.hardware.of_layer(node.storage.layer)
+        memory = self.buffer(device, device.buffer_type, [node])
         node.storage.handle = memory
+        if not self.params.alloc_memory or not memory.handle:
+            return
+        # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
+        lib.ggml_backend_buffer_clear(memory.handle, 0)
         if node.storage.initial:
             data = ffi.from_buffer(node.storage.initial)
-            lib.ggml_backend_tensor_set(memory.tensor, data, 0, node.nbytes)
+            lib.ggml_backend_tensor_set(memory.tensors[node.uid], data, 0, node.nbytes)
 
-    def _free_state(self, handle: StateMemory) -> None:
+    def _free_state(self, handle: Buffer) -> None:
         handle.close()
 
     def read(self, node: Node) -> np.ndarray:
@@ -137,32 +144,61 @@ class GGMLBackend(Backend):
             raw = np.frombuffer(self.source.data(node.name), np.uint8)
             return raw if node.dtype.numpy is None else raw.view(node.dtype.numpy)
         if isinstance(node.storage, State) and node.storage.handle is not None:
-            return host_view(node.storage.handle.tensor, node).copy()
+            if not self.params.alloc_memory:
+                raise GraphError("this backend was made with alloc_memory=False and has no values")
+            return value_of(node.storage.handle.tensors[node.uid], node).copy()
         raise GraphError(f"{node.describe()} has no value")
 
     # memory
 
     def backend_memory(self) -> BackendMemory:
-        memory = count_memory(self.block_count, self.weights.nodes.values(), self._states.values())
-        for node in self.weights.rearranged:
-            assert isinstance(node.storage, Weight)
-            # A tied embedding is rearranged for its use as the output.
-            layer = self.block_count if node.storage.layer == INPUT else node.storage.layer
-            memory.cpu.weights[layer] += node.nbytes
+        hardware, slots = self.hardware, self.block_count + 1
+        reports = {
+            d: DeviceMemory(
+                d.name, [0] * slots, [0] * slots, status=d.status, device=d.info.device_id
+            )
+            for d in hardware.devices
+        }
+        memory = BackendMemory(reports[hardware.cpu], [reports[d] for d in hardware.gpus])
+        if self.weights.copies:
+            placed = [(c.spot, c.nbytes) for c in self.weights.copies]
+            memory.mapped = sum(c.nbytes for c in self.weights.copies if c.kind == "mapped")
+        else:
+            spots = self.weights.spots(())
+            placed = [(s, n.nbytes) for n in self.weights.nodes.values() for s in spots[n.uid]]
+        for spot, nbytes in placed:
+            if spot.layer == INPUT and spot.device is hardware.cpu:
+                memory.input_weights += nbytes
+            else:
+                reports[spot.device].weights[max(spot.layer, 0)] += nbytes
+        for node in self._states.values():
+            assert isinstance(node.storage, State)
+            layer = min(node.storage.layer, self.block_count)
+            handle = node.storage.handle
+            size = handle.size if handle is not None else node.nbytes
+            reports[hardware.of_layer(layer)].cache[layer] += size
+        for compute in self._compute.values():
+            for device, size in compute.sizes.items():
+                reports[device].graph += size
         inputs = sum(executable.input_bytes for executable in self._executables)
-        memory.cpu.graph = self.compute_buffer.size + inputs
-        memory.mapped = self.weights.mapped_bytes
-        if self._allocated:
-            memory.cpu.status = AllocationStatus.ALLOCATED
+        memory.cpu.graph += max(inputs, self.largest_inputs)
         return memory
+
+    def backend_devices(self) -> list[DeviceInfo]:
+        used = {device.device_id: device.size() for device in self.backend_memory().gpus}
+        return [
+            gpu.info
+            for gpu in self.hardware.gpus
+            if not self._allocated or used[gpu.info.device_id]
+        ]
 
     # life
 
     def _release(self) -> None:
-        self.compute_buffer.close()
+        for compute in self._compute.values():
+            compute.close()
         self.weights.close()
-        lib.ggml_backend_free(self.cpu)
-        self._pool.close()
+        self.hardware.close()
 
     def check_open(self) -> None:
         super().check_open()

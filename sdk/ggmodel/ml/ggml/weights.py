@@ -1,177 +1,216 @@
 """Logical weights and their physical copies.
 
-A weight is mapped where the CPU can use the file's bytes as they lie. Where ggml's kernels are
-faster with another arrangement (its "extra" buffer types), the ops that profit read a second copy:
-each buffer type itself is asked, weight by weight, whether it serves the op.
+A weight lies on the device of its layer. On the CPU it is mapped where the file's bytes can be used
+as they lie. Where ggml's kernels are faster with another arrangement (its "extra" buffer types),
+the ops that profit read a second copy: each buffer type itself is asked, weight by weight, whether
+it serves the op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import Cancelled, Error, OutOfMemory
+from ...errors import Error
 from ...native import ffi, lib, proc
 from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
-from ..placement import weights_of
+from ..placement import INPUT, layer_of, weights_of
 from ..storage import Weight
 from ..tensor import Tensor
-from .lowering import Arena, physically_possible
+from .hardware import Device
+from .loading import Transfer, transfer
+from .memory import Arena, Buffer, Mapping
 
 if TYPE_CHECKING:
     from .backend import GGMLBackend
 
 _ALIGNMENT = 32  # of tensor data, asserted by ggml's CPU backend
-_CHUNK = 16 << 20  # bytes copied between two looks at `cancel`
 _PRODUCTS = ("mulmat", "mulmat_id")
+# Read by every layer: each device has a copy of its own.
+_SHARED = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
 
 
-class Buffers:
-    """Memory of one buffer type for some of the weights."""
+@dataclass(frozen=True)
+class Spot:
+    """A device where a weight is needed, and the layer for which it is counted there."""
 
-    def __init__(self, nodes: Sequence[Node], buffer_type: Any):
-        self.arena = Arena(len(nodes))
-        self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
-        size = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.arena.ctx, buffer_type)
-        self.handle: Any = None
-        if physically_possible(size):
-            self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
-        if not self.handle:
-            self.arena.close()
-            raise OutOfMemory(f"{size:,} bytes of weights do not fit in memory")
-        lib.ggml_backend_buffer_set_usage(self.handle, lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-
-    def close(self) -> None:
-        lib.ggml_backend_buffer_free(self.handle)
-        self.arena.close()
+    device: Device
+    layer: int
 
 
-class Mapping:
-    """Weights that lie in a mapped file."""
+@dataclass(frozen=True)
+class Copy:
+    """A weight in memory.
 
-    def __init__(self, view: memoryview, nodes: list[Node]):
-        self._view = ffi.from_buffer(view)  # keeps the file mapped
-        self._base = int(ffi.cast("uintptr_t", self._view))
-        self.arena = Arena(len(nodes))
-        self.handle = lib.ggml_backend_cpu_buffer_from_ptr(self._view, view.nbytes)
-        lib.ggml_backend_buffer_set_usage(self.handle, lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-        self.tensors = {node.uid: self._place(node) for node in nodes}
+    Attributes:
+        kind: "mapped", "plain" or "fast", that is rearranged for products.
+        nbytes: padding included.
+    """
 
-    def _place(self, node: Node) -> Any:
-        assert isinstance(node.storage, Weight)
-        t = self.arena.tensor(node)
-        if not node.n_elements:
-            return t
-        address = ffi.cast("void *", self._base + node.storage.info.offset)
-        lib.ggml_backend_tensor_alloc(self.handle, t, address)
-        return t
-
-    def close(self) -> None:
-        lib.ggml_backend_buffer_free(self.handle)
-        self.arena.close()
-        self._view = None
+    node: Tensor
+    spot: Spot
+    kind: str
+    nbytes: int
 
 
 class Weights:
-    """All weights of a backend."""
+    """All weights of a backend.
+
+    Attributes:
+        copies: what there is in memory, once allocated.
+    """
 
     def __init__(self, backend: GGMLBackend):
         self._backend = backend
         self.nodes = weights_of(backend)
-        self._plain: dict[int, Any] = {}
+        self.copies: list[Copy] = []
+        self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
-        self._groups: list[Buffers | Mapping] = []
-        self._to_copy: list[tuple[Tensor, Any, bool]] = []
+        self._groups: list[Buffer | Mapping] = []
+        self._to_copy: list[Transfer] = []
 
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
         """The copy that an op should read; with `fast` the rearranged one where there is one."""
-        assert reader.op is not None
-        product = operand == 0 and reader.op.name in _PRODUCTS
-        if product and node.uid in self._fast and (fast or node.uid not in self._plain):
+        product = _is_product(reader, operand)
+        plain = self._plain.get(node.uid, {})
+        if product and node.uid in self._fast and (fast or not plain):
             return self._fast[node.uid]
-        t = self._plain.get(node.uid)
-        if t is None and node.uid in self._fast:
+        if len(plain) == 1:
+            return next(iter(plain.values()))
+        if plain:
+            device = self._backend.hardware.of_layer(self._layer_of_use(node, reader, operand))
+            return plain.get(device) or next(iter(plain.values()))
+        if node.uid in self._fast:
+            assert reader.op is not None
             raise Error(
                 f"{node.describe()} is only kept rearranged for products, not for "
                 f"{reader.op.name}; trace all graphs before backend.allocate(*graphs)"
             )
-        if t is None:
-            raise Error(f"{node.describe()} has no memory yet; call backend.allocate() first")
-        return t
+        raise Error(f"{node.describe()} has no memory yet; call backend.allocate() first")
+
+    # placement
+
+    def spots(self, graphs: Sequence[Graph]) -> dict[int, list[Spot]]:
+        """Where each weight is needed, by uid."""
+        readers = _readers(graphs)
+        return {n.uid: self._spots_of(n, readers.get(n.uid, [])) for n in self.nodes.values()}
+
+    def _spots_of(self, node: Tensor, readers: list[tuple[Node, int]]) -> list[Spot]:
+        assert isinstance(node.storage, Weight)
+        hardware, own = self._backend.hardware, node.storage.layer
+        device = hardware.override(node.name)
+        if device is not None:
+            return [Spot(device, own)]
+        if own != INPUT and node.name.partition(".")[0] not in _SHARED:
+            return [Spot(hardware.of_layer(own), own)]
+        layers = sorted(self._layer_of_use(node, *reader) for reader in readers) or [own]
+        first: dict[Device, int] = {}
+        for layer in layers:
+            first.setdefault(hardware.of_layer(layer), layer)
+        return [Spot(device, layer) for device, layer in first.items()]
+
+    def _layer_of_use(self, node: Node, reader: Node, operand: int) -> int:
+        """The layer on whose device an op reads a weight that several may read: a token embedding
+        is an output weight, too, where it takes part in a product."""
+        assert isinstance(node.storage, Weight)
+        if node.storage.layer == INPUT:
+            return self._backend.block_count if _is_product(reader, operand) else INPUT
+        return layer_of(reader.name, self._backend.block_count)
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
-        """Decides for each weight which copies there are and allocates them."""
-        fast = self._choose_fast(graphs)
-        readers = _other_readers(graphs)
-        mapped: dict[int, list[Node]] = {}
-        copied: list[Tensor] = []
+        """Decides for each weight which copies there are and allocates them: all or none."""
+        try:
+            self._allocate_all(graphs)
+        except BaseException:
+            self.close()
+            raise
+
+    def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
+        cpu = self._backend.hardware.cpu
+        spots = self.spots(graphs)
+        fast = self._choose_fast(graphs, spots)
+        others = {
+            uid
+            for uid, readers in _readers(graphs).items()
+            if not all(_is_product(*reader) for reader in readers)
+        }
+        mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
+        copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
         for node in self.nodes.values():
-            file = _mapped_file(self._backend, node)
-            if file is not None:
-                mapped.setdefault(file, []).append(node)
-            elif node.uid not in fast or node.uid in readers:
-                copied.append(node)
+            for spot in spots[node.uid]:
+                file = _mapped_file(self._backend, node) if spot.device is cpu else None
+                if file is not None:
+                    mapped.setdefault(file, []).append((node, spot))
+                elif spot.device is not cpu or node.uid not in fast or node.uid in others:
+                    copied.setdefault(spot.device, []).append((node, spot))
         for file, nodes in mapped.items():
             view = self._backend.source.mapped(file)
             assert view is not None
-            self._keep(Mapping(view, nodes), self._plain)
-        if copied:
-            self._allocate(copied, lib.ggml_backend_cpu_buffer_type(), self._plain)
+            self._keep(Mapping(view, [node for node, _ in nodes]), nodes, "mapped")
+        for device, nodes in copied.items():
+            self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
             chosen = [n for n in self.nodes.values() if fast.get(n.uid) == buffer_type]
-            self._allocate(chosen, buffer_type, self._fast)
+            spots_of = [(n, Spot(cpu, self._layer_of_product(n))) for n in chosen]
+            self._allocate(spots_of, cpu, buffer_type, "fast")
 
-    def _allocate(self, nodes: list[Tensor], buffer_type: Any, index: dict[int, Any]) -> None:
-        group = Buffers(nodes, buffer_type)
-        self._keep(group, index)
-        whole = index is self._fast  # a rearranging buffer takes a tensor in one piece
-        self._to_copy += [(n, group.tensors[n.uid], whole) for n in nodes]
+    def _layer_of_product(self, node: Tensor) -> int:
+        assert isinstance(node.storage, Weight)
+        layer = node.storage.layer
+        return self._backend.block_count if layer == INPUT else layer
 
-    def _keep(self, group: Buffers | Mapping, index: dict[int, Any]) -> None:
+    def _allocate(
+        self, nodes: list[tuple[Tensor, Spot]], device: Device, buffer_type: Any, kind: str
+    ) -> None:
+        group = self._backend.buffer(
+            device,
+            buffer_type,
+            [node for node, _ in nodes],
+            lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
+        )
+        self._keep(group, nodes, kind)
+        whole = kind == "fast"  # a rearranging buffer takes a tensor in one piece
+        self._to_copy += [Transfer(n, group.tensors[n.uid], device, whole) for n, _ in nodes]
+
+    def _keep(self, group: Buffer | Mapping, nodes: list[tuple[Tensor, Spot]], kind: str) -> None:
         self._groups.append(group)
-        index.update(group.tensors)
+        for node, spot in nodes:
+            self.copies.append(Copy(node, spot, kind, group.sizes[node.uid]))
+            if kind == "fast":
+                self._fast[node.uid] = group.tensors[node.uid]
+            else:
+                self._plain.setdefault(node.uid, {})[spot.device] = group.tensors[node.uid]
 
-    def _choose_fast(self, graphs: tuple[Graph, ...]) -> dict[int, Any]:
-        """Weight uid → extra buffer type that serves every product it takes part in."""
-        types = self._backend.extra_buffer_types
-        if not types:
+    def _choose_fast(self, graphs: Sequence[Graph], spots: dict[int, list[Spot]]) -> dict[int, Any]:
+        """Weight uid → extra buffer type that serves every product the CPU takes it part in.
+
+        None where a device may take over large products: it reads only plain system memory.
+        """
+        backend = self._backend
+        types = backend.extra_buffer_types
+        if not types or backend.hardware.offloads:
             return {}
-        products: dict[int, list[Node]] = {}
-        for graph in graphs:
-            for op in graph.schedule:
-                weight = op.sources[0] if op.sources else None
-                if weight is None or not isinstance(weight.storage, Weight):
-                    continue
-                if op.op is not None and op.op.name in _PRODUCTS:
-                    products.setdefault(weight.uid, []).append(op)
         chosen: dict[int, Any] = {}
-        for uid, ops in products.items():
+        for uid, readers in _readers(graphs).items():
+            ops = [op for op, i in readers if _is_product(op, i)]
+            if not ops or all(s.device is not backend.hardware.cpu for s in spots.get(uid, ())):
+                continue
             for buffer_type in types:
-                if all(_serves(self._backend, buffer_type, op) for op in ops):
+                if all(_serves(backend, buffer_type, op) for op in ops):
                     chosen[uid] = buffer_type
                     break
         return chosen
 
+    # values
+
     def load(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         """Copies into every buffer that is no mapping."""
-        total = sum(node.nbytes for node, _, _ in self._to_copy) or 1
-        done = 0
-        for node, t, whole in self._to_copy:
-            data = self._backend.source.data(node.name)
-            step = data.nbytes if whole else _CHUNK
-            for start in range(0, data.nbytes, step):
-                if cancel is not None and cancel():
-                    raise Cancelled("loading was cancelled")
-                piece = data[start : start + step]
-                lib.ggml_backend_tensor_set(t, ffi.from_buffer(piece), start, piece.nbytes)
-                done += piece.nbytes
-                if progress is not None and done < total:
-                    progress(done / total)
+        backend = self._backend
+        transfer(backend.source, self._to_copy, backend.hardware.n_threads, progress, cancel)
         self._to_copy.clear()
-        if progress is not None:
-            progress(1.0)
 
     @property
     def rearranged(self) -> list[Tensor]:
@@ -179,22 +218,13 @@ class Weights:
         both = self._fast.keys() & self._plain.keys()
         return [node for node in self.nodes.values() if node.uid in both]
 
-    @property
-    def mapped_bytes(self) -> int:
-        """Bytes that lie in mapped files rather than in memory of their own."""
-        return sum(
-            node.nbytes
-            for group in self._groups
-            if isinstance(group, Mapping)
-            for node in self.nodes.values()
-            if node.uid in group.tensors
-        )
-
     def close(self) -> None:
         while self._groups:
             self._groups.pop().close()
         self._plain.clear()
         self._fast.clear()
+        self._to_copy.clear()
+        self.copies.clear()
 
 
 def extra_buffer_types(device: Any) -> list[Any]:
@@ -210,6 +240,21 @@ def extra_buffer_types(device: Any) -> list[Any]:
     return types
 
 
+def _is_product(reader: Node, operand: int) -> bool:
+    return operand == 0 and reader.op is not None and reader.op.name in _PRODUCTS
+
+
+def _readers(graphs: Sequence[Graph]) -> dict[int, list[tuple[Node, int]]]:
+    """The ops that read each weight, and as which operand, by the weight's uid."""
+    found: dict[int, list[tuple[Node, int]]] = {}
+    for graph in graphs:
+        for op in graph.schedule:
+            for i, x in enumerate(op.sources):
+                if x is not None and isinstance(x.storage, Weight):
+                    found.setdefault(x.uid, []).append((op, i))
+    return found
+
+
 def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
     """The file whose mapping serves the weight as it lies, or None."""
     assert isinstance(node.storage, Weight)
@@ -218,18 +263,6 @@ def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
     if view is None or info.offset % _ALIGNMENT:
         return None
     return info.file
-
-
-def _other_readers(graphs: tuple[Graph, ...]) -> set[int]:
-    """Uids of weights that any op but a product reads, or no op at all in these graphs."""
-    seen: set[int] = set()
-    for graph in graphs:
-        for op in graph.schedule:
-            assert op.op is not None
-            for i, x in enumerate(op.sources):
-                if x is not None and (i or op.op.name not in _PRODUCTS):
-                    seen.add(x.uid)
-    return seen
 
 
 def _serves(backend: GGMLBackend, buffer_type: Any, op: Node) -> bool:
@@ -243,7 +276,7 @@ def _serves(backend: GGMLBackend, buffer_type: Any, op: Node) -> bool:
         operands = tuple(ffi.NULL if x is None else arena.tensor(x) for x in op.sources)
         operands[0].buffer = buffer
         t = EMITTERS[op.op.name](arena.ctx, operands, op.attrs)
-        return bool(t) and lib.ggml_backend_supports_op(backend.cpu, t)
+        return bool(t) and lib.ggml_backend_supports_op(backend.hardware.cpu.backend, t)
     finally:
         lib.ggml_backend_buffer_free(buffer)
         arena.close()

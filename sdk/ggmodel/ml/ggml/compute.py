@@ -1,0 +1,150 @@
+"""Where intermediate results lie, and who computes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from ...native import ffi, lib
+from ..memory import AllocationStatus
+from .hardware import Device, Hardware
+from .memory import physically_possible
+
+
+class Compute(ABC):
+    """Lays graphs out in memory that they take turns in, and runs them.
+
+    Attributes:
+        generation: counts up whenever graphs laid out before are dead.
+        sizes: bytes by device, what was last attempted in vain included.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.sizes: dict[Device, int] = {}
+
+    @abstractmethod
+    def measure(self, cgraph: Any, most_tensors: int) -> bool:
+        """Notes what the graph would need; it cannot be laid out afterwards. False where the
+        machine cannot have that much."""
+
+    @abstractmethod
+    def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
+        """Gives every tensor of the graph its address; False where memory cannot be had.
+
+        Args:
+            most_tensors: nodes and leaves, at most.
+        """
+
+    @abstractmethod
+    def compute(self, cgraph: Any) -> int:
+        """Runs a graph that is laid out; the status is ggml's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the memory; idempotent."""
+
+
+class ComputeBuffer(Compute):
+    """One allocator for all graphs of one device.
+
+    Graphs laid out stay so until the memory moves, which it does only to grow.
+    """
+
+    def __init__(self, device: Device):
+        super().__init__()
+        self._device = device
+        self._allocator = lib.ggml_gallocr_new(device.buffer_type)
+
+    def measure(self, cgraph: Any, most_tensors: int) -> bool:
+        needed = ffi.new("size_t[1]")
+        lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
+        self.sizes[self._device] = max(self._actual, self.sizes.get(self._device, 0), needed[0])
+        return physically_possible(needed[0])
+
+    @property
+    def _actual(self) -> int:
+        return lib.ggml_gallocr_get_buffer_size(self._allocator, 0)
+
+    def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
+        self._device.status = AllocationStatus.FAILED
+        if not self.measure(cgraph, most_tensors):
+            return False
+        before = self._actual
+        done = lib.ggml_gallocr_reserve(self._allocator, cgraph)
+        if self._actual != before:
+            self.generation += 1
+        if not done or not lib.ggml_gallocr_alloc_graph(self._allocator, cgraph):
+            return False
+        self.sizes[self._device] = self._actual
+        self._device.status = AllocationStatus.ALLOCATED
+        return True
+
+    def compute(self, cgraph: Any) -> int:
+        return lib.ggml_backend_graph_compute(self._device.backend, cgraph)
+
+    def close(self) -> None:
+        if self._allocator:
+            lib.ggml_gallocr_free(self._allocator)
+            self._allocator = None
+            self.generation += 1
+
+
+class Scheduler(Compute):
+    """ggml's scheduler over several devices. It holds one graph: laying out the next ends it.
+
+    Args:
+        offload: let devices take over large products of weights in system memory.
+    """
+
+    def __init__(self, hardware: Hardware, offload: bool):
+        super().__init__()
+        self._devices, self._offload = hardware.devices, offload
+        self._handle: Any = None
+        self._capacity = 0
+
+    def _open(self, most_tensors: int) -> None:
+        """A scheduler's tables have a fixed size."""
+        if self._handle and most_tensors <= self._capacity:
+            lib.ggml_backend_sched_reset(self._handle)
+            return
+        self.close()
+        self._capacity = max(1024, 1 << (most_tensors - 1).bit_length())
+        backends = ffi.new("ggml_backend_t[]", [d.backend for d in self._devices])
+        self._handle = lib.ggml_backend_sched_new(
+            backends, ffi.NULL, len(backends), self._capacity, False, self._offload
+        )
+
+    def measure(self, cgraph: Any, most_tensors: int) -> bool:
+        self._open(most_tensors)
+        needed = ffi.new("size_t[]", len(self._devices))
+        lib.ggml_backend_sched_reserve_size(self._handle, cgraph, needed)
+        lib.ggml_backend_sched_reset(self._handle)
+        self.generation += 1
+        for device, size in zip(self._devices, needed, strict=True):
+            self.sizes[device] = max(self.sizes.get(device, 0), size)
+        return physically_possible(needed[len(self._devices) - 1])
+
+    def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
+        self._open(most_tensors)
+        self.generation += 1
+        for device in self._devices:
+            device.status = AllocationStatus.FAILED
+        if not lib.ggml_backend_sched_alloc_graph(self._handle, cgraph):
+            lib.ggml_backend_sched_reset(self._handle)
+            return False
+        for device in self._devices:
+            device.status = AllocationStatus.ALLOCATED
+            self.sizes[device] = lib.ggml_backend_sched_get_buffer_size(
+                self._handle, device.backend
+            )
+        return True
+
+    def compute(self, cgraph: Any) -> int:
+        return lib.ggml_backend_sched_graph_compute(self._handle, cgraph)
+
+    def close(self) -> None:
+        if self._handle:
+            lib.ggml_backend_sched_free(self._handle)
+            self._handle = None
+            self.generation += 1

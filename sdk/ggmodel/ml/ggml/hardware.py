@@ -1,0 +1,177 @@
+"""The devices a model runs on, and which of its parts lie where."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ...errors import ComputeError, ConfigError
+from ...native import ThreadPool, ffi, lib, proc
+from ..backend import BackendParams
+from ..devices import DeviceID, DeviceInfo
+from ..memory import AllocationStatus
+from ..system import available_cores
+from .discovery import discover
+from .memory import Arena
+
+log = logging.getLogger("ggmodel.ml")
+
+_CPU = DeviceInfo("0", "CPU", name="CPU")
+_SERIAL = "RPC"  # one connection, whose messages must not mix
+
+
+class Device:
+    """One device, made ready.
+
+    Attributes:
+        info: what discovery says of it.
+        handle: the `ggml_backend_dev_t`. backend: the `ggml_backend_t`.
+        buffer_type: of its own memory.
+        status: what became of the last allocation on it.
+    """
+
+    def __init__(self, info: DeviceInfo, handle: Any):
+        self.info, self.handle = info, handle
+        self.status = AllocationStatus.UNALLOCATED
+        self.backend = lib.ggml_backend_dev_init(handle, ffi.NULL)
+        if not self.backend:
+            raise ComputeError(f"the device {info.name} could not be initialised")
+        self.buffer_type = lib.ggml_backend_dev_buffer_type(handle)
+
+    @property
+    def name(self) -> str:
+        """What ggml calls it."""
+        return self.info.name
+
+    @property
+    def serial(self) -> bool:
+        """Whether it must be given one thing at a time."""
+        return self.info.library == _SERIAL
+
+    def close(self) -> None:
+        if self.backend:
+            lib.ggml_backend_free(self.backend)
+            self.backend = None
+
+
+class Hardware:
+    """The CPU, and the devices that some of the model is placed on.
+
+    Attributes:
+        cpu: always there. gpus: all others in use, in the order of their first layer.
+        n_threads: of the CPU.
+        offloads: whether one of the devices takes over large products of weights in system memory.
+
+    Raises:
+        ConfigError: layers or weights are placed on a device, or at a layer, that does not exist.
+    """
+
+    def __init__(self, params: BackendParams, block_count: int):
+        self.block_count = block_count
+        handle = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+        self.cpu = Device(_CPU, handle)
+        self.gpus: list[Device] = []
+        # ggml's threads wait for each other in a spin: more of them than cores all but stand still.
+        cores = available_cores()
+        self.n_threads = min(params.num_threads or cores, cores)
+        if params.num_threads > cores:
+            log.warning("threads: %d wanted, %d used", params.num_threads, cores)
+        self._pool = ThreadPool(self.n_threads)
+        self._pool.attach(self.cpu.backend)
+        registry = lib.ggml_backend_dev_backend_reg(handle)
+        proc(registry, "ggml_backend_set_n_threads")(self.cpu.backend, self.n_threads)
+        try:
+            self._open(params)
+        except BaseException:
+            self.close()
+            raise
+        self.offloads = any(_takes_over(gpu) for gpu in self.gpus)
+
+    def _open(self, params: BackendParams) -> None:
+        self._layers: dict[int, Device] = {}
+        self._overrides: list[tuple[re.Pattern[str], Device]] = []
+        if not any(g.layers for g in params.gpu_layers) and not params.tensor_overrides:
+            return
+        found = discover()
+        opened: dict[DeviceID, Device] = {}
+
+        def device(info: DeviceInfo) -> Device:
+            if info.device_id not in opened:
+                handle = lib.ggml_backend_dev_by_name(info.name.encode())
+                opened[info.device_id] = Device(info, handle)
+                self.gpus.append(opened[info.device_id])
+            return opened[info.device_id]
+
+        for group in params.gpu_layers.in_order():
+            if not group.layers:
+                continue
+            info = next((d for d in found if d.device_id == group.device_id), None)
+            if info is None:
+                raise ConfigError(
+                    f"layers are placed on device {group.library}:{group.id}; there {_names(found)}"
+                )
+            if group.layers[-1] > self.block_count:
+                raise ConfigError(
+                    f"layer {group.layers[-1]} is placed on {info.name}; the layers are 0 to "
+                    f"{self.block_count}, the last one the output layer"
+                )
+            self._layers.update(dict.fromkeys(group.layers, device(info)))
+        for pattern, name in params.tensor_overrides:
+            self._overrides.append((_compiled(pattern), self._named(name, found, device)))
+
+    def _named(self, name: str, found: list[DeviceInfo], device: Any) -> Device:
+        if name.upper() == "CPU":
+            return self.cpu
+        info = next((d for d in found if d.name == name), None)
+        if info is None:
+            raise ConfigError(
+                f"weights are placed on device {name!r}; there is the CPU and {_names(found)}"
+            )
+        return device(info)
+
+    @property
+    def devices(self) -> list[Device]:
+        """All in use, the CPU last."""
+        return [*self.gpus, self.cpu]
+
+    def of_layer(self, layer: int) -> Device:
+        """Where a layer is computed; numbers beyond the last are the output layer's."""
+        return self._layers.get(min(layer, self.block_count), self.cpu)
+
+    def override(self, name: str) -> Device | None:
+        """Where the caller wants a weight, whatever its layer."""
+        return next((d for pattern, d in self._overrides if pattern.search(name)), None)
+
+    def layers_on(self, device: Device) -> list[int]:
+        """The layers placed on a device, ascending."""
+        return sorted(n for n, d in self._layers.items() if d is device)
+
+    def close(self) -> None:
+        """Frees the devices; idempotent."""
+        for device in self.devices:
+            device.close()
+        self._pool.close()
+
+
+def _names(found: Iterable[DeviceInfo]) -> str:
+    names = ", ".join(f"{d.name} ({d.library}:{d.id})" for d in found)
+    return f"is {names}" if names else "is none; see `ggmodel devices`"
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from None
+
+
+def _takes_over(device: Device) -> bool:
+    """Whether the device wants a large product whose weight lies in system memory."""
+    arena = Arena(8)
+    try:
+        a, b = (lib.ggml_new_tensor_2d(arena.ctx, lib.GGML_TYPE_F32, 256, 512) for _ in range(2))
+        return lib.ggml_backend_dev_offload_op(device.handle, lib.ggml_mul_mat(arena.ctx, a, b))
+    finally:
+        arena.close()
