@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 GGML   := $(shell sed -n 's/^ *"\(libggml-python==[^"]*\)",$$/\1/p' pyproject.toml)
 PREFIX := .cache/ggml-native
+# The sign that the build below $(PREFIX) is finished and of that version.
+NATIVE := $(PREFIX)/built-$(lastword $(subst =, ,$(GGML)))
 
 # Whatever shapes the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
@@ -19,7 +21,7 @@ help:            ## print this list
 demo: $(VENV)/installed  ## let the embedded model tell a story
 	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
 
-test: $(VENV)/developer  ## run all tests but the next
+test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest
 
 test-peers: $(VENV)/developer  ## compare with other projects; downloads their published vectors
@@ -30,11 +32,7 @@ lint: $(VENV)/developer  ## ruff and pyright
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-native: $(VENV)/installed  ## build ggml for this very machine, RPC included
-	@echo "building $(GGML) for this machine into $(PREFIX) (about a minute on two cores)"
-	@rm -rf $(PREFIX)
-	@CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON $(CMAKE_ARGS)" $(PIP) install --target $(PREFIX) \
-	    --no-cache-dir --no-binary libggml-python --force-reinstall --no-deps "$(GGML)"
+native: $(VENV)/installed $(NATIVE)  ## build ggml for this very machine, RPC included
 	@GGMODEL_GGML=$(PREFIX)/libggml $(BIN)/python -c 'from ggmodel import native; \
 	    d = native.describe(); print("ggml", d["version"], *d["backends"], *d["features"])'
 	@echo "to use it:  export GGMODEL_GGML=$(CURDIR)/$(PREFIX)/libggml"
@@ -58,4 +56,16 @@ $(VENV)/installed: $(VENV)/python pyproject.toml $(BINDING)
 $(VENV)/developer: $(VENV)/installed
 	@echo "installing what tests and linters need into $(VENV)"
 	@$(PIP) install --editable ".[test,lint]"
+	@touch $@
+
+# Options of one's own ask for a new build, but only `make native` says that they are meant.
+ifneq ($(and $(CMAKE_ARGS),$(filter native,$(MAKECMDGOALS))),)
+.PHONY: $(NATIVE)
+endif
+
+$(NATIVE): | $(VENV)/python
+	@echo "building $(GGML) for this machine into $(PREFIX) (about a minute on two cores)"
+	@rm -rf $(PREFIX)
+	@CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON $(CMAKE_ARGS)" $(PIP) install --target $(PREFIX) \
+	    --no-cache-dir --no-binary libggml-python --force-reinstall --no-deps "$(GGML)"
 	@touch $@

@@ -1,0 +1,79 @@
+"""`ggmodel worker`: lend this machine's devices to another one."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import console, size, table
+
+if TYPE_CHECKING:
+    from ..ml.ggml.worker import Worker
+
+_EXPOSED = """\
+WARNING: other machines can connect to {endpoint}, and ggml's protocol has no authentication:
+WARNING: whoever reaches the port can read and write the memory of this process.
+WARNING: Use it on a network you trust, or keep to 127.0.0.1 and connect through an SSH tunnel."""
+
+
+def worker(
+    host: Annotated[
+        str, typer.Option(help="Where to listen; 0.0.0.0 is every address of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The TCP port.")] = 50052,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A device to serve, as `ggmodel devices` names it; may be given repeatedly. By "
+            "default all GPUs, or the CPU where there are none.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU threads; as many as there are cores by default."),
+    ] = None,
+) -> None:
+    """Lend this machine's devices to a model that runs on another one.
+
+    Serves one client after the other until Ctrl-C. The protocol has no authentication: to be
+    reached from other machines, prefer an SSH tunnel to another address than 127.0.0.1.
+    """
+    from ..ml.ggml.worker import prepare
+
+    # What ggml says about clients it cannot serve.
+    logging.basicConfig(format="%(name)s: %(message)s")
+    prepared = prepare(host, port, tuple(device or ()), threads or 0)
+    if prepared.exposed:
+        print(_EXPOSED.format(endpoint=prepared.endpoint), file=sys.stderr)
+    _print(prepared)
+    prepared.serve()
+
+
+def _print(prepared: Worker) -> None:
+    out = console()
+    threads = f"{prepared.n_threads} thread{'s'[: prepared.n_threads != 1]}"
+    rows = [
+        (
+            d.name,
+            d.description,
+            f"{size(d.free_memory)} free of {size(d.total_memory)}",
+            threads if d.library == "CPU" else "",
+        )
+        for d in prepared.devices
+    ]
+    out.print(table(rows))
+    out.print(f"serving at {prepared.endpoint} until Ctrl-C")
+    port, name = prepared.port, socket.gethostname()
+    if prepared.exposed:
+        # All addresses of a machine are none that others could connect to.
+        reached = name if prepared.address == "0.0.0.0" else prepared.address
+        out.print(f"use it with  --rpc {reached}:{port}")
+    else:
+        out.print(f"use it with  --rpc {prepared.endpoint}")
+        tunnel = f"ssh -N -L {port}:{prepared.endpoint} {name}"
+        out.print(f"from another machine, leave this running there:  {tunnel}")

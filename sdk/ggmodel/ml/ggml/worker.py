@@ -1,0 +1,149 @@
+"""A worker: lends the devices of this machine to models that run on another one."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...errors import ConfigError, NativeError, Unsupported
+from ...native import ffi, lib, prefix, proc
+from ..devices import DeviceInfo
+from ..system import available_cores
+from .discovery import discover
+
+_REFUSALS = {
+    errno.EADDRINUSE: "the port is in use; choose another one, or end the program that has it",
+    errno.EADDRNOTAVAIL: "this machine has no such address; 0.0.0.0 stands for all that it has",
+    errno.EACCES: "this user may not have that port; choose one above 1023",
+}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What is served, and where; made by `prepare`.
+
+    Attributes:
+        address: the IPv4 address to listen at.
+        port: the TCP port.
+        devices: the devices, in the order in which clients see them.
+        n_threads: threads that a CPU among them computes with.
+    """
+
+    address: str
+    port: int
+    devices: tuple[DeviceInfo, ...]
+    n_threads: int
+
+    @property
+    def endpoint(self) -> str:
+        """What clients connect to: "127.0.0.1:50052"."""
+        return f"{self.address}:{self.port}"
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines can connect. The protocol knows no authentication."""
+        return not ipaddress.ip_address(self.address).is_loopback
+
+    def serve(self) -> NoReturn:
+        """Serve one client after the other until the process is ended.
+
+        Takes over the process: interrupts end it at once, and what ggml writes to standard output
+        goes to standard error.
+        """
+        # Python's handlers wait for the return of the C function, which never comes.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        sys.stdout.flush()
+        os.dup2(2, 1)
+        handles = [_handle(device) for device in self.devices]
+        start = proc(_rpc(), "ggml_backend_rpc_start_server")
+        array = ffi.new("ggml_backend_dev_t[]", handles)
+        # No folder for its cache of tensors: a file of it that was cut short is read as if whole.
+        start(self.endpoint.encode(), ffi.NULL, self.n_threads, len(handles), array)
+        raise NativeError(f"ggml's server at {self.endpoint} ended; its reason is printed above")
+
+
+def prepare(
+    host: str = "127.0.0.1", port: int = 50052, devices: Sequence[str] = (), threads: int = 0
+) -> Worker:
+    """Choose devices and check that the address can be listened at.
+
+    Args:
+        host: a name or IPv4 address of this machine; 0.0.0.0 is all of its addresses.
+        port: 1 to 65535.
+        devices: names as `ggmodel devices` prints them; by default all GPUs, or the CPU where
+            there are none.
+        threads: CPU threads; 0 is as many as there are cores, which are also the most.
+    """
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"the port is {port}; it must lie between 1 and 65535")
+    _rpc()
+    chosen = _choose(devices)
+    address = _resolve(host)
+    _try_to_bind(address, port)
+    cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
+    return Worker(address, port, chosen, min(threads or cores, cores))
+
+
+def _rpc() -> Any:
+    """The registry entry of the RPC backend."""
+    entry = lib.ggml_backend_reg_by_name(b"RPC")
+    if not entry:
+        raise Unsupported(
+            f"this ggml ({prefix}) has no RPC backend; `make native` builds one: "
+            "export GGMODEL_GGML=…, as it prints"
+        )
+    return entry
+
+
+def _choose(names: Sequence[str]) -> tuple[DeviceInfo, ...]:
+    """The devices of these names, or those that are served by default."""
+    # Accelerators work on the memory of the CPU, but a client would take them for GPUs.
+    accelerator = lib.GGML_BACKEND_DEVICE_TYPE_ACCEL
+    there = {
+        device.name: device
+        for device in discover(cpu=True)
+        if lib.ggml_backend_dev_type(_handle(device)) != accelerator
+    }
+    for name in names:
+        if name not in there:
+            raise ConfigError(f"no device {name!r} here; there is {', '.join(there)}")
+    if names:
+        return tuple(there[name] for name in dict.fromkeys(names))
+    gpus = tuple(device for device in there.values() if device.library != "CPU")
+    return gpus or tuple(there.values())
+
+
+def _handle(device: DeviceInfo) -> Any:
+    return lib.ggml_backend_dev_by_name(device.name.encode())
+
+
+def _resolve(host: str) -> str:
+    """The address, as ggml's server takes nothing but the numbers of IPv4."""
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ConfigError(
+            f"{host!r} is no name or address that IPv4 knows; a worker listens at an IPv4 address "
+            "of its machine, such as 127.0.0.1, or at 0.0.0.0, which stands for all of them"
+        ) from None
+    return str(found[0][4][0])
+
+
+def _try_to_bind(address: str, port: int) -> None:
+    """ggml's server would only say that it failed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As the server has it, for ports that were in use a moment ago.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            reason = _REFUSALS.get(error.errno or 0, error.strerror)
+            raise ConfigError(f"cannot listen at {address}:{port}: {reason}") from None

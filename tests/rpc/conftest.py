@@ -1,0 +1,119 @@
+"""A ggml with the RPC backend, and workers that run on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_PATIENCE = 60.0  # seconds for a worker to start; the first one may compile the binding
+
+
+class Worker:
+    """A `ggmodel worker` in a process of its own.
+
+    Attributes:
+        host: where clients reach it.
+        port: the TCP port.
+        process: the process.
+    """
+
+    def __init__(self, arguments: list[str], environment: dict[str, str], folder: Path):
+        self.host = "127.0.0.1"
+        self.port = free_port()
+        self._files = (folder / f"{self.port}.out", folder / f"{self.port}.err")
+        command = [sys.executable, "-m", "ggmodel", "worker", "--port", str(self.port)]
+        with self._files[0].open("w") as out, self._files[1].open("w") as err:
+            self.process = subprocess.Popen(
+                [*command, *arguments], stdout=out, stderr=err, env=environment
+            )
+
+    @property
+    def endpoint(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def out(self) -> str:
+        """What it has written to standard output."""
+        return self._files[0].read_text()
+
+    @property
+    def err(self) -> str:
+        """What it has written to standard error."""
+        return self._files[1].read_text()
+
+    def wait_until_it_listens(self) -> None:
+        end = time.monotonic() + _PATIENCE
+        while not (self.out.endswith("\n") and self._answers()):
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                pytest.fail(f"the worker does not listen:\n{self.out}{self.err}", pytrace=False)
+            time.sleep(0.02)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal; returns the exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=5)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _answers(self) -> bool:
+        # A client that leaves at once.
+        try:
+            socket.create_connection((self.host, self.port), timeout=5).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def rpc_ggml() -> Path:
+    """The prefix of a ggml that was built with the RPC backend."""
+    chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
+    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native" / "libggml"
+    if not prefix.is_dir():
+        pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
+    """Environment variables for processes that use that ggml."""
+    path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
+    others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
+    return others | {"GGMODEL_GGML": str(rpc_ggml), "PYTHONPATH": path}
+
+
+@pytest.fixture
+def worker(rpc_environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """`worker("--host", "0.0.0.0", …)` starts a worker of one thread on a free port and returns it
+    when it listens."""
+    workers: list[Worker] = []
+
+    def start(*arguments: Any) -> Worker:
+        one = Worker(["--threads", "1", *map(str, arguments)], rpc_environment, tmp_path)
+        workers.append(one)
+        one.wait_until_it_listens()
+        return one
+
+    yield start
+    for one in workers:
+        one.kill()
