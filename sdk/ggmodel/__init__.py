@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .ml import Context, DType, Tensor
     from .model import Batch, Config, Model, Module, gguf, kv, register
     from .runner import Completion, LoadedModel, Piece, Sampler, load
+    from .workbench.estimate import Estimate, estimate
 
 __version__ = "0.1.0"
 
@@ -29,12 +30,14 @@ _HOMES = {
     "Config": "model",
     "Context": "ml",
     "DType": "gguf",
+    "Estimate": "workbench.estimate",
     "LoadedModel": "runner",
     "Model": "model",
     "Module": "model",
     "Piece": "runner",
     "Sampler": "runner",
     "Tensor": "ml",
+    "estimate": "workbench.estimate",
     "gguf": "model",
     "kv": "model",
     "load": "runner",
@@ -49,12 +52,14 @@ __all__ = [
     "Context",
     "DType",
     "Error",
+    "Estimate",
     "LoadedModel",
     "Model",
     "Module",
     "Piece",
     "Sampler",
     "Tensor",
+    "estimate",
     "gguf",
     "kv",
     "load",

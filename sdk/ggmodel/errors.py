@@ -69,8 +69,8 @@ class OutOfMemory(Error, MemoryError):
 
 
 class DeviceLost(ComputeError):
-    """The process that holds a model's devices has ended, mostly because a worker on another machine
-    went away; names the worker. The model cannot be used any more, but can be loaded again."""
+    """The process that holds a model's devices has ended, mostly because a worker went away; names
+    the worker. The model cannot be used any more, but can be loaded again."""
 
 
 class PromptError(Error, ValueError):

@@ -79,8 +79,10 @@ def test_all_flags_of_load_and_generate():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--gpu-layers", "4"), "layers cannot be placed on GPUs yet"),
-        (("--rpc", "host:1"), "rpc devices are not there yet"),
+        (("--gpu-layers", "CUDA9=4"), "there is no device 'CUDA9'"),
+        (("--gpu-layers", "many"), "gpu_layers is 'many'"),
+        (("--override-tensor", "ffn"), "give PATTERN=DEVICE"),
+        (("--rpc", "host"), "host:port"),
         (("--mmproj", "x.gguf"), "mmproj files come with the models that see"),
         (("--image", "x.png"), "images come with the models that see"),
         (("--backend", "none"), "there is no backend 'none'"),

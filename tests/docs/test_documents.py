@@ -18,6 +18,7 @@ from ggmodel.model.module import module_fields
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+MEMORY = (ROOT / "docs" / "memory.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -38,12 +39,24 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch):
     assert len(said.getvalue().split()) > 60
 
 
+def test_the_python_about_memory_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    (code,) = blocks(MEMORY, "python")
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, "docs/memory.md", "exec"), {})
+
+
+def commands(text: str) -> list[str]:
+    lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("ggmodel ")]
+
+
 SHELL = [line for block in blocks(README, "sh") for line in block.splitlines()]
-COMMANDS = [line for line in SHELL if line.startswith("ggmodel ")]
+COMMANDS = commands(README)
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme_runs(line: str):
+@pytest.mark.parametrize("line", [*COMMANDS, *commands(MEMORY)])
+def test_a_command_of_the_documents_runs(line: str):
     command = [sys.executable, "-m", *shlex.split(line, comments=True)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -51,7 +64,7 @@ def test_a_command_of_the_readme_runs(line: str):
 
 
 def test_the_readme_shows_the_commands_and_the_make_targets():
-    assert {line.split()[1] for line in COMMANDS} == {"run", "show", "check", "devices"}
+    assert {line.split()[1] for line in COMMANDS} == {"run", "show", "check", "estimate", "devices"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
     assert targets == {"demo", "test", "native"}

@@ -33,7 +33,7 @@ def source(golden: Golden) -> MemorySource:
 def backends(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     """The backends that loading has made."""
     # By name: as an attribute of its package `load` is the function.
-    runner = importlib.import_module("ggmodel.runner.load")
+    runner = importlib.import_module("ggmodel.runner.preparation")
     made: list[Backend] = []
     new = runner.new_backend
 

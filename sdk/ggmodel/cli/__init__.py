@@ -20,9 +20,11 @@ from .. import __version__
 from ..errors import Error
 from .check import check
 from .devices import devices
+from .estimate import estimate
 from .run import run
 from .show import show
 from .terminal import printable
+from .worker import worker
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 _NO_READER = 141  # 128 + SIGPIPE
@@ -62,7 +64,9 @@ app = typer.Typer(
 app.command()(run)
 app.command()(show)
 app.command()(check)
+app.command()(estimate)
 app.command()(devices)
+app.command()(worker)
 
 
 def _print_version(wanted: bool) -> None:

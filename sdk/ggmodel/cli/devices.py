@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .options import Json
+from .options import Json, Rpc, workers
 from .terminal import console, print_json, printable, size, table
 
 if TYPE_CHECKING:
     from ..ml import DeviceInfo, SystemInfo
 
 
-def devices(as_json: Json = False) -> None:
+def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     """Show what models can run on.
 
-    The CPU with its features, GPUs and remote devices as ggml sees them, and which ggml that is.
+    The CPU with its features, GPUs and the devices of workers as ggml sees them, and which ggml
+    that is.
     """
     from .. import native
     from ..ml import system_info
     from ..ml.ggml.discovery import discover
+    from ..runner.placing import Devices
+    from ..runner.preparation import Options
 
     ggml = native.describe()
     system = system_info()
     found = discover(cpu=True)
+    with Devices.open(Options(rpc=workers(rpc))) as usable:
+        found += [device for device in usable.found if device.library == "RPC"]
     if as_json:
         shown = ("version", "commit", "prefix", "backends", "features")
         print_json(

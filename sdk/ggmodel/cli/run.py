@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import File, Models, Strict
+from .options import File, GPULayers, Models, OverrideTensor, Rpc, Strict, overrides, workers
 from .terminal import dim, progress_bar
 
 if TYPE_CHECKING:
@@ -79,14 +79,10 @@ def run(
     kv_type: Annotated[
         str, typer.Option(metavar="f16|f32", help="Type of keys and values in the cache.")
     ] = "f16",
-    gpu_layers: Annotated[
-        str, typer.Option(metavar="auto|N", help="Layers placed on GPUs.")
-    ] = "auto",
+    gpu_layers: GPULayers = "auto",
+    override_tensor: OverrideTensor = None,
     backend: Annotated[str, typer.Option(help="The tensor library.")] = "ggml",
-    rpc: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="A remote device; may be given repeatedly."),
-    ] = None,
+    rpc: Rpc = None,
     mmproj: Annotated[
         str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
     ] = None,
@@ -111,10 +107,11 @@ def run(
             context_length=context_length,
             batch_size=batch_size,
             parallel=parallel,
-            gpu_layers=int(gpu_layers) if gpu_layers.isdecimal() else gpu_layers,
+            gpu_layers=gpu_layers,
+            override_tensor=overrides(override_tensor),
             flash_attention=flash_attention,
             kv_type=kv_type,
-            rpc=tuple(rpc or ()),
+            rpc=workers(rpc),
             models=models,
             strict=strict,
             progress=progress,

@@ -90,6 +90,14 @@ class Buffer:
             raise Error(f"{self.name} is closed; open it again, or read what you need before close")
         return self._view
 
+    def release(self, start: int, nbytes: int) -> None:
+        """Gives back the memory of whole pages among these bytes; they are read from the file
+        again when someone looks. Does nothing without a mapping, or where the system cannot."""
+        page = mmap.PAGESIZE
+        begin, end = -(-start // page) * page, (start + nbytes) // page * page
+        if self._mapping is not None and begin < end and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
     def close(self) -> None:
         """Gives up the mapping; it is unmapped at once, or when the last view of it dies."""
         mapping, self._mapping, self._view = self._mapping, None, None

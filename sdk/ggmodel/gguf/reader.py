@@ -66,6 +66,10 @@ class GGUF(TensorSource):
     def mapped(self, file: int) -> memoryview:
         return self.parts[file].buffer.view
 
+    def release(self, name: str) -> None:
+        t = self.info(name)
+        self.parts[t.file].buffer.release(t.offset, t.nbytes)
+
     def close(self) -> None:
         for part in self.parts:
             part.buffer.close()

@@ -77,6 +77,10 @@ class TensorSource(ABC):
             Error: the source was closed.
         """
 
+    def release(self, name: str) -> None:  # noqa: B027 (most sources have nothing to do)
+        """Says that the bytes of a tensor are not needed for now: those that lie in a mapped file
+        leave memory, and come back when someone looks at them."""
+
     @abstractmethod
     def close(self) -> None:
         """Gives the files back; closing twice does nothing.
@@ -189,6 +193,10 @@ class JoinedSource(TensorSource):
     def mapped(self, file: int) -> memoryview | None:
         shift = len(self.first.files)
         return self.first.mapped(file) if file < shift else self.second.mapped(file - shift)
+
+    def release(self, name: str) -> None:
+        owner = self.first if name in self.first.tensors else self.second
+        owner.release(name)
 
     def close(self) -> None:
         self.first.close()

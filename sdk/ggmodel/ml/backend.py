@@ -12,7 +12,8 @@ import importlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from .process import RunnerProcess
 
 Progress = Callable[[float], None]
 _MOST_BLOCKS = 1 << 16  # memory is reported block by block
@@ -69,7 +72,7 @@ class BackendParams:
 
     alloc_memory: bool = True
     num_threads: int = 0
-    gpu_layers: GPULayersList = GPULayersList()
+    gpu_layers: GPULayersList = field(default_factory=GPULayersList)
     flash_attention: FlashAttention = FlashAttention.AUTO
     rpc: tuple[str, ...] = ()
     tensor_overrides: tuple[tuple[str, str], ...] = ()
@@ -207,6 +210,14 @@ class Backend(ABC):
         """Allocates the compute buffers this graph needs without running it."""
         self.compile(graph, ()).close()
 
+    def batches_to_reserve(self, largest: int) -> list[int]:
+        """The batch sizes whose graphs need the most memory: when these are reserved, all are.
+
+        Args:
+            largest: tokens in the largest batch.
+        """
+        return [largest, 1]
+
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, at once or, before `allocate`, then."""
         self.check_open()
@@ -316,26 +327,45 @@ def register_backend(name: str, factory: Callable[[TensorSource, BackendParams],
 
 
 def new_backend(
-    source: TensorSource | str | Path, params: BackendParams | None = None, name: str = "ggml"
+    source: TensorSource | str | Path,
+    params: BackendParams | None = None,
+    name: str = "ggml",
+    runner: RunnerProcess | None = None,
 ) -> Backend:
     """A backend for a tensor source or the path of a GGUF file.
 
+    Args:
+        runner: a process to compute in. With workers in `params.rpc` there always is one: ggml ends
+            the process that loses the connection to a worker.
+
     Raises:
         Unsupported: no backend has that name; lists those that exist.
+        Busy, ConfigError, DeviceLost: a worker cannot be used, see `RunnerProcess`.
     """
-    if name in _OWN and name not in _factories:
-        importlib.import_module(f".{name}", __package__)
-    if name not in _factories:
-        known = ", ".join(sorted({*_factories, *_OWN}))
-        raise Unsupported(f"there is no backend {name!r}; there is {known}")
     params = params or BackendParams()
+    make = _factory(name, params, runner)
     if isinstance(source, TensorSource):
-        return _factories[name](source, params)
+        return make(source, params)
     opened = open_gguf(source)
     try:
-        backend = _factories[name](opened, params)
+        backend = make(opened, params)
     except BaseException:
         opened.close()
         raise
     backend.owns_source = True
     return backend
+
+
+def _factory(
+    name: str, params: BackendParams, runner: RunnerProcess | None
+) -> Callable[[TensorSource, BackendParams], Backend]:
+    if name not in _factories and name not in _OWN:
+        known = ", ".join(sorted({*_factories, *_OWN}))
+        raise Unsupported(f"there is no backend {name!r}; there is {known}")
+    if params.rpc or runner is not None:
+        from .process import ProcessBackend
+
+        return partial(ProcessBackend, runner=runner, name=name)
+    if name not in _factories:
+        importlib.import_module(f".{name}", __package__)
+    return _factories[name]

@@ -72,12 +72,14 @@ class Engine:
     # preparation
 
     def dry_trace(self) -> None:
-        """Traces the largest prompt batch and a single token; nothing is allocated.
+        """Traces the batches that need most memory, the largest first; nothing is allocated.
 
         Raises:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
-        self._worst = [self._trace_reserved(n) for n in (min(self.batch_size, self.cache.cells), 1)]
+        largest = min(self.batch_size, self.cache.cells)
+        sizes = dict.fromkeys(self.backend.batches_to_reserve(largest))
+        self._worst = [self._trace_reserved(n) for n in sizes]
         width = self._worst[0].output.dim(0)
         tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._worst]
         self.vocabulary = min((n for n in tables if n is not None), default=width)
@@ -102,7 +104,7 @@ class Engine:
         self.backend.allocate(*(t.ctx.graph for t in self._worst))
 
     def reserve(self) -> None:
-        """Allocates the compute buffer for the largest prompt batch and for one token."""
+        """Allocates the compute buffers that these batches need."""
         for t in self._worst:
             self.backend.reserve(t.ctx.graph)
             t.close()

@@ -18,6 +18,7 @@ from .sampling import Sampler
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
+    from .placing import Devices
 
 Prompt = str | Sequence[int] | Sequence[str | int]
 
@@ -34,13 +35,15 @@ class LoadedModel:
     def __init__(
         self,
         source: TensorSource,
+        devices: Devices,
         backend: Backend,
         model: Model,
         report: LoadReport,
         tokenizer: Tokenizer | None,
         engine: Engine,
     ):
-        self.source, self.backend, self.model = source, backend, model
+        self.source, self.devices = source, devices
+        self.backend, self.model = backend, model
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
 
     @property
@@ -175,6 +178,7 @@ class LoadedModel:
         """Frees everything; idempotent."""
         self.engine.close()
         self.backend.close()
+        self.devices.close()
 
     def __enter__(self) -> LoadedModel:
         return self

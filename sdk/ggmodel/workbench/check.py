@@ -10,7 +10,7 @@ from typing import Literal
 from ..errors import Error, OutOfMemory
 from ..gguf import TensorSource
 from ..model import LoadReport
-from ..runner.load import Options, Preparation
+from ..runner.preparation import Options, Preparation
 
 Status = Literal["used", "ignored", "unused", "unknown"]
 

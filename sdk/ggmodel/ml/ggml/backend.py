@@ -47,9 +47,10 @@ class GGMLBackend(Backend):
         self.largest_inputs = 0
         self.hardware = Hardware(params, self.block_count)
         self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
+        # Of remote devices ggml tells nothing; it takes them to have every op itself.
+        local = [d.info for d in self.hardware.devices if d.info.library != "RPC"]
         self.flash_attention = params.flash_attention is FlashAttention.ON or (
-            params.flash_attention is FlashAttention.AUTO
-            and flash_attention_supported(device.info for device in self.hardware.devices)
+            params.flash_attention is FlashAttention.AUTO and flash_attention_supported(local)
         )
         self.cache_config = CacheConfig(
             padding=256,
@@ -107,12 +108,19 @@ class GGMLBackend(Backend):
             found = self._compute[offload] = one or Scheduler(hardware, offload)
         return found
 
+    def batches_to_reserve(self, largest: int) -> list[int]:
+        if self.hardware.offloads:
+            return [largest, min(largest, _LARGE_BATCH - 1), 1]
+        return super().batches_to_reserve(largest)
+
     def buffer(
-        self, device: Device, buffer_type: Any, nodes: Sequence[Node], usage: int | None = None
+        self,
+        device: Device,
+        buffer_type: Any,
+        nodes: Sequence[Node],
+        usage: int = lib.GGML_BACKEND_BUFFER_USAGE_ANY,
     ) -> Buffer:
         """Memory for some tensors; none is taken in a dry run."""
-        if usage is None:
-            usage = lib.GGML_BACKEND_BUFFER_USAGE_ANY
         try:
             dry = not self.params.alloc_memory
             return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
@@ -185,7 +193,7 @@ class GGMLBackend(Backend):
         return memory
 
     def backend_devices(self) -> list[DeviceInfo]:
-        used = {device.device_id: device.size() for device in self.backend_memory().gpus}
+        used = {memory.device: memory.size() for memory in self.backend_memory().gpus}
         return [
             gpu.info
             for gpu in self.hardware.gpus

@@ -8,7 +8,7 @@ it serves the op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,7 @@ class Weights:
     """All weights of a backend.
 
     Attributes:
-        copies: what there is in memory, once allocated.
+        copies: what takes memory, once allocated.
     """
 
     def __init__(self, backend: GGMLBackend):
@@ -149,7 +149,10 @@ class Weights:
         for file, nodes in mapped.items():
             view = self._backend.source.mapped(file)
             assert view is not None
-            self._keep(Mapping(view, [node for node, _ in nodes]), nodes, "mapped")
+            group = Mapping(view, [node for node, _ in nodes])
+            # What only products read that have a copy of their own takes no memory in the file.
+            idle = {node.uid for node, _ in nodes if node.uid in fast and node.uid not in others}
+            self._keep(group, nodes, "mapped", idle)
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
@@ -175,10 +178,17 @@ class Weights:
         whole = kind == "fast"  # a rearranging buffer takes a tensor in one piece
         self._to_copy += [Transfer(n, group.tensors[n.uid], device, whole) for n, _ in nodes]
 
-    def _keep(self, group: Buffer | Mapping, nodes: list[tuple[Tensor, Spot]], kind: str) -> None:
+    def _keep(
+        self,
+        group: Buffer | Mapping,
+        nodes: list[tuple[Tensor, Spot]],
+        kind: str,
+        idle: Set[int] = frozenset(),
+    ) -> None:
         self._groups.append(group)
         for node, spot in nodes:
-            self.copies.append(Copy(node, spot, kind, group.sizes[node.uid]))
+            if node.uid not in idle:
+                self.copies.append(Copy(node, spot, kind, group.sizes[node.uid]))
             if kind == "fast":
                 self._fast[node.uid] = group.tensors[node.uid]
             else:
@@ -211,12 +221,6 @@ class Weights:
         backend = self._backend
         transfer(backend.source, self._to_copy, backend.hardware.n_threads, progress, cancel)
         self._to_copy.clear()
-
-    @property
-    def rearranged(self) -> list[Tensor]:
-        """The weights that have a second copy, arranged anew, beside the plain one."""
-        both = self._fast.keys() & self._plain.keys()
-        return [node for node in self.nodes.values() if node.uid in both]
 
     def close(self) -> None:
         while self._groups:

@@ -1,0 +1,152 @@
+"""`ggmodel estimate`: how much memory will a model take?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import File, GPULayers, Json, Models, OverrideTensor, Rpc, Strict, overrides, workers
+from .terminal import console, print_json, printable, size, table
+
+if TYPE_CHECKING:
+    from ..workbench.estimate import DeviceEstimate, Estimate
+
+
+def estimate(
+    file: File,
+    context_length: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            "--context-length",
+            help="Tokens of prompt and answer; the model's own, at most 4096, by default.",
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
+    batch_size: Annotated[
+        int, typer.Option(help="The most tokens of a prompt computed at once.")
+    ] = 512,
+    gpu_layers: GPULayers = "auto",
+    override_tensor: OverrideTensor = None,
+    flash_attention: Annotated[
+        str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
+    ] = "auto",
+    kv_type: Annotated[
+        str, typer.Option(metavar="f16|f32", help="Type of keys and values in the cache.")
+    ] = "f16",
+    rpc: Rpc = None,
+    models: Models = None,
+    strict: Strict = True,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="List the layers one by one, too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell how much memory a model will take.
+
+    Everything is laid out as for `ggmodel run` with the same options, but nothing allocated. The
+    exit status is 1 if it does not fit into what is free now.
+    """
+    from ..workbench.estimate import estimate as estimate_file
+
+    result = estimate_file(
+        file,
+        context_length=context_length,
+        batch_size=batch_size,
+        parallel=parallel,
+        gpu_layers=gpu_layers,
+        override_tensor=overrides(override_tensor),
+        flash_attention=flash_attention,
+        kv_type=kv_type,
+        rpc=workers(rpc),
+        models=models,
+        strict=strict,
+    )
+    if as_json:
+        print_json(_json(result))
+    else:
+        _print(result, per_layer)
+    if not result.fits:
+        raise typer.Exit(1)
+
+
+def _json(result: Estimate) -> dict[str, object]:
+    devices = [{**asdict(d), "size": d.size} for d in result.devices]
+    return {
+        "fits": result.fits,
+        "missing": result.missing(),
+        "size": result.size,
+        **asdict(result),
+        "devices": devices,
+    }
+
+
+def _print(result: Estimate, per_layer: bool) -> None:
+    out = console()
+    n = result.parallel
+    out.print(
+        printable(
+            f"{result.name} ({result.architecture}): context {result.context_length:,}, "
+            f"{n:,} sequence{'s'[: n != 1]}, cache in {result.kv_type}"
+        )
+    )
+    out.print()
+    header = ("device", "layers", "input", "weights", "cache", "graph", "total", "free")
+    rows = [_row(device) for device in result.devices]
+    if len(rows) > 1:
+        rows.append(_sum(result.devices))
+    out.print(table(rows, header, right="1234567", fold=0))
+    if per_layer:
+        out.print()
+        header = ("layer", "device", "weights", "cache", "total")
+        out.print(table(_layers(result.devices), header, right="234", fold=1))
+    out.print()
+    if result.mapped:
+        out.print(f"{size(result.mapped)} of the weights stay in the mapped file")
+    out.print(_verdict(result), style="bold green" if result.fits else "bold red")
+
+
+def _row(d: DeviceEstimate) -> tuple[str, ...]:
+    name = f"{d.name} ({d.description})" if d.description else d.name
+    parts = (d.input_weights, sum(d.weights), sum(d.cache), d.graph, d.size)
+    return name, _ranges(d.layers), *map(size, parts), size(d.free)
+
+
+def _sum(devices: list[DeviceEstimate]) -> tuple[str, ...]:
+    parts = [(d.input_weights, sum(d.weights), sum(d.cache), d.graph, d.size) for d in devices]
+    count = str(sum(len(d.layers) for d in devices))
+    return "all", count, *(size(sum(column)) for column in zip(*parts, strict=True)), ""
+
+
+def _ranges(layers: list[int]) -> str:
+    """ "0-15", "0, 2-4"; "none"."""
+    starts = [n for i, n in enumerate(layers) if not i or layers[i - 1] != n - 1]
+    ends = [n for i, n in enumerate(layers) if i + 1 == len(layers) or layers[i + 1] != n + 1]
+    runs = (str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+    return ", ".join(runs) or "none"
+
+
+def _layers(devices: list[DeviceEstimate]) -> list[tuple[str, ...]]:
+    count = len(devices[-1].weights)
+    rows = []
+    for n in range(count):
+        # Single weights may have been placed elsewhere than the rest of their layer.
+        names = [d.name for d in devices if n in d.layers or d.weights[n] or d.cache[n]]
+        weights, cache = sum(d.weights[n] for d in devices), sum(d.cache[n] for d in devices)
+        label = "output" if n == count - 1 else str(n)
+        rows.append((label, ", ".join(names), size(weights), size(cache), size(weights + cache)))
+    return rows
+
+
+def _verdict(result: Estimate) -> str:
+    largest = f"the largest context that fits is {result.largest_context:,}"
+    if not result.largest_context:
+        largest = "no context fits"
+    elif result.largest_context == result.trained_context:
+        largest += ", all that the model was trained for"
+    if result.fits:
+        return f"fits; {largest}"
+    missing = ", ".join(f"{size(n)} on {name}" for name, n in result.missing().items())
+    return f"does not fit: {missing} missing; {largest}"

@@ -1,0 +1,97 @@
+"""A dry run reports to the byte what a real load takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ggmodel import DType
+from ggmodel.errors import GraphError
+from ggmodel.gguf import TensorSource, open_gguf
+from ggmodel.ml import AllocationStatus, BackendMemory, DeviceMemory
+from ggmodel.ml.ggml import GGMLBackend
+from ggmodel.ml.ggml.memory import Buffer
+from ggmodel.ml.storage import State
+from ggmodel.native import lib
+from ggmodel.runner.preparation import Options, Preparation
+from tests.golden.files import Golden, cases
+from tests.golden.test_llama import source_of
+
+STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+SHAPES = [
+    {},
+    {"flash_attention": "off", "kv_type": "f32"},
+    {"context_length": 1000, "parallel": 3, "batch_size": 17},
+]
+
+
+def figures(d: DeviceMemory) -> tuple[list[int], list[int], int]:
+    return d.weights, d.cache, d.graph
+
+
+def taken(backend: GGMLBackend) -> int:
+    """Bytes that ggml says its buffers have, mappings left out."""
+    groups = [g for g in backend.weights._groups if isinstance(g, Buffer)]
+    states = [n.storage.handle for n in backend._states.values() if isinstance(n.storage, State)]
+    buffers = sum(lib.ggml_backend_buffer_get_size(b.handle) for b in (*groups, *states))
+    return buffers + backend.compute_for(backend.new_context().graph)._actual  # type: ignore
+
+
+def both(source: TensorSource, shape: dict) -> list[BackendMemory]:
+    reports = []
+    for alloc_memory in (False, True):
+        with Preparation(source, Options(**shape, alloc_memory=alloc_memory)) as steps:
+            steps.take_steps()
+            reports.append(steps.backend.backend_memory())
+            if alloc_memory:
+                assert isinstance(steps.backend, GGMLBackend)
+                inputs = steps.backend.largest_inputs
+                assert taken(steps.backend) == reports[1].size() - reports[1].mapped - inputs
+    return reports
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["default", "plain", "shared"])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.Q4_0], ids=str)
+@pytest.mark.parametrize("case", cases("llama"))
+def test_every_golden_model(case: str, dtype: DType, shape: dict):
+    source = source_of(Golden.load("llama", case), dtype)
+    dry, real = both(source, shape)
+    assert figures(dry.cpu) == figures(real.cpu)
+    assert (dry.input_weights, dry.mapped) == (real.input_weights, real.mapped)
+    assert dry.cpu.status is AllocationStatus.UNALLOCATED
+    assert real.cpu.status is AllocationStatus.ALLOCATED
+    assert dry.cpu.graph and all(dry.cpu.cache[:-1])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["default", "plain", "shared"])
+def test_a_mapped_file(shape: dict):
+    with open_gguf(STORIES) as source:
+        dry, real = both(source, shape)
+    assert figures(dry.cpu) == figures(real.cpu)
+    assert dry.mapped == real.mapped > 0
+
+
+def test_running_takes_no_more_than_was_reserved():
+    golden = Golden.load("llama", "plain_gqa")
+    with Preparation(source_of(golden), Options()) as steps:
+        steps.take_steps()
+        reserved = steps.backend.backend_memory()
+        steps.backend.load()
+        for n in (1, 5, len(golden.prompt)):
+            with steps.engine.slot() as sequence:
+                steps.engine.extend(sequence, golden.prompt[:n], 0)
+        assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
+
+
+def test_a_dry_run_computes_and_loads_nothing():
+    golden = Golden.load("llama", "plain_gqa")
+    with Preparation(source_of(golden), Options(alloc_memory=False)) as steps:
+        steps.take_steps()
+        with pytest.raises(GraphError, match="alloc_memory"):
+            steps.backend.load()
+        with steps.engine.slot() as sequence, pytest.raises(GraphError, match="alloc_memory"):
+            steps.engine.extend(sequence, golden.prompt, 0)
+        keys = next(iter(steps.engine.cache.keys.values()))
+        with pytest.raises(GraphError, match="alloc_memory"):
+            keys.numpy()
