@@ -8,6 +8,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -16,6 +18,7 @@ from ...errors import ConfigError, NativeError, Unsupported
 from ...native import ffi, lib, prefix, proc
 from ..devices import DeviceInfo
 from ..system import available_cores
+from .connections import keep_alive
 from .discovery import discover
 
 _REFUSALS = {
@@ -66,6 +69,7 @@ class Worker:
         start = proc(_rpc(), "ggml_backend_rpc_start_server")
         array = ffi.new("ggml_backend_dev_t[]", handles)
         # No folder for its cache of tensors: a file of it that was cut short is read as if whole.
+        threading.Thread(target=_watch_clients, daemon=True).start()
         start(self.endpoint.encode(), ffi.NULL, self.n_threads, len(handles), array)
         raise NativeError(f"ggml's server at {self.endpoint} ended; its reason is printed above")
 
@@ -90,6 +94,14 @@ def prepare(
     _try_to_bind(address, port)
     cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
     return Worker(address, port, chosen, min(threads or cores, cores))
+
+
+def _watch_clients() -> None:
+    """Sees to it that a client whose machine vanished does not keep the others waiting: ggml's
+    server would listen to its silence for ever."""
+    while True:
+        keep_alive()
+        time.sleep(1)
 
 
 def _rpc() -> Any:

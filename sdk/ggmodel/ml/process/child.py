@@ -1,0 +1,283 @@
+"""What runs in the child process: backends, asked over a channel."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import Cancelled
+from ...gguf.types import DType
+from ..backend import Backend, BackendParams, CacheConfig, Executable, new_backend
+from ..devices import DeviceID, DeviceInfo
+from ..memory import BackendMemory
+from ..node import Node
+from ..storage import HostData, State
+from ..table import Shape
+from ..tensor import Tensor
+from .packing import PackedGraph, open_described, unpack_graph
+from .protocol import Answer, Channel, Event, Record, Request, encode, pack_error
+
+_FREQUENT = ("run", "value")  # after these no graph has ended and no connection is new
+
+
+@dataclass
+class _Held:
+    """A backend.
+
+    Attributes:
+        states: by the uid that the parent knows them by.
+    """
+
+    backend: Backend
+    states: dict[int, Node]
+
+
+@dataclass
+class _Compiled:
+    """A graph.
+
+    Attributes:
+        table: its inputs, leaves and ops.
+        hosts: inputs whose values come with each run though they are no feeds, by place.
+    """
+
+    executable: Executable
+    owner: int
+    table: list[Node]
+    outputs: list[Node]
+    hosts: dict[int, HostData]
+
+
+class Service:
+    """The requests. Backends and graphs have numbers, chosen by the parent."""
+
+    def __init__(self, channel: Channel):
+        self._channel = channel
+        self._sending = threading.Lock()  # log records come from any thread
+        self._number = 0
+        self._held: dict[int, _Held] = {}
+        self._compiled: dict[int, _Compiled] = {}
+        self._workers: Any = None
+
+    def serve(self) -> None:
+        """Answers requests until the parent closes its end, or is gone."""
+        while True:
+            try:
+                request: Request = self._channel.receive()
+            except (EOFError, OSError):
+                return
+            answer = self._answer(request)
+            try:
+                self.send(answer)
+            except OSError:
+                return
+
+    def _answer(self, request: Request) -> Answer:
+        self._number = request.number
+        failed = False
+        try:
+            for number in request.dropped:
+                self._drop(number)
+            content = getattr(self, request.kind)(*request.args)
+        except Exception as error:
+            failed, content = True, pack_error(error)
+        ended: list[int] = []
+        if failed or request.kind not in _FREQUENT:
+            ended = [n for n, c in self._compiled.items() if not c.executable.valid]
+            for number in ended:
+                self._drop(number)
+            if self._workers is not None:
+                self._workers.keep_alive()  # connections come and go with what is allocated
+        return Answer(request.number, failed, content, ended)
+
+    def send(self, message: Answer | Event | Record) -> None:
+        """Sends a message to the parent."""
+        with self._sending:
+            self._channel.send(encode(message))
+
+    def _ask(self, event: str, *args: Any) -> Any:
+        """The parent's answer to a question.
+
+        Raises:
+            Cancelled: it does not wait for the request any more.
+        """
+        self.send(Event(self._number, event, args))
+        go_on, answer = self._channel.receive()
+        if not go_on:
+            raise Cancelled("nobody waits for the answer any more")
+        return answer
+
+    def _drop(self, number: int) -> None:
+        """Frees a graph or a backend; one that never came to be is no error."""
+        if number in self._compiled:
+            self._compiled.pop(number).executable.close()
+        elif number in self._held:
+            self.close(number)
+
+    # devices
+
+    def devices(self) -> list[DeviceInfo]:
+        """The devices that ggml knows, with their memory as of now."""
+        from ..ggml.discovery import discover
+
+        return discover()
+
+    def use_workers(self) -> None:
+        """Loads ggml, with the part of it that talks to workers."""
+        from .workers import Workers
+
+        self._workers = Workers()
+
+    def connect(self, endpoint: str) -> None:
+        """Adds a worker; see `Workers.connect`."""
+        self._workers.connect(endpoint)
+
+    # backends
+
+    def open(
+        self, number: int, described: tuple[Any, ...], params: BackendParams, name: str
+    ) -> tuple[bool, CacheConfig]:
+        """Makes a backend; returns what it knows of attention."""
+        source = open_described(described)
+        try:
+            backend = new_backend(source, params, name)
+        except BaseException:
+            source.close()
+            raise
+        backend.owns_source = True
+        self._held[number] = _Held(backend, {})
+        return backend.flash_attention, backend.cache_config
+
+    def batches_to_reserve(self, number: int, largest: int) -> list[int]:
+        """`Backend.batches_to_reserve`."""
+        return self._held[number].backend.batches_to_reserve(largest)
+
+    def allocate(self, number: int, graphs: list[PackedGraph]) -> list[DeviceID]:
+        """`Backend.allocate`; returns the devices in use."""
+        held = self._held[number]
+        held.backend.allocate(
+            *(unpack_graph(graph, held.backend, held.states)[0] for graph in graphs)
+        )
+        return [device.device_id for device in held.backend.backend_devices()]
+
+    def load(self, number: int) -> None:
+        """`Backend.load`."""
+        self._held[number].backend.load(
+            lambda share: self._ask("progress", share), lambda: self._ask("cancel")
+        )
+
+    def create_state(
+        self,
+        number: int,
+        uid: int,
+        ne: Shape,
+        dtype: DType,
+        layer: int,
+        initial: bytes | None,
+    ) -> None:
+        """`Backend.create_state`."""
+        held = self._held[number]
+        node = Tensor(ne, dtype)
+        node.storage = State(held.backend, layer, initial)
+        held.states[uid] = node
+        held.backend.create_state(node)
+
+    def free_states(self, number: int, uids: list[int]) -> None:
+        """`Backend.free_states`."""
+        held = self._held[number]
+        held.backend.free_states([held.states.pop(uid) for uid in uids if uid in held.states])
+
+    def read(self, number: int, uid: int) -> np.ndarray:
+        """`Backend.read` of a state."""
+        held = self._held[number]
+        return held.backend.read(held.states[uid])
+
+    def memory(self, number: int) -> BackendMemory:
+        """`Backend.backend_memory`."""
+        return self._held[number].backend.backend_memory()
+
+    def devices_of(self, number: int) -> list[DeviceInfo]:
+        """`Backend.backend_devices`."""
+        return self._held[number].backend.backend_devices()
+
+    def close(self, number: int) -> None:
+        """`Backend.close`."""
+        for graph, compiled in list(self._compiled.items()):
+            if compiled.owner == number:
+                self._drop(graph)
+        self._held.pop(number).backend.close()
+        gc.collect()  # it and its tensors refer to each other; a source in memory hangs on it
+
+    # graphs
+
+    def compile(self, number: int, owner: int, packed: PackedGraph) -> int:
+        """`Backend.compile`; returns the bytes of the graph's inputs."""
+        held = self._held[owner]
+        graph, table = unpack_graph(packed, held.backend, held.states)
+        outputs = [table[i] for i in packed.outputs]
+        executable = held.backend.compile(graph, tuple(outputs))
+        hosts = {
+            i: node.storage
+            for i, node in enumerate(graph.inputs)
+            if isinstance(node.storage, HostData)
+        }
+        self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts)
+        return executable.input_bytes
+
+    def run(self, number: int, values: list[np.ndarray]) -> list[np.ndarray]:
+        """`Executable.run` on the values of all inputs; returns those of the outputs."""
+        compiled = self._compiled[number]
+        for i, storage in compiled.hosts.items():
+            storage.array = values[i]
+        compiled.executable.run(values)
+        return [compiled.executable.value(node) for node in compiled.outputs]
+
+    def value(self, number: int, place: int) -> np.ndarray:
+        """`Executable.value` of a node of the graph's table."""
+        compiled = self._compiled[number]
+        return compiled.executable.value(compiled.table[place])
+
+
+class _Forward(logging.Handler):
+    """Hands log records to the parent."""
+
+    def __init__(self, service: Service):
+        super().__init__()
+        self._service = service
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # the parent is gone
+            self._service.send(Record(record.name, record.levelno, record.getMessage()))
+
+
+def main(descriptor: int, level: int) -> None:
+    """Serves until the parent ends.
+
+    Args:
+        descriptor: of the socket.
+        level: the least of log records to forward.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    service = Service(Channel(socket.socket(fileno=descriptor)))
+    logger = logging.getLogger("ggmodel")
+    logger.setLevel(level)
+    logger.addHandler(_Forward(service))
+    service.serve()
+    sys.stderr.flush()
+    os._exit(0)  # to tidy up means to talk to workers, which may be gone: that ends in abort()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,140 @@
+"""Starting and ending the child process, and what is known of it when it has ended by itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+
+_END = 2.0  # seconds that it has for ending by itself
+_FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+:\d+: )")
+_STDERR = 8 << 10  # bytes kept of what it says last
+
+
+class Child:
+    """The process, and this end of the socket that leads to it.
+
+    Attributes:
+        home: the process that started it; in others, forked off from that, nothing here may be
+            used.
+    """
+
+    def __init__(self) -> None:
+        self.home = os.getpid()
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = _start(theirs)
+        self._stderr = _Tail(self.process)
+        _children.add(self)
+
+    def end(self, lock: threading.Lock) -> None:
+        """Ends it, by force after two seconds, and reaps it.
+
+        Args:
+            lock: held by whoever uses the socket.
+        """
+        if self.home != os.getpid():
+            return
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes those who wait for an answer
+        self._reap(_END)
+        self._stderr.join(1)
+        locked = lock.acquire(timeout=1)
+        self.socket.close()
+        if locked:
+            lock.release()
+
+    def post_mortem(self) -> str:
+        """How it ended, and what it said last: "ended by SIGABRT: file.cpp:1: the reason". One that
+        cannot be talked to any more is ended first."""
+        if not self._reap(1):
+            return "could not be understood any more, after an interruption, and was ended"
+        code = self.process.returncode
+        how = f"ended with status {code}" if code >= 0 else f"ended by {_signal(-code)}"
+        said = self._stderr.last_line()
+        return f"{how}: {said}" if said else how
+
+    @property
+    def killed(self) -> bool:
+        """Whether somebody else ended it; ggml ends a process with SIGABRT."""
+        return self.process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+
+    def _reap(self, patience: float) -> bool:
+        """Waits for the end; False if it had to be forced."""
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return False
+        return True
+
+
+_children: weakref.WeakSet[Child] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a process that was forked off: a child lives as long as somebody has its socket open."""
+    for child in list(_children):
+        child.socket.close()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class _Tail(threading.Thread):
+    """Reads what a process says on stderr and keeps the end of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]):
+        super().__init__(name="ggmodel-stderr", daemon=True)
+        assert process.stderr is not None
+        self._pipe = process.stderr
+        self._text = b""
+        self.start()
+
+    def run(self) -> None:
+        with self._pipe:
+            while piece := os.read(self._pipe.fileno(), _STDERR):
+                self._text = (self._text + piece)[-_STDERR:]
+
+    def last_line(self) -> str:
+        """The last line that is not empty, once the process has ended; "" if there is none.
+
+        Of the source file that ggml names its name is left.
+        """
+        self.join(1)
+        lines = [line.strip() for line in self._text.decode(errors="replace").splitlines()]
+        return _FOLDERS.sub("", next((line for line in reversed(lines) if line), ""))
+
+
+def _start(end: socket.socket) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        # Its modules are to be those of this process.
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONSAFEPATH": "1",
+    }
+    known = [name for name in logging.root.manager.loggerDict if name.startswith("ggmodel")]
+    level = min(logging.getLogger(name).getEffectiveLevel() for name in ("ggmodel", *known))
+    return subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.child", str(end.fileno()), str(level)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(end.fileno(),),
+        env=environment,
+    )
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
