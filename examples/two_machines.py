@@ -23,8 +23,11 @@ STORIES = Path(__file__).parent / "assets" / "stories.gguf"
 
 
 @contextmanager
-def worker_here(port: int = 50152) -> Iterator[str]:
+def worker_here() -> Iterator[str]:
     """A worker on this machine, for want of another one."""
+    with socket.socket() as probe:  # for a port that nothing uses
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     command = [sys.executable, "-m", "ggmodel", "worker", "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:

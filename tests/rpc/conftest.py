@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,18 +103,38 @@ def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
     return others | {"GGMODEL_GGML": str(rpc_ggml), "PYTHONPATH": path}
 
 
+Start = Callable[..., Worker]
+
+
 @pytest.fixture
-def worker(rpc_environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+def worker(rpc_environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     """`worker("--host", "0.0.0.0", …)` starts a worker of one thread on a free port and returns it
     when it listens."""
+    with _workers(rpc_environment, tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def pair(
+    rpc_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Worker]]:
+    """Two workers for tests that leave them as they were."""
+    with _workers(rpc_environment, tmp_path_factory.mktemp("workers")) as start:
+        yield [start(), start()]
+
+
+@contextmanager
+def _workers(environment: dict[str, str], folder: Path) -> Iterator[Start]:
     workers: list[Worker] = []
 
     def start(*arguments: Any) -> Worker:
-        one = Worker(["--threads", "1", *map(str, arguments)], rpc_environment, tmp_path)
+        one = Worker(["--threads", "1", *map(str, arguments)], environment, folder)
         workers.append(one)
         one.wait_until_it_listens()
         return one
 
-    yield start
-    for one in workers:
-        one.kill()
+    try:
+        yield start
+    finally:
+        for one in workers:
+            one.kill()

@@ -23,7 +23,6 @@ from tests.golden.test_llama import EXACT, nmse, source_of
 
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-Start = Callable[..., "object"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +33,8 @@ def _children_use_rpc(monkeypatch: pytest.MonkeyPatch, rpc_ggml: Path) -> None:
 
 
 @pytest.fixture
-def pair(worker: Callable[..., object]) -> list:
+def mortal(worker: Callable[..., object]) -> list:
+    """Two workers that do not live on."""
     return [worker(), worker()]
 
 
@@ -138,32 +138,32 @@ def test_the_environment_names_workers(pair: list, monkeypatch: pytest.MonkeyPat
         assert [len(model.memory.gpus)] == [1]
 
 
-def test_a_killed_worker_is_named_within_five_seconds(pair: list):
+def test_a_killed_worker_is_named_within_five_seconds(mortal: list):
     layers = {"RPC0": [0, 1], "RPC1": [2, 3]}
-    model = ggmodel.load(STORIES, rpc=endpoints(pair), gpu_layers=layers, threads=1)
+    model = ggmodel.load(STORIES, rpc=endpoints(mortal), gpu_layers=layers, threads=1)
     with model:
         pieces = model.stream("Once upon a time", temperature=0)
         next(pieces)
         killed = time.monotonic()
-        pair[1].kill()
-        with pytest.raises(DeviceLost, match=pair[1].endpoint) as caught:
+        mortal[1].kill()
+        with pytest.raises(DeviceLost, match=mortal[1].endpoint) as caught:
             for _ in pieces:
                 pass
         assert time.monotonic() - killed < 5
-        assert pair[0].endpoint not in str(caught.value)
+        assert mortal[0].endpoint not in str(caught.value)
         with pytest.raises(DeviceLost):
             model.generate("Once", max_tokens=1)
-    with ggmodel.load(STORIES, rpc=[pair[0].endpoint], gpu_layers=2, threads=1) as model:
+    with ggmodel.load(STORIES, rpc=[mortal[0].endpoint], gpu_layers=2, threads=1) as model:
         assert model.generate("Once", max_tokens=3).tokens
 
 
-def test_a_worker_that_hangs_can_be_left(pair: list):
+def test_a_worker_that_hangs_can_be_left(mortal: list):
     """Nothing but patience tells a process that is stopped from a slow one, for its system still
     answers. Ctrl-C ends the wait, and closing does not wait in its turn."""
-    model = ggmodel.load(STORIES, rpc=[pair[0].endpoint], gpu_layers={"RPC0": [0, 1]}, threads=1)
+    model = ggmodel.load(STORIES, rpc=[mortal[0].endpoint], gpu_layers={"RPC0": [0, 1]}, threads=1)
     pieces = model.stream("Once upon a time", temperature=0)
     next(pieces)
-    pair[0].process.send_signal(signal.SIGSTOP)
+    mortal[0].process.send_signal(signal.SIGSTOP)
     threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         for _ in pieces:
@@ -185,15 +185,15 @@ def test_a_worker_serves_one_client(pair: list):
         assert model.generate("Once", max_tokens=3).tokens
 
 
-def test_workers_that_are_not_there(pair: list):
-    pair[0].kill()
-    with pytest.raises(DeviceLost, match=rf"{pair[0].endpoint}.*ggmodel worker"):
-        ggmodel.load(STORIES, rpc=endpoints(pair))
+def test_workers_that_are_not_there(mortal: list):
+    mortal[0].kill()
+    with pytest.raises(DeviceLost, match=rf"{mortal[0].endpoint}.*ggmodel worker"):
+        ggmodel.load(STORIES, rpc=endpoints(mortal))
     for wrong in ("nonsense", "127.0.0.1:0", "127.0.0.1:99999", "127.0.0.1:port"):
         with pytest.raises(ConfigError, match="host:port"):
             ggmodel.load(STORIES, rpc=[wrong])
     with pytest.raises(Unsupported, match="workers"):
-        ggmodel.load(STORIES, backend="reference", rpc=endpoints(pair))
+        ggmodel.load(STORIES, backend="reference", rpc=endpoints(mortal))
 
 
 def test_a_ggml_without_rpc_says_how_to_get_one(pair: list, monkeypatch: pytest.MonkeyPatch):

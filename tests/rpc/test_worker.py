@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -276,3 +278,20 @@ def test_the_guide_starts_workers_as_they_can_be_started():
     command = typer.main.get_command(app).commands["worker"]  # type: ignore[attr-defined]
     for line in lines:
         command.make_context("worker", shlex.split(line, comments=True)[2:])
+
+
+def test_the_system_watches_over_its_clients(worker: Callable[..., Worker]):
+    """Else a client whose machine vanished would keep the others waiting for ever."""
+    one = worker()
+    with socket.create_connection((one.host, one.port)) as client:
+        ends = {f"{one.port:04X}", f"{client.getsockname()[1]:04X}"}
+        end = time.monotonic() + 5
+        timer = ""
+        # A line a socket; "02:…" in the sixth field is a keep-alive timer (Linux' proc_net_tcp).
+        while not timer.startswith("02") and time.monotonic() < end:
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            for row in rows:
+                mine, theirs = row[1].rpartition(":")[2], row[2].rpartition(":")[2]
+                if {mine, theirs} == ends and mine == f"{one.port:04X}":
+                    timer = row[5]
+        assert timer.startswith("02")

@@ -27,7 +27,7 @@ from .graph import Graph
 from .keyvalues import KeyValues
 from .memory import BackendMemory
 from .node import Node
-from .storage import State
+from .storage import State, Weight
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -245,9 +245,27 @@ class Backend(ABC):
     def _free_state(self, handle: Any) -> None:
         """Frees what `_allocate_state` made."""
 
-    @abstractmethod
     def read(self, node: Node) -> np.ndarray:
-        """The raw value of a weight (from the file) or a state."""
+        """The raw value of a weight (from the file) or a state, in the reversed shape; bytes where
+        numpy lacks the dtype.
+
+        Raises:
+            GraphError: it has none.
+        """
+        import numpy as np
+
+        self.check_open()
+        if isinstance(node.storage, Weight):
+            raw = np.frombuffer(self.source.data(node.name), np.uint8)
+            kind = node.dtype.numpy
+            return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
+        if isinstance(node.storage, State) and node.storage.handle is not None:
+            return self._read_state(node)
+        raise GraphError(f"{node.describe()} has no value")
+
+    @abstractmethod
+    def _read_state(self, node: Node) -> np.ndarray:
+        """A copy of the value of an allocated state, as `read` returns it."""
 
     @abstractmethod
     def backend_memory(self) -> BackendMemory:

@@ -18,7 +18,7 @@ from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
 from ..placement import INPUT
-from ..storage import State, Weight
+from ..storage import State
 from ..tensor import Tensor
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
@@ -146,16 +146,11 @@ class GGMLBackend(Backend):
     def _free_state(self, handle: Buffer) -> None:
         handle.close()
 
-    def read(self, node: Node) -> np.ndarray:
-        self.check_open()
-        if isinstance(node.storage, Weight):
-            raw = np.frombuffer(self.source.data(node.name), np.uint8)
-            return raw if node.dtype.numpy is None else raw.view(node.dtype.numpy)
-        if isinstance(node.storage, State) and node.storage.handle is not None:
-            if not self.params.alloc_memory:
-                raise GraphError("this backend was made with alloc_memory=False and has no values")
-            return value_of(node.storage.handle.tensors[node.uid], node).copy()
-        raise GraphError(f"{node.describe()} has no value")
+    def _read_state(self, node: Node) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        if not self.params.alloc_memory:
+            raise GraphError("this backend was made with alloc_memory=False and has no values")
+        return value_of(node.storage.handle.tensors[node.uid], node).copy()
 
     # memory
 

@@ -69,7 +69,7 @@ class Worker:
         start = proc(_rpc(), "ggml_backend_rpc_start_server")
         array = ffi.new("ggml_backend_dev_t[]", handles)
         # No folder for its cache of tensors: a file of it that was cut short is read as if whole.
-        threading.Thread(target=_watch_clients, daemon=True).start()
+        threading.Thread(target=_end_silence, daemon=True).start()
         start(self.endpoint.encode(), ffi.NULL, self.n_threads, len(handles), array)
         raise NativeError(f"ggml's server at {self.endpoint} ended; its reason is printed above")
 
@@ -96,12 +96,11 @@ def prepare(
     return Worker(address, port, chosen, min(threads or cores, cores))
 
 
-def _watch_clients() -> None:
-    """Sees to it that a client whose machine vanished does not keep the others waiting: ggml's
-    server would listen to its silence for ever."""
-    while True:
-        keep_alive()
-        time.sleep(1)
+def _end_silence() -> None:
+    """Once the server listens, sees to it that a client whose machine vanished does not keep the
+    others waiting: it would hear its silence for ever."""
+    while not keep_alive():
+        time.sleep(0.01)
 
 
 def _rpc() -> Any:

@@ -156,15 +156,8 @@ class ProcessBackend(Backend):
     def _free_state(self, handle: int) -> None:
         """`free_states` does, all at once."""
 
-    def read(self, node: Node) -> np.ndarray:
-        self.check_open()
-        if isinstance(node.storage, Weight):
-            raw = np.frombuffer(self.source.data(node.name), np.uint8)
-            kind = node.dtype.numpy
-            return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
-        if node.uid in self._states:
-            return self._ask("read", node.uid)
-        raise GraphError(f"{node.describe()} has no value")
+    def _read_state(self, node: Node) -> np.ndarray:
+        return self._ask("read", node.uid)
 
     # memory
 

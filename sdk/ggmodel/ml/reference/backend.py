@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import Cancelled, GraphError, OutOfMemory
+from ...errors import Cancelled, OutOfMemory
 from ...gguf import TensorSource
 from ...gguf.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
@@ -90,14 +90,9 @@ class ReferenceBackend(Backend):
     def _free_state(self, handle: np.ndarray) -> None:
         """An array goes with its last reference."""
 
-    def read(self, node: Node) -> np.ndarray:
-        self.check_open()
-        if isinstance(node.storage, Weight):
-            raw = self.bytes_of(node)
-        elif isinstance(node.storage, State) and node.storage.handle is not None:
-            raw = node.storage.handle.copy()
-        else:
-            raise GraphError(f"{node.describe()} has no value")
+    def _read_state(self, node: Node) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        raw: np.ndarray = node.storage.handle.copy()
         kind = node.dtype.numpy
         return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
 
