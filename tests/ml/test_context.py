@@ -132,6 +132,14 @@ def test_setting_takes_the_right_type_and_count(ctx: Context, wrong):
         wrong(x, i, x.scale(2))
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I64], ids=str)
+def test_inputs_without_elements_are_computed_with(ctx: Context, dtype: DType):
+    x = ctx.input().zeros(dtype, 32, 0)
+    part, y = x.permute(0, 2, 1, 3), ctx.input().from_floats([3.0]).sqr()
+    ctx.compute(part, y)
+    assert part.bytes() == b"" and y.floats().tolist() == [9]
+
+
 @pytest.mark.parametrize(("start", "stop", "step"), [(0, 0, 1), (3, 1, 1), (0, 3, -1), (0, 1, 0)])
 def test_an_empty_range_is_an_error(ctx: Context, start: float, stop: float, step: float):
     with pytest.raises(TensorError, match="empty"):

@@ -158,7 +158,8 @@ def value_of(t: Any, node: Node) -> np.ndarray:
     """A tensor's value as a numpy array of the reversed shape, raw bytes where numpy lacks the
     dtype: its memory itself where that is the host's, else a copy."""
     if not node.n_elements:
-        return np.zeros(node.ne[::-1], node.dtype.numpy or np.uint8)
+        kind = node.dtype.numpy
+        return np.zeros(0, np.uint8) if kind is None else np.zeros(node.ne[::-1], kind)
     if node.dtype.numpy is None:
         if not node.is_contiguous:
             raise GraphError(f"{node.describe()} is no dense block of memory; make it contiguous")
