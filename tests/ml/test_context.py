@@ -132,7 +132,9 @@ def test_setting_takes_the_right_type_and_count(ctx: Context, wrong):
         wrong(x, i, x.scale(2))
 
 
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I64], ids=str
+)
 def test_inputs_without_elements_are_computed_with(ctx: Context, dtype: DType):
     x = ctx.input().zeros(dtype, 32, 0)
     part, y = x.permute(0, 2, 1, 3), ctx.input().from_floats([3.0]).sqr()
@@ -529,3 +531,17 @@ def test_a_compute_buffer_that_cannot_be_had_is_an_error():
         y = ctx.input().from_floats([2.0]).sqr()
         ctx.compute(y)
         assert y.floats().tolist() == [4]
+
+
+def test_graphs_are_dead_whose_memory_was_freed_for_one_that_does_not_fit():
+    with backend_of() as backend, backend.new_context() as ctx, ctx.trace():
+        small = ctx.input().from_floats(normal(1 << 10)).exp().sqr()
+        executable = backend.compile(ctx.forward(small).graph, (small,))
+        executable.run()
+        with backend.new_context() as other, other.trace():
+            huge = other.input().from_floats(normal(1, 1)).repeat_4d(1 << 46, 1, 1, 1)
+            with pytest.raises(OutOfMemory):
+                other.compute(huge)
+        assert not executable.valid
+        with pytest.raises(GraphError, match="compile it again"):
+            executable.run()

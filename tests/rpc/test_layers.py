@@ -17,7 +17,7 @@ import pytest
 import ggmodel
 from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
 from ggmodel.gguf import MemorySource
-from ggmodel.ml import BackendMemory, DeviceMemory, GPULayers, GPULayersList
+from ggmodel.ml import BackendMemory, DeviceMemory, DType, GPULayers, GPULayersList
 from tests.golden.files import GREEDY, Golden
 from tests.golden.test_llama import EXACT, nmse, source_of
 
@@ -105,6 +105,15 @@ def test_each_device_reports_its_own(pair: list, golden: Golden, source: MemoryS
     assert [(d.weights, d.cache, d.graph) for d in estimate.devices] == [
         (d.weights, d.cache, d.graph) for d in (*memory.gpus, memory.cpu)
     ]
+
+
+def test_an_output_on_a_worker_is_computed_there(pair: list):
+    """The CPU rearranges its weights for products, but not those it has for their rows alone."""
+    tied = source_of(Golden.load("llama", "tied"), DType.Q4_0)
+    with ggmodel.load(tied, rpc=endpoints(pair), gpu_layers=-1, threads=1) as model:
+        memory = model.memory
+    assert sum(memory.cpu.weights) == 0
+    assert memory.gpus[0].weights[-1] > tied.tensors["token_embd.weight"].nbytes
 
 
 def test_all_layers_go_to_workers_unless_told_otherwise(pair: list):

@@ -99,3 +99,14 @@ def test_named_layers_are_not_searched():
     assert choose_layers(parse_gpu_layers("auto"), dry_run, DEVICES, 8).sum() == 9
     with pytest.raises(ConfigError, match="there is none"):
         choose_layers(parse_gpu_layers("CUDA0=0-3"), dry_run, [], 8)
+
+
+def test_a_device_that_two_libraries_drive_is_used_once():
+    one = {"name": "0", "pci_id": "0000:01:00.0", "free_memory": 1 << 40}
+    twice = [DeviceInfo("0", library, **one) for library in ("Vulkan", "CUDA")]
+
+    def dry_run(layers: GPULayersList) -> BackendMemory:
+        return BackendMemory(DeviceMemory("CPU", [1 << 38] * 9, [1] * 9))
+
+    chosen = choose_layers(parse_gpu_layers("auto"), dry_run, twice, 8)
+    assert [group.library for group in chosen] == ["CUDA"]

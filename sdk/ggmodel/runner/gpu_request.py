@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError
-from ..ml import DeviceInfo, GPULayers, GPULayersList
+from ..ml import DeviceInfo, GPULayers, GPULayersList, without_duplicates
 from .layout import DryRun, search
 
 GPULayersOption = int | str | Mapping[str, int | Iterable[int]] | GPULayersList
@@ -78,7 +78,8 @@ def choose_layers(
     """
     if request.named is not None:
         return named_layers(request.named, devices, block_count)
-    return search(dry_run, devices, request.count, overhead=overhead, backoff=backoff)
+    once = without_duplicates(devices)  # several libraries may drive one device
+    return search(dry_run, once, request.count, overhead=overhead, backoff=backoff)
 
 
 def named_layers(

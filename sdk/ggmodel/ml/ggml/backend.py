@@ -132,7 +132,7 @@ class GGMLBackend(Backend):
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
-        device = self.hardware.of_layer(node.storage.layer)
+        device = self.hardware.of_state(node, node.storage.layer)
         memory = self.buffer(device, device.buffer_type, [node])
         node.storage.handle = memory
         if not self.params.alloc_memory or not memory.handle:
@@ -163,13 +163,8 @@ class GGMLBackend(Backend):
             for d in hardware.devices
         }
         memory = BackendMemory(reports[hardware.cpu], [reports[d] for d in hardware.gpus])
-        if self.weights.copies:
-            placed = [(c.spot, c.nbytes) for c in self.weights.copies]
-            memory.mapped = sum(c.nbytes for c in self.weights.copies if c.kind == "mapped")
-        else:
-            spots = self.weights.spots(())
-            placed = [(s, n.nbytes) for n in self.weights.nodes.values() for s in spots[n.uid]]
-        for spot, nbytes in placed:
+        memory.mapped = sum(c.nbytes for c in self.weights.copies if c.kind == "mapped")
+        for spot, nbytes in self.weights.sizes():
             if spot.layer == INPUT and spot.device is hardware.cpu:
                 memory.input_weights += nbytes
             else:
@@ -179,7 +174,7 @@ class GGMLBackend(Backend):
             layer = min(node.storage.layer, self.block_count)
             handle = node.storage.handle
             size = handle.size if handle is not None else node.nbytes
-            reports[hardware.of_layer(layer)].cache[layer] += size
+            reports[hardware.of_state(node, layer)].cache[layer] += size
         for compute in self._compute.values():
             for device, size in compute.sizes.items():
                 reports[device].graph += size

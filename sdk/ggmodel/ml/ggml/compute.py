@@ -58,7 +58,10 @@ class ComputeBuffer(Compute):
 
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
         needed = ffi.new("size_t[1]")
+        before = self._actual
         lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
+        if self._actual != before:  # memory that is too small for the graph is freed at once
+            self.generation += 1
         self.sizes[self._device] = max(self._actual, self.sizes.get(self._device, 0), needed[0])
         return physically_possible(needed[0])
 

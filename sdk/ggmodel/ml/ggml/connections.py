@@ -5,35 +5,47 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
+import time
 from contextlib import suppress
 
-# A machine that vanishes says nothing. Without these its silence would last for hours.
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000}
+_INTERVAL = 0.5  # seconds
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
+# Attempts in a row that nobody answered: the waits between them double from 0.2 seconds on.
+_ATTEMPTS = 4
 
 
-def keep_alive() -> bool:
-    """Has the system ask the other ends of all TCP connections of this process for signs of life: a
-    silence of three to four seconds ends the connection.
+def watch() -> None:
+    """From now on a silence of about four seconds ends each TCP connection of this process: a
+    machine that vanishes says nothing, and the system would wait for hours."""
+    threading.Thread(target=_watch, name="ggmodel-connections", daemon=True).start()
 
-    A socket that listens hands this on to the connections that it accepts (tcp(7)).
 
-    Returns:
-        Whether a socket listens.
+def _watch() -> None:
+    while True:
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # closed since: that of the listing itself always is
+                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                    with socket.socket(fileno=os.dup(int(name))) as end:
+                        tend(end)
+        time.sleep(_INTERVAL)
+
+
+def tend(end: socket.socket) -> None:
+    """Has the system ask the other end for signs of life, and ends a connection that sends in vain.
+
+    A socket that listens hands its options on to the connections that it accepts (tcp(7)).
     """
-    listens = False
-    for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # the descriptor of the listing itself is gone
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                with socket.socket(fileno=os.dup(int(name))) as end:
-                    listens |= _keep_alive(end)
-    return listens
-
-
-def _keep_alive(end: socket.socket) -> bool:
     if end.family not in (socket.AF_INET, socket.AF_INET6) or end.type != socket.SOCK_STREAM:
-        return False
+        return
+    # Only a connection at rest is asked. TCP_USER_TIMEOUT would watch over the others, too, but
+    # end those whose other end is too busy to read.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE.items():
         if hasattr(socket, option):
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return bool(end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    if hasattr(socket, "TCP_INFO"):
+        # tcpi_retransmits and tcpi_probes; each answer sets them back to zero.
+        resent, probes = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 4)[2:]
+        if max(resent, probes) >= _ATTEMPTS:
+            end.shutdown(socket.SHUT_RDWR)

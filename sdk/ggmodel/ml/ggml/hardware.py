@@ -12,6 +12,7 @@ from ...native import ThreadPool, ffi, lib, proc
 from ..backend import BackendParams
 from ..devices import DeviceID, DeviceInfo
 from ..memory import AllocationStatus
+from ..node import Node
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena
@@ -20,6 +21,7 @@ log = logging.getLogger("ggmodel.ml")
 
 _CPU = DeviceInfo("0", "CPU", name="CPU")
 _SERIAL = "RPC"  # one connection, whose messages must not mix
+_MOST_DEVICES = 16  # of ggml's scheduler, the CPU included; more end the process
 
 
 class Device:
@@ -49,6 +51,14 @@ class Device:
     def serial(self) -> bool:
         """Whether it must be given one thing at a time."""
         return self.info.library == _SERIAL
+
+    def holds(self, node: Node) -> bool:
+        """Whether a tensor can lie there: GPUs may address less at once than they have."""
+        arena = Arena(1)
+        try:
+            return lib.ggml_backend_supports_op(self.backend, arena.tensor(node))
+        finally:
+            arena.close()
 
     def close(self) -> None:
         if self.backend:
@@ -120,6 +130,11 @@ class Hardware:
             self._layers.update(dict.fromkeys(group.layers, device(info)))
         for pattern, name in params.tensor_overrides:
             self._overrides.append((_compiled(pattern), self._named(name, found, device)))
+        if len(self.devices) > _MOST_DEVICES:
+            raise ConfigError(
+                f"the model is placed on {len(self.devices)} devices, the CPU included; ggml "
+                f"computes on {_MOST_DEVICES} at most"
+            )
 
     def _named(self, name: str, found: list[DeviceInfo], device: Any) -> Device:
         if name.upper() == "CPU":
@@ -140,9 +155,18 @@ class Hardware:
         """Where a layer is computed; numbers beyond the last are the output layer's."""
         return self._layers.get(min(layer, self.block_count), self.cpu)
 
-    def override(self, name: str) -> Device | None:
-        """Where the caller wants a weight, whatever its layer."""
-        return next((d for pattern, d in self._overrides if pattern.search(name)), None)
+    def of_weight(self, node: Node, layer: int) -> Device:
+        """Where a weight lies that the layer reads: where the caller wants it, else on the layer's
+        device."""
+        wanted = (d for pattern, d in self._overrides if pattern.search(node.name))
+        return self._home(node, next(wanted, self.of_layer(layer)))
+
+    def of_state(self, node: Node, layer: int) -> Device:
+        """Where a state of the layer lies."""
+        return self._home(node, self.of_layer(layer))
+
+    def _home(self, node: Node, device: Device) -> Device:
+        return device if device is self.cpu or device.holds(node) else self.cpu
 
     def layers_on(self, device: Device) -> list[int]:
         """The layers placed on a device, ascending."""

@@ -11,6 +11,7 @@ from ...native import ffi, last_abort, lib
 from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
+from ..memory import AllocationStatus
 from ..node import Node, failure
 from ..storage import Feed, HostData, State, Weight
 from .emitters import EMITTERS
@@ -99,8 +100,32 @@ class GGMLExecutable(Executable):
                 self._refuse(node, f"ggml refused it: {last_abort()}")
             # Wherever it will run, the CPU must be able to: it is the scheduler's last resort.
             if lib.ggml_backend_supports_op(cpu, t):
+                self._settle(t, node)
                 return t
         self._refuse(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
+
+    def _settle(self, t: Any, node: Node) -> None:
+        """Sees to it that some device can compute an op where its result has to lie, as in a state
+        that it writes to: else the scheduler ends the process."""
+        hardware = self._backend.hardware
+        if not hardware.gpus:
+            return
+        devices = hardware.devices
+        if any(x is not None and not x.n_elements for x in node.sources):
+            # Only the CPU's kernels know operands without memory. The scheduler leaves to the CPU
+            # what is marked as an input.
+            devices = [hardware.cpu]
+            lib.ggml_set_input(t)
+        if not t.view_src or not t.view_src.buffer:
+            return
+        home = lib.ggml_backend_buffer_get_type(t.view_src.buffer)
+        if not any(
+            lib.ggml_backend_supports_buft(d.backend, home)
+            and lib.ggml_backend_supports_op(d.backend, t)
+            for d in devices
+        ):
+            name = ffi.string(lib.ggml_backend_buft_name(home)).decode()
+            self._refuse(node, f"its result lies in memory of {name}, which has no kernel for it")
 
     def _refuse(self, node: Node, reason: str) -> Any:
         scope = node.name.rpartition(".")[0]
@@ -129,6 +154,8 @@ class GGMLExecutable(Executable):
             tensors = self._lower(graph)  # measuring may leave a graph in pieces
         if not self._dry:
             self._mark(outputs)
+            if not possible:
+                self._backend.hardware.cpu.status = AllocationStatus.FAILED
             if not possible or not compute.lay_out(self._cgraph, tensors):
                 self._lower(graph)
                 compute.measure(self._cgraph, tensors)

@@ -69,21 +69,22 @@ class Weights:
         self.copies: list[Copy] = []
         self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
+        self._devices: dict[tuple[int, int], Device] = {}
+        self._spots: dict[int, list[Spot]] = {}
         self._groups: list[Buffer | Mapping] = []
         self._to_copy: list[Transfer] = []
 
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
         """The copy that an op should read; with `fast` the rearranged one where there is one."""
-        product = _is_product(reader, operand)
+        device = self._device_of_use(node, reader, operand)
         plain = self._plain.get(node.uid, {})
-        if product and node.uid in self._fast and (fast or not plain):
-            return self._fast[node.uid]
-        if len(plain) == 1:
-            return next(iter(plain.values()))
+        rearranged = self._fast.get(node.uid)
+        product = _is_product(reader, operand) and device is self._backend.hardware.cpu
+        if product and rearranged is not None and (fast or not plain):
+            return rearranged
         if plain:
-            device = self._backend.hardware.of_layer(self._layer_of_use(node, reader, operand))
             return plain.get(device) or next(iter(plain.values()))
-        if node.uid in self._fast:
+        if rearranged is not None:
             assert reader.op is not None
             raise Error(
                 f"{node.describe()} is only kept rearranged for products, not for "
@@ -93,32 +94,42 @@ class Weights:
 
     # placement
 
-    def spots(self, graphs: Sequence[Graph]) -> dict[int, list[Spot]]:
-        """Where each weight is needed, by uid."""
-        readers = _readers(graphs)
-        return {n.uid: self._spots_of(n, readers.get(n.uid, [])) for n in self.nodes.values()}
+    def sizes(self) -> list[tuple[Spot, int]]:
+        """Bytes of each copy; before they are allocated, and after that failed, of each weight
+        wherever it is needed."""
+        if self.copies:
+            return [(copy.spot, copy.nbytes) for copy in self.copies]
+        nodes = self.nodes.values()
+        spots = self._spots or {node.uid: self._spots_of(node, []) for node in nodes}
+        return [(spot, node.nbytes) for node in nodes for spot in spots[node.uid]]
 
     def _spots_of(self, node: Tensor, readers: list[tuple[Node, int]]) -> list[Spot]:
         assert isinstance(node.storage, Weight)
-        hardware, own = self._backend.hardware, node.storage.layer
-        device = hardware.override(node.name)
-        if device is not None:
-            return [Spot(device, own)]
-        if own != INPUT and node.name.partition(".")[0] not in _SHARED:
-            return [Spot(hardware.of_layer(own), own)]
-        layers = sorted(self._layer_of_use(node, *reader) for reader in readers) or [own]
+        layers = {self._layer_of_use(node, *reader) for reader in readers} or {node.storage.layer}
         first: dict[Device, int] = {}
-        for layer in layers:
-            first.setdefault(hardware.of_layer(layer), layer)
+        for layer in sorted(layers):
+            first.setdefault(self._device(node, layer), layer)
         return [Spot(device, layer) for device, layer in first.items()]
 
+    def _device_of_use(self, node: Node, reader: Node, operand: int) -> Device:
+        """Where an op reads a weight."""
+        return self._device(node, self._layer_of_use(node, reader, operand))
+
+    def _device(self, node: Node, layer: int) -> Device:
+        key = node.uid, layer
+        if key not in self._devices:
+            self._devices[key] = self._backend.hardware.of_weight(node, layer)
+        return self._devices[key]
+
     def _layer_of_use(self, node: Node, reader: Node, operand: int) -> int:
-        """The layer on whose device an op reads a weight that several may read: a token embedding
-        is an output weight, too, where it takes part in a product."""
+        """The layer on whose device an op reads a weight: mostly the weight's own. A token
+        embedding is an output weight, too, where it takes part in a product."""
         assert isinstance(node.storage, Weight)
         if node.storage.layer == INPUT:
             return self._backend.block_count if _is_product(reader, operand) else INPUT
-        return layer_of(reader.name, self._backend.block_count)
+        if node.name.partition(".")[0] in _SHARED:
+            return layer_of(reader.name, self._backend.block_count)
+        return node.storage.layer
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
         """Decides for each weight which copies there are and allocates them: all or none."""
@@ -130,17 +141,17 @@ class Weights:
 
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
         cpu = self._backend.hardware.cpu
-        spots = self.spots(graphs)
-        fast = self._choose_fast(graphs, spots)
+        found = _readers(graphs)
+        readers = {node.uid: found.get(node.uid, []) for node in self.nodes.values()}
+        self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self.nodes.values()}
+        fast = self._choose_fast(readers)
         others = {
-            uid
-            for uid, readers in _readers(graphs).items()
-            if not all(_is_product(*reader) for reader in readers)
+            uid for uid, ops in readers.items() if not all(_is_product(*reader) for reader in ops)
         }
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
         for node in self.nodes.values():
-            for spot in spots[node.uid]:
+            for spot in self._spots[node.uid]:
                 file = _mapped_file(self._backend, node) if spot.device is cpu else None
                 if file is not None:
                     mapped.setdefault(file, []).append((node, spot))
@@ -194,8 +205,8 @@ class Weights:
             else:
                 self._plain.setdefault(node.uid, {})[spot.device] = group.tensors[node.uid]
 
-    def _choose_fast(self, graphs: Sequence[Graph], spots: dict[int, list[Spot]]) -> dict[int, Any]:
-        """Weight uid → extra buffer type that serves every product the CPU takes it part in.
+    def _choose_fast(self, readers: dict[int, list[tuple[Node, int]]]) -> dict[int, Any]:
+        """Weight uid → extra buffer type that serves every product the CPU computes with it.
 
         None where a device may take over large products: it reads only plain system memory.
         """
@@ -204,13 +215,15 @@ class Weights:
         if not types or backend.hardware.offloads:
             return {}
         chosen: dict[int, Any] = {}
-        for uid, readers in _readers(graphs).items():
-            ops = [op for op, i in readers if _is_product(op, i)]
-            if not ops or all(s.device is not backend.hardware.cpu for s in spots.get(uid, ())):
-                continue
-            for buffer_type in types:
+        for node in self.nodes.values():
+            ops = [
+                op
+                for op, i in readers[node.uid]
+                if _is_product(op, i) and self._device_of_use(node, op, i) is backend.hardware.cpu
+            ]
+            for buffer_type in types if ops else ():
                 if all(_serves(backend, buffer_type, op) for op in ops):
-                    chosen[uid] = buffer_type
+                    chosen[node.uid] = buffer_type
                     break
         return chosen
 

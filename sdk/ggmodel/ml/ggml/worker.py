@@ -8,8 +8,6 @@ import os
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,7 +16,7 @@ from ...errors import ConfigError, NativeError, Unsupported
 from ...native import ffi, lib, prefix, proc
 from ..devices import DeviceInfo
 from ..system import available_cores
-from .connections import keep_alive
+from .connections import watch
 from .discovery import discover
 
 _REFUSALS = {
@@ -68,8 +66,8 @@ class Worker:
         handles = [_handle(device) for device in self.devices]
         start = proc(_rpc(), "ggml_backend_rpc_start_server")
         array = ffi.new("ggml_backend_dev_t[]", handles)
+        watch()  # a client whose machine vanished would keep the others waiting
         # No folder for its cache of tensors: a file of it that was cut short is read as if whole.
-        threading.Thread(target=_end_silence, daemon=True).start()
         start(self.endpoint.encode(), ffi.NULL, self.n_threads, len(handles), array)
         raise NativeError(f"ggml's server at {self.endpoint} ended; its reason is printed above")
 
@@ -94,13 +92,6 @@ def prepare(
     _try_to_bind(address, port)
     cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
     return Worker(address, port, chosen, min(threads or cores, cores))
-
-
-def _end_silence() -> None:
-    """Once the server listens, sees to it that a client whose machine vanished does not keep the
-    others waiting: it would hear its silence for ever."""
-    while not keep_alive():
-        time.sleep(0.01)
 
 
 def _rpc() -> Any:

@@ -28,7 +28,7 @@ from ..tensor import Tensor
 from .packing import PackedGraph, open_described, unpack_graph
 from .protocol import Answer, Channel, Event, Record, Request, encode, pack_error
 
-_FREQUENT = ("run", "value")  # after these no graph has ended and no connection is new
+_FREQUENT = ("run", "value")  # after these no graph has ended
 
 
 @dataclass
@@ -97,8 +97,6 @@ class Service:
             ended = [n for n, c in self._compiled.items() if not c.executable.valid]
             for number in ended:
                 self._drop(number)
-            if self._workers is not None:
-                self._workers.keep_alive()  # connections come and go with what is allocated
         return Answer(request.number, failed, content, ended)
 
     def send(self, message: Answer | Event | Record) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import DeviceLost, Unsupported
 from ...native import lib, prefix, proc
-from ..ggml.connections import keep_alive
+from ..ggml.connections import watch
 
 _ADD_SERVER = "ggml_backend_rpc_add_server"
 
@@ -29,6 +29,7 @@ class Workers:
         self._add = proc(registry, _ADD_SERVER, "ggml_backend_reg_t(*)(const char *)")
         self._buffers: list[Any] = []
         self._messages = _LastMessage()
+        watch()
 
     def connect(self, endpoint: str) -> None:
         """Adds a worker's devices; waits as long as it serves another client.
@@ -52,10 +53,6 @@ class Workers:
         if not buffer:
             raise DeviceLost(f"worker {endpoint} has no memory left")
         self._buffers.append(buffer)
-
-    def keep_alive(self) -> None:
-        """Has the silence of a machine that vanished end the connections to it."""
-        keep_alive()
 
 
 class _LastMessage(logging.Handler):

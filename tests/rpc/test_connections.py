@@ -1,0 +1,26 @@
+"""The connections of workers and their clients."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from ggmodel.ml.ggml.connections import tend
+
+
+def test_an_end_that_is_too_busy_to_read_is_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        busy, _ = server.accept()
+    data, read = bytes(32 << 20), 0
+    sender = threading.Thread(target=client.sendall, args=(data,))
+    with client, busy:
+        sender.start()
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            tend(client)
+            time.sleep(0.1)
+        while read < len(data):
+            read += len(busy.recv(1 << 20))
+        sender.join()
