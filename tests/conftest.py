@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ VOCABULARY: dict[str, Any] = {
     "tokenizer.ggml.bos_token_id": 0,
     "tokenizer.ggml.add_bos_token": True,
 }
+
+# What is started in the background ignores Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from . import ml, nn
     from .ml import Context, DType, Tensor
     from .model import Batch, Config, Model, Module, gguf, kv, register
-    from .runner import Completion, LoadedModel, Piece, Sampler, load
+    from .runner import Completion, Grammar, LoadedModel, Piece, Sampler, load
     from .workbench.estimate import Estimate, estimate
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ _HOMES = {
     "Context": "ml",
     "DType": "gguf",
     "Estimate": "workbench.estimate",
+    "Grammar": "runner",
     "LoadedModel": "runner",
     "Model": "model",
     "Module": "model",
@@ -53,6 +54,7 @@ __all__ = [
     "DType",
     "Error",
     "Estimate",
+    "Grammar",
     "LoadedModel",
     "Model",
     "Module",

@@ -40,6 +40,10 @@ class TokenizerError(Error, ValueError):
     """A vocabulary cannot be built, or a token id lies outside it."""
 
 
+class TemplateError(Error, ValueError):
+    """A chat template is missing, wrong, refuses the messages, or costs too much."""
+
+
 class NativeError(Error, RuntimeError):
     """ggml, its headers or the compiled binding are missing or do not belong together."""
 
@@ -75,6 +79,10 @@ class DeviceLost(ComputeError):
 
 class PromptError(Error, ValueError):
     """A prompt is empty, too long for the context, or holds something that is no input."""
+
+
+class GrammarError(Error, ValueError):
+    """A schema, pattern or grammar is broken, unsupported, or nothing can satisfy it."""
 
 
 class KvCacheFull(Error, RuntimeError):

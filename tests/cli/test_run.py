@@ -15,7 +15,6 @@ import pytest
 import ggmodel
 from ggmodel.cli import app
 from ggmodel.cli.run import run as run_command
-from ggmodel.runner import LoadedModel
 
 RATES = r"prompt: \d+ tokens, [\d.]+ tokens/s; answer: \d+ tokens, [\d.]+ tokens/s"
 
@@ -63,11 +62,19 @@ def test_a_full_context_is_mentioned(program, model_path: Path):
     assert "the context is full (see --context-length)" in ran.stderr
 
 
-def test_all_flags_of_load_and_generate():
+# Options of the sampler that the command line does not have.
+_RARE = (
+    {"typical_p", "logit_bias"}
+    | {f"{kind}_penalty" for kind in ("repeat", "frequency", "presence")}
+    | {"repeat_last_n"}
+)
+
+
+def test_all_flags_of_load_and_of_the_sampler():
     options = inspect.signature(run_command).parameters
     for function, left_out in (
         (ggmodel.load, {"source", "progress"}),
-        (LoadedModel.generate, {"self", "logprobs"}),
+        (ggmodel.Sampler, _RARE),
     ):
         for name, parameter in inspect.signature(function).parameters.items():
             if name in left_out or name == "prompt":

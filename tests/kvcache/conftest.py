@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ggmodel.gguf import MemorySource
-from ggmodel.kvcache import Causal, CausalCache
+from ggmodel.kvcache import Cache, Causal, Remembers, new_cache
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, new_backend
 
-MakeCache = Callable[..., CausalCache]
+MakeCache = Callable[..., Any]
+
+
+def small_backend(flash: bool, alloc_memory: bool = True) -> Backend:
+    """Ranges of cells are multiples of 4."""
+    source = MemorySource({"general.architecture": "test", "test.block_count": 8}, {})
+    attention = FlashAttention.ON if flash else FlashAttention.OFF
+    params = BackendParams(num_threads=1, flash_attention=attention, alloc_memory=alloc_memory)
+    backend = new_backend(source, params)
+    backend.cache_config = replace(backend.cache_config, padding=4)
+    return backend
 
 
 @pytest.fixture(scope="session", params=["flash", "plain"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """With and without flash attention, hence with values by cell and, permuted, by element."""
-    source = MemorySource({"general.architecture": "test", "test.block_count": 2}, {})
-    flash = FlashAttention.ON if request.param == "flash" else FlashAttention.OFF
-    with new_backend(source, BackendParams(num_threads=1, flash_attention=flash)) as backend:
-        backend.cache_config = replace(backend.cache_config, padding=4)
+    with small_backend(request.param == "flash") as backend:
         backend.load()
         yield backend
 
 
 @pytest.fixture
 def make_cache(backend: Backend) -> Iterator[MakeCache]:
-    """`make_cache(sequences, capacity, layers=[Causal()], dtype=F32)`."""
-    made: list[CausalCache] = []
+    """`make_cache(sequences, capacity, layers=[Causal()], dtype=F32, max_batch=16)`."""
+    made: list[Cache] = []
 
     def make(
         sequences: int,
         capacity: int,
-        layers: list[Causal] | None = None,
+        layers: Sequence[Remembers] = (Causal(),),
         dtype: DType = DType.F32,
-    ) -> CausalCache:
-        layers = [Causal()] if layers is None else layers
-        cache = CausalCache(backend, layers, dtype=dtype, sequences=sequences, capacity=capacity)
+        max_batch: int = 16,
+    ) -> Cache:
+        cache = new_cache(
+            backend,
+            layers,
+            dtype=dtype,
+            sequences=sequences,
+            capacity=capacity,
+            max_batch=max_batch,
+        )
         made.append(cache)
         return cache
 

@@ -1,4 +1,4 @@
-"""The causal cache's bookkeeping, and what attention makes of it."""
+"""The causal cache's bookkeeping."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ggmodel.errors import Error, KvCacheFull, Unsupported
-from ggmodel.kvcache import Causal, CausalCache
-from ggmodel.ml import Backend, DType
+from ggmodel.errors import Error, KvCacheFull
+from ggmodel.kvcache import CausalCache
+from ggmodel.ml import Backend
 from ggmodel.model import Step
-from ggmodel.nn import Rope
+from tests.kvcache.history import snapshot
 from tests.kvcache.naive import Naive, run, seen, step
 
 MakeCache = Callable[..., CausalCache]
-
-
-def snapshot(cache: CausalCache) -> tuple[bytes, bytes]:
-    return cache.position.tobytes(), cache.member.tobytes()
 
 
 def put(cache: CausalCache, batch: Step) -> list[set[int]]:
@@ -31,12 +27,6 @@ def put(cache: CausalCache, batch: Step) -> list[set[int]]:
 def test_cells_are_rounded_up_to_the_padding(make_cache: MakeCache):
     assert make_cache(3, 3).cells == 12
     assert make_cache(1, 5).cells == 8
-
-
-@pytest.mark.parametrize("dtype", [DType.Q8_0, DType.Q4_0, DType.BF16, DType.I32], ids=str)
-def test_other_dtypes_are_not_there_yet(make_cache: MakeCache, dtype: DType):
-    with pytest.raises(Unsupported, match=f"{dtype.name.lower()}.*f32, f16"):
-        make_cache(1, 4, dtype=dtype)
 
 
 def test_masks_have_the_dtype_of_the_backend(make_cache: MakeCache, backend: Backend):
@@ -286,123 +276,3 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
         for s in range(SEQUENCES):
             assert cache.length(s) == naive.length(s)
             assert cache.can_resume(s, 3) == naive.can_resume(s, 3)
-
-
-# what is stored
-
-
-WIDTH, VALUES, HEADS = 8, 6, 2
-BOUND = {DType.F32: 1e-11, DType.F16: 1e-6}  # a rounding to 11 bits
-
-
-def content(sequence: int, position: int, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """The key [heads, d] and value [heads, dv] of a token."""
-    rng = np.random.default_rng([sequence, position, layer])
-    return rng.standard_normal((HEADS, WIDTH)), rng.standard_normal((HEADS, VALUES))
-
-
-def attend(cache: CausalCache, batch: Step, owners: list[tuple[int, int]]) -> np.ndarray:
-    """Stores the batch's keys and values and attends with the keys as queries: [layers, n, …].
-
-    Each row's content is that of (sequence, position) in `owners`.
-    """
-    cache.start_forward(batch)
-    with cache.backend.new_context() as ctx, ctx.trace():
-        outs = []
-        for i, layer in enumerate(cache.layers(ctx, batch)):
-            k, v = (np.stack(x) for x in zip(*(content(*o, i) for o in owners), strict=True))
-            keys = ctx.input().from_floats(k)
-            layer.put(keys, ctx.input().from_floats(v))
-            cached = layer.get()
-            out = keys.scaled_dot_product_attention(*cached, scale=0.5, cache_config_applied=True)
-            outs.append(out)
-            ctx.forward(out)
-        executable = cache.backend.compile(ctx.graph, tuple(outs))
-        executable.run(batch)
-        result = np.stack([executable.value(out)[0].copy() for out in outs])
-        executable.close()
-    return result
-
-
-def expected(owner: tuple[int, int], past: list[tuple[int, int]], layer: int) -> np.ndarray:
-    query = content(*owner, layer)[0]
-    keys = np.stack([content(*o, layer)[0] for o in past])
-    values = np.stack([content(*o, layer)[1] for o in past])
-    scores = 0.5 * np.einsum("hd,nhd->hn", query, keys)
-    weights = np.exp(scores - scores.max(1, keepdims=True))
-    weights /= weights.sum(1, keepdims=True)
-    return np.einsum("hn,nhd->hd", weights, values)
-
-
-def check(
-    got: np.ndarray, wanted: list[tuple[tuple[int, int], list[tuple[int, int]]]], bound: float
-):
-    for layer in range(len(got)):
-        want = np.stack([expected(owner, past, layer) for owner, past in wanted])
-        assert ((got[layer] - want) ** 2).sum() / (want**2).sum() < bound
-
-
-@pytest.mark.parametrize("dtype", BOUND, ids=str)
-def test_attention_sees_what_was_stored(make_cache: MakeCache, dtype: DType):
-    """Interleaving, a shared prefix that diverges, removal at the end, growth into freed cells."""
-    cache = make_cache(3, 6, [Causal(), Causal()], dtype)
-    bound = BOUND[dtype]
-
-    def tokens(s: int, *positions: int) -> list[tuple[int, int]]:
-        return [(s, p) for p in positions]
-
-    batch = [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
-    got = attend(cache, step(*batch), batch)
-    check(got, [((s, p), tokens(s, *range(p + 1))) for s, p in batch], bound)
-
-    cache.copy_prefix(0, 2, 2)
-    batch = [(2, 2), (0, 3)]
-    got = attend(cache, step(*batch), batch)
-    past = [[*tokens(0, 0, 1), (2, 2)], tokens(0, 0, 1, 2, 3)]
-    check(got, list(zip(batch, past, strict=True)), bound)
-
-    cache.remove(0, 1, None)  # position 1 stays in use by sequence 2
-    cache.remove(1, 0, None)
-    batch = [(1, 0), (0, 1), (2, 3), (0, 2)]
-    owners = [(7, 0), (8, 1), (2, 3), (8, 2)]  # other content than before
-    got = attend(cache, step(*batch), owners)
-    past = [
-        [(7, 0)],
-        [(0, 0), (8, 1)],
-        [(0, 0), (0, 1), (2, 2), (2, 3)],
-        [(0, 0), (8, 1), (8, 2)],
-    ]
-    check(got, list(zip(owners, past, strict=True)), bound)
-
-
-@pytest.mark.parametrize("dtype", BOUND, ids=str)
-def test_layers_without_rotation_are_left_alone_by_a_shift(make_cache: MakeCache, dtype: DType):
-    rope = Rope(WIDTH)
-    cache = make_cache(1, 12, [Causal(), Causal(rope), Causal(rope)], dtype)
-    batch = [(0, p) for p in range(7)]
-    attend(cache, step(*batch), batch)
-    stored = {i: cache.keys[i].numpy().astype(np.float64) for i in range(3)}
-    kept = {i: cache.values[i].bytes() for i in range(3)}
-    cache.remove(0, 2, 4)
-    assert {i: cache.values[i].bytes() for i in range(3)} == kept
-    assert (cache.keys[0].numpy() == stored[0]).all()
-    for layer in (1, 2):
-        moved = cache.keys[layer].numpy()
-        untouched = [0, 1, 2, 3, *range(7, cache.cells)]
-        np.testing.assert_array_equal(moved[untouched], stored[layer][untouched])
-        angles = -2 * 10000.0 ** (-2 * np.arange(WIDTH // 2) / WIDTH)
-        old = stored[layer][4:7].reshape(3, HEADS, WIDTH // 2, 2)
-        turned = (old[..., 0] + 1j * old[..., 1]) * np.exp(1j * angles)
-        want = np.stack([turned.real, turned.imag], -1).reshape(3, -1)
-        assert ((moved[4:7] - want) ** 2).sum() / (want**2).sum() < BOUND[dtype]
-
-
-def test_a_closed_cache_frees_its_memory(backend: Backend, make_cache: MakeCache):
-    before = sum(backend.backend_memory().cpu.cache)
-    cache = make_cache(1, 8)
-    attend(cache, step((0, 0)), [(0, 0)])
-    used = sum(backend.backend_memory().cpu.cache) - before
-    assert used == 4 * cache.cells * HEADS * (WIDTH + VALUES)
-    cache.close()
-    cache.close()
-    assert sum(backend.backend_memory().cpu.cache) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,7 @@ def test_a_dry_run_computes_and_loads_nothing():
             steps.backend.load()
         with steps.engine.slot() as sequence, pytest.raises(GraphError, match="alloc_memory"):
             steps.engine.extend(sequence, golden.prompt, 0)
-        keys = next(iter(steps.engine.cache.keys.values()))
+        cache: Any = steps.engine.cache
+        keys = next(iter(cache.stored.keys.values()))
         with pytest.raises(GraphError, match="alloc_memory"):
             keys.numpy()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +51,10 @@ def test_closing_a_stream_frees_its_slot_and_cells(model: LoadedModel):
         with pytest.raises(Error, match="all 1 sequences are in use"):
             model.generate(PROMPT, max_tokens=1)
         stream.close()
-        assert (model.engine.cache.position == -1).all()
+        (slot,) = model.engine.slots.all
+        # What was computed stays for a prompt that begins alike, and no more than that.
+        cache: Any = model.engine.cache
+        assert slot.free and (cache.position >= 0).sum() == len(slot.tokens)
     assert len(model.generate(PROMPT, max_tokens=3).tokens) == 3
 
 
@@ -177,7 +181,7 @@ def test_nan_logits_end_the_request_and_nothing_else(source: MemorySource):
             with pytest.raises(ComputeError, match="nan"):
                 model.generate(PROMPT, temperature=temperature)
         assert np.isnan(model.logits(PROMPT)).all()
-        assert len(model.engine._free) == 1
+        assert all(slot.free and not slot.tokens for slot in model.engine.slots.all)
 
 
 def test_a_closed_model_says_so(source: MemorySource):
@@ -299,3 +303,14 @@ def test_a_cache_that_only_fits_layer_by_layer_is_refused(source: MemorySource):
         ggmodel.load(source, kv_type="f32", context_length=cells)
     assert isinstance(caught.value.memory, BackendMemory)
     assert sum(caught.value.memory.cpu.cache) > memory
+
+
+def test_scores_are_the_log_probabilities_of_the_prompt(model: LoadedModel):
+    tokens = [*PROMPT, *PROMPT[::-1], *PROMPT]  # several batches
+    logits = model.logits(tokens).astype(np.float64)
+    shares = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    want = shares[np.arange(len(tokens) - 1), tokens[1:]]
+    scores = model.score(tokens)
+    assert scores.dtype == np.float32 and scores.shape == (len(tokens) - 1,)
+    np.testing.assert_allclose(scores, want, atol=1e-5)
+    assert model.score(tokens[:1]).shape == (0,)

@@ -78,6 +78,7 @@ def test_baked_in_data_makes_every_step_rebuild(source: MemorySource, tmp_path: 
 def test_a_grown_compute_buffer_drops_old_graphs(source: MemorySource):
     with ggmodel.load(source, kv_type="f32", context_length=256) as model:
         first = model.generate([1, 2, 3], max_tokens=8, temperature=0)
+        assert model.generate([4, 5, 6], max_tokens=1).tokens  # so that no prefix is reused
         recorded, size = model.engine.graphs.recorded, model.memory.cpu.graph
         with model.backend.new_context() as ctx:
             ctx.compute(ctx.input().zeros(ggmodel.DType.F32, size).exp().neg())

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import Error
+from .chat import chat
 from .check import check
 from .devices import devices
 from .estimate import estimate
@@ -62,6 +63,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run)
+app.command()(chat)
 app.command()(show)
 app.command()(check)
 app.command()(estimate)

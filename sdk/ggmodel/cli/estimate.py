@@ -34,7 +34,11 @@ def estimate(
         str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
     ] = "auto",
     kv_type: Annotated[
-        str, typer.Option(metavar="f16|f32", help="Type of keys and values in the cache.")
+        str,
+        typer.Option(
+            metavar="f16|f32|q8_0|q4_0",
+            help="Type of keys and values in the cache; the last two need flash attention.",
+        ),
     ] = "f16",
     rpc: Rpc = None,
     models: Models = None,

@@ -22,6 +22,46 @@ Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", help="Whether unused tensors are errors.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens", "-n", help="Tokens at most; until the context is full by default."
+    ),
+]
+Temperature = Annotated[
+    float, typer.Option(help="Randomness; 0 always takes the most likely token.")
+]
+TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")]
+TopP = Annotated[
+    float, typer.Option(help="Keep the most likely tokens up to this sum of probabilities.")
+]
+MinP = Annotated[
+    float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
+]
+Seed = Annotated[int, typer.Option(help="Of the random numbers; -1 is a new one each time.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
+]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads; as many as there are cores by default.")
+]
+ContextLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens of prompt and answer; the model's own, at most 4096, by default."),
+]
+BatchSize = Annotated[int, typer.Option(help="The most tokens of a prompt computed at once.")]
+FlashAttention = Annotated[
+    str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
+]
+KVType = Annotated[
+    str,
+    typer.Option(
+        metavar="f16|f32|q8_0|q4_0",
+        help="Type of keys and values in the cache; the last two need flash attention.",
+    ),
+]
+Backend = Annotated[str, typer.Option(help="The tensor library.")]
 GPULayers = Annotated[
     str,
     typer.Option(

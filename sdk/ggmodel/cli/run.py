@@ -9,7 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import File, GPULayers, Models, OverrideTensor, Rpc, Strict, overrides, workers
+from .options import (
+    Backend,
+    BatchSize,
+    ContextLength,
+    File,
+    FlashAttention,
+    GPULayers,
+    KVType,
+    MaxTokens,
+    MinP,
+    Models,
+    OverrideTensor,
+    Rpc,
+    Seed,
+    Stop,
+    Strict,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    overrides,
+    workers,
+)
 from .terminal import dim, progress_bar
 
 if TYPE_CHECKING:
@@ -29,29 +51,13 @@ def run(
             show_default=False,
         ),
     ],
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens", "-n", help="Tokens at most; until the context is full by default."
-        ),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option(help="Randomness; 0 always takes the most likely token.")
-    ] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 40,
-    top_p: Annotated[
-        float, typer.Option(help="Keep the most likely tokens up to this sum of probabilities.")
-    ] = 0.9,
-    min_p: Annotated[
-        float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(help="Of the random numbers; -1 is a new one each time.")
-    ] = -1,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
-    ] = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.9,
+    min_p: MinP = 0.0,
+    seed: Seed = -1,
+    stop: Stop = None,
     image: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="An image to look at; may be given repeatedly."),
@@ -60,28 +66,15 @@ def run(
         bool,
         typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer."),
     ] = True,
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads; as many as there are cores by default.")
-    ] = None,
-    context_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of prompt and answer; the model's own, at most 4096, by default."
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="The most tokens of a prompt computed at once.")
-    ] = 512,
+    threads: Threads = None,
+    context_length: ContextLength = None,
+    batch_size: BatchSize = 512,
     parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
-    flash_attention: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
-    ] = "auto",
-    kv_type: Annotated[
-        str, typer.Option(metavar="f16|f32", help="Type of keys and values in the cache.")
-    ] = "f16",
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
     gpu_layers: GPULayers = "auto",
     override_tensor: OverrideTensor = None,
-    backend: Annotated[str, typer.Option(help="The tensor library.")] = "ggml",
+    backend: Backend = "ggml",
     rpc: Rpc = None,
     mmproj: Annotated[
         str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
@@ -118,7 +111,9 @@ def run(
         )
     with model:
         parts: Any = [*map(Path, image), text] if image else text
-        request = model.request(parts, sampler, max_tokens, tuple(stop or ()))
+        request = model.request(
+            parts, sampler=sampler, max_tokens=max_tokens, stop=tuple(stop or ())
+        )
         if echo:
             print(dim(text, sys.stdout), end="", flush=True)
         last = text[-1:] if echo else ""

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from .causal import KV_TYPES, Causal, CausalCache, LayerCache
+from .cache import Cache, Remembers, Size
+from .causal import CausalCache
+from .layer import KV_TYPES, LayerCache
+from .specs import Causal, Chunked, Sliding
+from .wrapper import WrapperCache, new_cache
 
-__all__ = ["KV_TYPES", "Causal", "CausalCache", "LayerCache"]
+__all__ = [
+    "KV_TYPES",
+    "Cache",
+    "Causal",
+    "CausalCache",
+    "Chunked",
+    "LayerCache",
+    "Remembers",
+    "Size",
+    "Sliding",
+    "WrapperCache",
+    "new_cache",
+]

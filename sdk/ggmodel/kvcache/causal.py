@@ -1,4 +1,4 @@
-"""The causal cache: every position sees itself and all earlier ones of its sequence.
+"""The causal cache: every position sees itself and earlier ones of its sequence.
 
 Cells hold one position each and may be shared by several sequences. Which cell a token goes to is
 data (row indices), as is what each token sees (the mask), so that one graph serves every step whose
@@ -7,31 +7,30 @@ range of cells is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import Error, KvCacheFull, OutOfMemory, TensorError, Unsupported
-from ..ml import Backend, Context, DType, Tensor
+from ..errors import Error, KvCacheFull, OutOfMemory
+from ..ml import Backend, Context, DType
+from .cache import Cache, Size
+from .layer import Feeds, LayerCache, Stored
 
 if TYPE_CHECKING:
     from ..model.batch import Step
-    from ..nn.rope import Rope
-
-KV_TYPES = (DType.F32, DType.F16)
+    from .specs import Positions
 
 
 @dataclass(frozen=True)
-class Causal:
-    """A layer that remembers every position.
+class Evicted:
+    """Cells, int64 [n], that a sequence gave up, and what was in them."""
 
-    Attributes:
-        rope: how the layer rotates its keys; None if it does not. Needed to move positions.
-    """
-
-    rope: Rope | None = None
+    sequence: int
+    cells: np.ndarray
+    position: np.ndarray
+    group: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -42,291 +41,268 @@ class Placed:
         cells: int64 [n], the cell of each token.
         range: cells 0 to range are looked at.
         mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
+        evicted: what made room for it.
+        lengths: int32 [sequences], of all sequences before.
     """
 
     cells: np.ndarray
     range: int
     mask: np.ndarray | None
+    evicted: tuple[Evicted, ...] = ()
+    lengths: np.ndarray | None = None
 
 
-class CausalCache:
-    """Keys and values of all layers for several sequences.
+class CausalCache(Cache):
+    """Keys and values of layers that see the same positions.
 
     Args:
-        layers: one declaration a layer.
-        dtype: of keys and values.
-        sequences: sequences are numbered 0 to sequences − 1.
-        capacity: positions a sequence; together they have sequences · capacity cells, rounded up
-            to the backend's padding.
+        rule: which positions are seen and kept.
+        layers: declarations of the same kind, by the number of the layer.
+
+    Attributes:
+        cells: how many positions there is room for.
+        position: int32 [cells], −1 where the cell is free.
+        member: bool [sequences, cells], who remembers what is in a cell.
+        group: int32 [cells], see `Step.groups`; of free cells it means nothing.
+        lengths: int32 [sequences]; a sequence has one even when all its cells are given up.
 
     Raises:
         Unsupported: a dtype that keys and values cannot have.
+        OutOfMemory: the host has no memory for the bookkeeping.
     """
 
     def __init__(
         self,
         backend: Backend,
-        layers: Sequence[Causal],
-        *,
+        rule: Positions,
+        layers: Mapping[int, Positions],
         dtype: DType,
-        sequences: int,
-        capacity: int,
+        size: Size,
     ):
-        if dtype not in KV_TYPES:
-            names = ", ".join(t.name.lower() for t in KV_TYPES)
-            raise Unsupported(f"kv_type {dtype.name.lower()} is not there yet; there is {names}")
-        self.backend = backend
-        self.specs = list(layers)
-        for i, spec in enumerate(self.specs):
-            if not isinstance(spec, Causal):
-                raise TensorError(
-                    f"caches() must give one Causal(...) a layer; entry {i} is {spec!r}"
-                )
-        self.dtype = dtype
-        self.config = backend.cache_config
-        self.cells = _round_up(sequences * capacity, self.config.padding)
+        self.rule, self.config = rule, backend.cache_config
+        cells = size.sequences * size.capacity
+        if rule.span is not None:
+            cells = min(cells, size.sequences * rule.span + size.max_batch)
+        self.cells = _round_up(cells, self.config.padding)
+        self.max_batch = min(size.max_batch, self.cells)
+        ropes = {layer: spec.rope for layer, spec in layers.items()}
+        self.stored = Stored(backend, ropes, dtype, self.cells, self.max_batch)
         try:
-            self.position = np.full(self.cells, -1, np.int32)  # −1: the cell is free
-            self.member = np.zeros((sequences, self.cells), bool)
+            self.position = np.full(self.cells, -1, np.int32)
+            self.group = np.zeros(self.cells, np.int32)
+            self.member = np.zeros((size.sequences, self.cells), bool)
+            self.lengths = np.zeros(size.sequences, np.int32)
         except (MemoryError, ValueError):
             raise OutOfMemory(
-                f"a cache of {self.cells:,} cells for {sequences:,} sequences does not fit in "
-                "memory; a smaller context_length or parallel needs less"
+                f"a cache of {self.cells:,} cells for {size.sequences:,} sequences does not fit "
+                "in memory; a smaller context_length or parallel needs less"
             ) from None
-        self._ctx: Context = backend.new_context()
-        self.key_width: dict[int, int] = {}  # elements of one head's key, by layer
-        self.keys: dict[int, Tensor] = {}
-        self.values: dict[int, Tensor] = {}
-        # Indexed by visibility: half the time of np.where on a whole mask.
-        dtype_of_mask = np.float16 if self.config.mask_dtype is DType.F16 else np.float32
-        self._mask_values = np.array([-np.inf, 0], dtype_of_mask)
+        self._end = 0  # behind the last cell in use
+        self._touched = 0  # behind the last cell that has been since all free ones were cleared
+        half = self.config.mask_dtype is DType.F16
+        self._bits, self._mask = (np.uint16, np.float16) if half else (np.uint32, np.float32)
+        self._hidden = np.array(-np.inf, self._mask).view(self._bits)
 
     # a step
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Finds cells for the step's tokens and notes them in `step.placed`.
-
-        Args:
-            reserve: nothing is stored; the step is laid out as if the cache were full.
-
-        Raises:
-            KvCacheFull: fewer cells are free than there are tokens; nothing has changed.
-        """
         n = len(step.positions)
         if reserve:
             if n > self.cells:
                 raise KvCacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
             step.placed[self] = Placed(np.arange(n), self.cells, None)
             return
-        free = np.flatnonzero(self.position < 0)[:n]
-        if len(free) < n:
+        evicted: list[Evicted] = []
+        upcoming = dict(_upcoming(step)) if self.rule.bounded else {}
+        for sequence, position in upcoming.items():
+            self._evict(sequence, position, evicted)
+        cells = self._lowest_free(n)
+        if len(cells) < n and self.rule.bounded:
+            for sequence in range(len(self.member)):
+                if sequence not in upcoming:
+                    self._evict(sequence, self.length(sequence), evicted)
+            cells = self._lowest_free(n)
+        if len(cells) < n:
+            self._bring_back(evicted)
             raise KvCacheFull(
-                f"{n} tokens need as many free cells; {len(free)} of {self.cells} are free"
+                f"{n} tokens need as many free cells; {len(cells)} of {self.cells} are free"
             )
-        self.position[free] = step.positions
-        self.member[step.sequences, free] = True
-        used = int(np.flatnonzero(self.position >= 0)[-1]) + 1
-        size = min(_round_up(used, self.config.padding), self.cells)
-        step.placed[self] = Placed(free, size, self._mask(step, size))
+        self.position[cells] = step.positions
+        self.group[cells] = 0 if step.groups is None else step.groups
+        self.member[step.sequences, cells] = True
+        before = self.lengths.copy()
+        np.maximum.at(self.lengths, step.sequences, step.positions + 1)
+        self._end = max(self._end, int(cells[-1]) + 1)
+        self._touched = max(self._touched, self._end)
+        size = _round_up(self._end, self.config.padding)
+        mask = self._masked(step, cells, size)
+        step.placed[self] = Placed(cells, size, mask, tuple(evicted), before)
 
-    def _mask(self, step: Step, size: int) -> np.ndarray:
-        seen = self.position[:size] <= step.positions[:, None]
-        seen &= self.member[step.sequences, :size]
-        return self._mask_values[seen.view(np.int8)]
+    def undo(self, step: Step) -> None:
+        placed: Placed | None = step.placed.pop(self, None)
+        if placed is None or placed.lengths is None:
+            return
+        self.lengths = placed.lengths
+        self.position[placed.cells] = -1
+        self.member[:, placed.cells] = False
+        self._bring_back(placed.evicted)
+        self._find_end()
+
+    def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:
+        """Makes a sequence forget what it need not keep when `position` comes next; adds that to
+        `evicted`."""
+        limit = self.rule.keeps_from(position)
+        if limit <= 0:
+            return
+        old = self.position[: self._end] < limit
+        cells = np.flatnonzero(self.member[sequence, : self._end] & old)
+        if cells.size:
+            group = self.group[cells]
+            evicted.append(Evicted(sequence, cells, self.position[cells], group))
+            self._forget(sequence, cells)
+
+    def _bring_back(self, evicted: list[Evicted] | tuple[Evicted, ...]) -> None:
+        for e in evicted:
+            self.position[e.cells], self.group[e.cells] = e.position, e.group
+            self.member[e.sequence, e.cells] = True
+            self._end = max(self._end, int(e.cells[-1]) + 1)
+
+    def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray:
+        position, positions = self.position[:size], step.positions[:, None]
+        seen = position <= positions
+        if self.rule.bounded:
+            seen &= position >= self.rule.sees_from(positions)
+        sequences = step.sequences
+        if len(sequences) == 1 or (sequences == sequences[0]).all():
+            seen &= self.member[sequences[0], :size]
+        else:
+            seen &= self.member[sequences, :size]
+        if step.groups is not None and step.groups.any():
+            grouped = step.groups[:, None]
+            together = (grouped == step.groups) & (grouped > 0)
+            together &= sequences[:, None] == sequences
+            seen[:, cells] |= together
+        # As integers: a third of the time that np.where or indexing take.
+        mask = np.logical_not(seen, out=seen).astype(self._bits)
+        mask *= self._hidden
+        return mask.view(self._mask)
 
     def shape_key(self, step: Step) -> int:
-        """What of the cache's state a graph for this step depends on."""
         return step.placed[self].range
 
-    def layers(self, ctx: Context, step: Step) -> list[LayerCache]:
-        """For each layer what stores and returns its keys and values in a graph being recorded."""
+    def layers(self, ctx: Context, step: Step) -> dict[int, LayerCache]:
         placed: Placed = step.placed[self]
-        feeds = Feeds(self, ctx, len(placed.cells), placed.range)
-        return [LayerCache(self, feeds, i) for i in range(len(self.specs))]
-
-    def state(self, kind: dict[int, Tensor], layer: int, *shape: int) -> Tensor:
-        """The layer's keys or values, allocated when first asked for."""
-        tensor = kind.get(layer)
-        if tensor is None:
-            tensor = self._ctx.layer(layer).zeros(self.dtype, *shape)
-            tensor.name = f"cache.{layer}.{'k' if kind is self.keys else 'v'}"
-            kind[layer] = tensor
-        return tensor
+        feeds = Feeds(
+            self.stored,
+            ctx,
+            lambda s: s.placed[self].cells,
+            lambda s: s.placed[self].mask,
+            len(placed.cells),
+            placed.range,
+        )
+        return {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
 
     # sequences
 
     def length(self, sequence: int) -> int:
-        """One more than the sequence's highest position; 0 if it is empty."""
-        mine = self.position[self.member[sequence]]
-        return int(mine.max()) + 1 if mine.size else 0
+        return int(self.lengths[sequence])
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all positions below are still there, so that `position` can come next."""
-        mine = self.position[self.member[sequence]]
-        return int((mine < position).sum()) == position
+        """Whether all that `position` would see is there; not between tokens of one group, whose
+        first ones have seen the last ones."""
+        if position > self.lengths[sequence]:
+            return False
+        mine = self.member[sequence, : self._end]
+        at = self.position[: self._end]
+        first = max(self.rule.sees_from(position), 0)
+        if int((mine & (at >= first) & (at < position)).sum()) != position - first:
+            return False
+        before, after = (self.group[: self._end][mine & (at == position + i)] for i in (-1, 0))
+        return not (before.size and after.size and 0 < before[0] == after[0])
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
-        """Makes positions 0 to n of `source` the whole of `target`; cells are shared."""
         if source == target:
             self.remove(target, n, None)
             return
         self.remove(target, 0, None)
         self.member[target] = self.member[source] & (self.position < n)
+        self.lengths[target] = min(n, self.length(source))
+
+    def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
+        later = self._behind(sequence, begin, end)
+        if self.member[:, later].sum() > len(later):
+            raise Error(
+                f"positions of sequence {sequence} cannot move: another sequence shares their "
+                "cells; remove(sequence, 0, None) and compute it again"
+            )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Forgets positions begin to end (None: all from begin on).
 
         Removal in the middle moves the later positions down and rotates their keys accordingly.
+        Where only some positions are kept, `can_resume` tells whether enough are left to go on.
 
         Raises:
             Error: cells to be moved are shared with another sequence; nothing has changed, and an
                 empty sequence can go on after `remove(sequence, 0, None)`.
         """
-        mine = self.member[sequence]
-        gone = mine & (self.position >= begin)
+        self.check_remove(sequence, begin, end)
+        later = self._behind(sequence, begin, end)
+        gone = self.member[sequence] & (self.position >= begin)
         if end is not None:
-            later = gone & (self.position >= end)
-            gone &= ~later
-            if later.any() and end > begin:
-                self._shift(sequence, later, begin - end)
-        mine[gone] = False
-        self.position[~self.member.any(axis=0)] = -1
+            gone &= self.position < end
+            if len(later):
+                self.stored.rotate(later, begin - end)
+                self.position[later] += begin - end  # only now, when nothing can fail any more
+        self._forget(sequence, np.flatnonzero(gone))
+        length = self.length(sequence)
+        if begin < length and (end is None or begin < end):
+            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+
+    def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
+        """The cells that move when begin to end are removed, int64 [n]."""
+        if end is None or end <= begin:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.member[sequence] & (self.position >= end))
 
     def wipe(self, sequence: int) -> None:
-        """Forgets a sequence and overwrites what it alone remembered with zeros: NaN left in free
-        cells would get through the zero weight that plain attention gives to masked cells."""
-        cells = np.flatnonzero(self.member[sequence])
+        """Forgets a sequence and overwrites all free cells with zeros: NaN left there would get
+        through the zero weight that plain attention gives to what is masked."""
         self.remove(sequence, 0, None)
-        freed = cells[self.position[cells] < 0]
-        if not freed.size:
-            return
-        with self.backend.new_context() as ctx, ctx.trace():
-            host = ctx.input()
-            rows = host.from_bytes(DType.I64, freed.tobytes(), len(freed))
-            for keys in self.keys.values():
-                ctx.forward(keys.set_rows(host.zeros(DType.F32, keys.dim(0), len(freed)), rows))
-            for values in self.values.values():
-                if not self.config.permuted_v:
-                    zeros = host.zeros(DType.F32, values.dim(0), len(freed))
-                    ctx.forward(values.set_rows(zeros, rows))
-                    continue
-                width = values.dim(1)
-                places = _scatter(width, self.cells, freed)
-                flat = values.reshape(1, self.cells * width)
-                ids = host.from_bytes(DType.I64, places.tobytes(), len(places))
-                ctx.forward(flat.set_rows(host.zeros(DType.F32, 1, len(places)), ids))
-            ctx.compute()
-
-    def _shift(self, sequence: int, cells: np.ndarray, delta: int) -> None:
-        if self.member[:, cells].sum() > cells.sum():
-            raise Error(
-                f"positions of sequence {sequence} cannot move: another sequence shares their "
-                "cells; remove(sequence, 0, None) and compute it again"
-            )
-        size = _round_up(int(np.flatnonzero(cells)[-1]) + 1, self.config.padding)
-        offsets = np.where(cells[:size], delta, 0).astype(np.int32)
-        with self.backend.new_context() as ctx, ctx.trace():
-            amounts = ctx.input().from_ints(offsets)
-            for layer, keys in self.keys.items():
-                rope = self.specs[layer].rope
-                if rope is None:
-                    continue
-                width = self.key_width[layer]
-                window = _window(keys, width, keys.dim(0) // width, size)
-                ctx.forward(rope(window, amounts).copy(window))
-            ctx.compute()
-        self.position[cells] += delta  # only now, when nothing can fail any more
+        # Cells that the sequence gave up earlier need it too.
+        self.stored.clear(np.flatnonzero(self.position[: self._touched] < 0))
+        self._touched = self._end
 
     def close(self) -> None:
-        """Frees keys and values; idempotent."""
-        self._ctx.close()
-        self.keys.clear()
-        self.values.clear()
+        self.stored.close()
+
+    def _forget(self, sequence: int, cells: np.ndarray) -> None:
+        if not len(cells):
+            return
+        self.member[sequence, cells] = False
+        self.position[cells[~self.member[:, cells].any(axis=0)]] = -1
+        self._find_end()
+
+    def _find_end(self) -> None:
+        """Moves `_end`, behind which all is free, to the last cell in use."""
+        if self._end and self.position[self._end - 1] < 0:
+            used = np.flatnonzero(self.position[: self._end] >= 0)
+            self._end = int(used[-1]) + 1 if used.size else 0
+
+    def _lowest_free(self, n: int) -> np.ndarray:
+        """The n lowest free cells, int64; fewer if there are not as many."""
+        holes = np.flatnonzero(self.position[: self._end] < 0)[:n]
+        more = np.arange(self._end, min(self.cells, self._end + n - len(holes)))
+        return np.concatenate([holes, more]) if len(holes) else more
 
 
-class Feeds:
-    """The inputs that all layers of one recorded batch share."""
-
-    def __init__(self, cache: CausalCache, ctx: Context, n: int, size: int):
-        self.cache, self.ctx, self.n, self.range = cache, ctx, n, size
-        self.rows = ctx.feed(
-            lambda s: s.placed[cache].cells, DType.I64, n, trusted=True, name="cells"
-        )
-        self.mask = ctx.feed(
-            lambda s: s.placed[cache].mask, cache.config.mask_dtype, size, n, name="mask"
-        )
-        self._scattered: dict[int, Tensor] = {}
-
-    def scattered(self, width: int) -> Tensor:
-        """Row indices for values stored cell-first: one a value, I64 [width · n]."""
-        if width not in self._scattered:
-            cache = self.cache
-            self._scattered[width] = self.ctx.feed(
-                lambda s: _scatter(width, cache.cells, s.placed[cache].cells),
-                DType.I64,
-                width * self.n,
-                trusted=True,
-                name="cells",
-            )
-        return self._scattered[width]
-
-
-class LayerCache:
-    """One layer's keys and values in a graph being recorded."""
-
-    def __init__(self, cache: CausalCache, feeds: Feeds, layer: int):
-        self.cache, self.feeds, self.layer = cache, feeds, layer
-        self._k: tuple[int, int] = (0, 0)
-        self._v: tuple[int, int] = (0, 0)
-
-    def put(self, k: Tensor, v: Tensor) -> None:
-        """Stores k [d, kv heads, n] and v [dv, kv heads, n] in the cells of this batch."""
-        cache, feeds = self.cache, self.feeds
-        if self._k != (0, 0):
-            raise TensorError(
-                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
-                "each layer has its own, batch.cache[i]"
-            )
-        (d, heads), (dv, v_heads) = (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1))
-        self._k, self._v = (d, heads), (dv, v_heads)
-        cache.key_width[self.layer] = d
-        keys = cache.state(cache.keys, self.layer, d * heads, cache.cells)
-        feeds.ctx.forward(keys.set_rows(k.reshape(d * heads, -1), feeds.rows))
-        width = dv * v_heads
-        if cache.config.permuted_v:
-            values = cache.state(cache.values, self.layer, cache.cells, width)
-            flat = values.reshape(1, cache.cells * width)
-            stored = flat.set_rows(v.reshape(1, width * feeds.n), feeds.scattered(width))
-        else:
-            values = cache.state(cache.values, self.layer, width, cache.cells)
-            stored = values.set_rows(v.reshape(width, -1), feeds.rows)
-        feeds.ctx.forward(stored)
-
-    def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
-        `permuted_v` [range, dv, kv heads]) and the mask [range, n]."""
-        cache, feeds = self.cache, self.feeds
-        if self._k == (0, 0):
-            raise TensorError(f"get() before put() on the cache of layer {self.layer}")
-        keys = _window(cache.keys[self.layer], *self._k, feeds.range)
-        stored = cache.values[self.layer]
-        if cache.config.permuted_v:
-            dv, heads = self._v
-            row = stored.stride(1)
-            values = stored.view(0, feeds.range, row, dv, row * dv, heads)
-        else:
-            values = _window(stored, *self._v, feeds.range)
-        return keys, values, feeds.mask
-
-
-def _window(stored: Tensor, d: int, heads: int, size: int) -> Tensor:
-    """[d · heads, cells] seen as [d, heads, size]."""
-    return stored.view(0, d, stored.dtype.row_size(d), heads, stored.stride(1), size)
-
-
-def _scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
-    """Where the values of each of the cells lie in [total cells, width], int64 [cells · width]."""
-    return (np.arange(width) * total + cells[:, None]).reshape(-1)
+def _upcoming(step: Step) -> Iterator[tuple[int, int]]:
+    """Each sequence of the step with its lowest position."""
+    if len(step.sequences) == 1:
+        yield int(step.sequences[0]), int(step.positions[0])
+        return
+    for sequence in np.unique(step.sequences):
+        yield int(sequence), int(step.positions[step.sequences == sequence].min())
 
 
 def _round_up(n: int, multiple: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,6 @@ from ..ml import Context, DType, Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from ..kvcache import LayerCache
 
 
 @dataclass
@@ -21,6 +19,9 @@ class Step:
     Attributes:
         tokens, positions, sequences: int32 [n].
         outputs: int32 [m], the rows whose results are wanted; may be empty.
+        groups: int32 [n]; tokens of one sequence with an equal number above 0, such as those of an
+            image, see each other in both directions. They never spread over several steps. None is
+            0 everywhere.
         placed: what each cache decided for this step, by cache.
     """
 
@@ -28,7 +29,8 @@ class Step:
     positions: np.ndarray
     sequences: np.ndarray
     outputs: np.ndarray
-    placed: dict[Any, Any] = field(default_factory=dict)
+    groups: np.ndarray | None = None
+    placed: dict[Any, Any] = field(default_factory=dict, kw_only=True)
 
 
 class Batch:
@@ -39,14 +41,14 @@ class Batch:
         inputs: I32 [n], token ids.
         positions: I32 [n].
         outputs: I32 [m], rows to give results for; not empty while recording.
-        cache: for each layer what stores and returns its keys and values.
+        cache: for each layer what stores and returns what it remembers.
         multimodal: (index into the inputs, tensor) of each embedding to lay over the inputs.
     """
 
-    def __init__(self, ctx: Context, size: int, n_outputs: int, cache: Sequence[LayerCache]):
+    def __init__(self, ctx: Context, size: int, n_outputs: int, cache: Mapping[int, Any]):
         self.ctx = ctx
         self.size = size
-        self.cache = cache
+        self.cache = [cache[layer] for layer in sorted(cache)]
         self.multimodal: tuple[tuple[int, Tensor], ...] = ()
         i32 = DType.I32
         self.inputs = ctx.feed(lambda s: s.tokens, i32, size, name="tokens")

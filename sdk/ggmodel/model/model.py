@@ -13,7 +13,9 @@ from .module import Module
 from .source import author_code, file_of, line_of, type_hints
 
 if typing.TYPE_CHECKING:
-    from ..kvcache import Causal
+    from collections.abc import Sequence
+
+    from ..kvcache import Remembers
 
 
 class Model(Module):
@@ -31,8 +33,8 @@ class Model(Module):
 
     config: Any
 
-    def caches(self) -> list[Causal]:
-        """What each layer remembers, one entry a layer."""
+    def caches(self) -> Sequence[Remembers]:
+        """What each layer remembers, a list with one entry a layer."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:

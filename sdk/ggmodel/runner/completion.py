@@ -34,14 +34,22 @@ class Piece(str):
     Attributes:
         token: its id; for text held back until the end, the last token's.
         logprob: log-probability of the token, where asked for.
+        top_logprobs: (token, log-probability) of the likeliest, where asked for.
     """
 
     token: int
     logprob: float | None
+    top_logprobs: list[tuple[int, float]] | None
 
-    def __new__(cls, text: str, token: int, logprob: float | None = None) -> Piece:
+    def __new__(
+        cls,
+        text: str,
+        token: int,
+        logprob: float | None = None,
+        top_logprobs: list[tuple[int, float]] | None = None,
+    ) -> Piece:
         piece = super().__new__(cls, text)
-        piece.token, piece.logprob = token, logprob
+        piece.token, piece.logprob, piece.top_logprobs = token, logprob, top_logprobs
         return piece
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from ..model import LoadReport, Model
 from .completion import Completion, Piece
 from .engine import Engine
 from .generation import Generation
-from .sampling import Sampler
+from .request import RequestOptions, split_options
+from .sampling import log_probability
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..tokenizer import Tokenizer
     from .placing import Devices
 
@@ -76,75 +79,94 @@ class LoadedModel:
         self._check_open()
         return self.engine.all_logits(self.engine.check_prompt(self._ids(prompt)))
 
-    def generate(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.9,
-        min_p: float = 0.0,
-        seed: int = -1,
-        stop: str | Sequence[str] = (),
-        logprobs: bool = False,
-    ) -> Completion:
+    def score(self, prompt: Prompt) -> np.ndarray:
+        """How likely the model takes each token of the prompt but the first, given those before it:
+        log-probabilities, float32 [n − 1]. `exp(-score.mean())` is the perplexity.
+
+        Raises:
+            PromptError: as for `logits`.
+        """
+        self._check_open()
+        ids = self.engine.check_prompt(self._ids(prompt))
+        scores: list[float] = []
+        for rows in self.engine.every_logits(ids):
+            for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
+                scores.append(log_probability(row, token))
+        return np.array(scores, np.float32)
+
+    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
         """Continues a prompt.
 
         Args:
             prompt: text, token ids, or a list that mixes both. Text that begins a prompt gets the
                 special tokens its vocabulary asks for.
-            max_tokens: None goes on until the model ends or the context is full.
-            temperature, top_k, top_p, min_p, seed: see `Sampler`.
-            stop: strings that end the text; they are not part of it.
-            logprobs: note each token's log-probability.
+            options: see `RequestOptions`.
 
         Raises:
             PromptError: the prompt is empty, too long, or has an id out of range.
-            ComputeError: the model's logits are NaN.
+            ConfigError: an option that there is not, or a value outside of its range.
+            ComputeError: the model's logits are NaN, or nothing obeys the grammar.
+            Busy: all sequences are in use by streams of this very thread.
         """
-        sampler = Sampler(temperature, top_k, top_p, min_p, seed)
-        return self.request(prompt, sampler, max_tokens, stop, logprobs).run()
+        return self.request(prompt, **options).run()
 
     def stream(
-        self,
-        prompt: Prompt,
-        *,
-        max_tokens: int | None = None,
-        temperature: float = 0.8,
-        top_k: int = 40,
-        top_p: float = 0.9,
-        min_p: float = 0.0,
-        seed: int = -1,
-        stop: str | Sequence[str] = (),
-        logprobs: bool = False,
+        self, prompt: Prompt, **options: Unpack[RequestOptions]
     ) -> Generator[Piece, None, None]:
-        """Like `generate`, a piece a token; closing the iterator cancels the request."""
-        sampler = Sampler(temperature, top_k, top_p, min_p, seed)
-        return self.request(prompt, sampler, max_tokens, stop, logprobs).pieces()
+        """Like `generate`, a piece a token; closing the iterator cancels the request.
 
-    def request(
+        Many threads may have streams at once: their tokens are computed together, as many sequences
+        at a time as the model was loaded with (`parallel`); others wait.
+        """
+        return self.request(prompt, **options).pieces()
+
+    def astream(
+        self, prompt: Prompt, **options: Unpack[RequestOptions]
+    ) -> AsyncGenerator[Piece, None]:
+        """`stream` for coroutines."""
+        return self.request(prompt, **options).apieces()
+
+    def chat(
         self,
-        prompt: Prompt,
-        sampler: Sampler,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        logprobs: bool = False,
-    ) -> Generation:
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | Generator[Piece, None, None]:
+        """Answers messages, through the chat template of the file.
+
+        Args:
+            messages: dicts with `role` and `content`; see `ChatTemplate.render`.
+            stream: give the answer piece by piece, as `stream` does, rather than as a whole.
+            tools: JSON schemas of functions that the model may call.
+            template: Jinja text to use instead, or the name of another template of the file.
+            variables: further ones of the template, such as {"enable_thinking": False}.
+            options: see `RequestOptions`.
+
+        Raises:
+            TemplateError: there is no template, it refuses the messages, or it fails.
+            PromptError: the messages are not as they should be, or too long.
+        """
+        from ..chat import ChatTemplate
+
+        chosen = ChatTemplate.from_metadata(self.source.metadata, self._vocabulary(), template)
+        prompt = chosen.encode(messages, tools=tools, **(variables or {}))
+        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+
+    def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
         """A request that has not begun; for those who want its pieces and its usage."""
         self._check_open()
+        own, sampler = split_options(options)
+        max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
         if max_tokens is not None and max_tokens < 0:
             raise PromptError(f"max_tokens is {max_tokens}; it must be 0 or more, or None")
         ids = self.engine.check_prompt(self._ids(prompt))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         return Generation(
-            self.engine,
-            self.tokenizer,
-            ids,
-            sampler,
-            max_tokens=max_tokens,
-            stop=stops,
-            logprobs=logprobs,
+            self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
         )
 
     def _ids(self, prompt: Prompt) -> list[int]:

@@ -1,19 +1,29 @@
-"""The decode loop: sample, watch for the end, hand out text."""
+"""A request: sample, watch for the end, hand out text."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import threading
 import time
-from collections.abc import Generator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ..errors import ConfigError, TokenizerError
 from .completion import Completion, FinishReason, Piece, Usage
 from .engine import Engine
-from .sampling import Sampler, log_probability
+from .sampling import Sampler, log_probabilities
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
+    from .structured import Grammar
+
+# Tokens computed before anyone has asked for them: what keeps several requests in one batch.
+_AHEAD = 8
 
 
 class Detokenizer(Protocol):
@@ -60,10 +70,22 @@ def _overlap(text: str, stop: str) -> int:
 class Generation:
     """One request: `run()` it, or iterate over `pieces()` and look at `usage` in the end.
 
+    The engine calls `accept` with each token's logits, in whichever thread takes the step; the one
+    that iterates finds the pieces in a queue.
+
     Args:
         prompt: int32 [n], checked.
         max_tokens: None goes on to the end of the context.
         logprobs: note the log-probability of each token.
+        top_logprobs: and those of so many of the likeliest.
+        grammar: what the text has to obey.
+        context_shift: when the context is full, forget half of it rather than end.
+        num_keep: tokens at the beginning that are never forgotten.
+
+    Attributes:
+        done: nothing more will come. failed: because of an error. cancelled: because nobody wants
+            it any more.
+        consumer: who takes the pieces, a thread or a task.
     """
 
     def __init__(
@@ -75,59 +97,188 @@ class Generation:
         *,
         max_tokens: int | None,
         stop: Iterable[str],
-        logprobs: bool,
+        logprobs: bool = False,
+        top_logprobs: int = 0,
+        grammar: Grammar | None = None,
+        context_shift: bool = False,
+        num_keep: int = 0,
     ):
-        self._engine, self._tokenizer, self._prompt = engine, tokenizer, prompt
-        self._sampler, self._stop = sampler, StopStrings(stop)
+        if grammar is not None and tokenizer is None:
+            raise TokenizerError("a grammar needs a vocabulary, which this file has not")
+        if grammar is not None and context_shift and max_tokens is None:
+            raise ConfigError("a grammar may have no end: with context_shift it needs max_tokens")
+
+        self.prompt, self.context_shift, self.num_keep = prompt, context_shift, num_keep
+        self._engine = engine
+        constraint = None
+        if grammar is not None and tokenizer is not None:
+            constraint = grammar.begin(tokenizer)
+        self._sampling = sampler.begin(prompt.tolist(), constraint=constraint)
+        self._stop = StopStrings(stop)
+        self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
+        self._text: Detokenizer = _NoText()
+        if tokenizer is not None:
+            self._text = tokenizer.stream(after=int(prompt[-1]))
         room = engine.context_length - len(prompt)
-        self._max = room if max_tokens is None else min(max_tokens, room)
-        self._want_logprobs = logprobs
+        if context_shift:
+            self._max = math.inf if max_tokens is None else max_tokens
+        else:
+            self._max = room if max_tokens is None else min(max_tokens, room)
+        self._want_logprobs, self._top = logprobs or top_logprobs > 0, top_logprobs
+        self._queue: deque[Piece] = deque()
+        self._error: Exception | None = None
         self.tokens: list[int] = []
         self.logprobs: list[float] = []
         self.finish_reason: FinishReason = "length"
-        self._times = (0.0, 0.0, 0.0)
+        self.done = self.cancelled = self._whole = False
+        self.consumer: object = None
+        self._started = self._prompted = self._latest = 0.0
+
+    # the engine's side
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another token would be welcome now."""
+        return not self.ended and (self._whole or len(self._queue) < _AHEAD)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.done or self.cancelled
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self._error is not None
+
+    @property
+    def news(self) -> bool:
+        """Whether whoever iterates need not wait."""
+        return bool(self._queue) or self.ended
+
+    def accept(self, logits: np.ndarray) -> int | None:
+        """Takes the logits float32 [vocabulary] after the latest token; returns the next one, or
+        None at the end."""
+        self._latest = time.perf_counter()
+        self._prompted = self._prompted or self._latest
+        if len(self.tokens) >= self._max or self._sampling.finished:
+            self.finish("stop" if self._sampling.finished else "length")
+            return None
+        token = self._sampling.sample(logits)
+        if token in self._eog:
+            self.finish("stop")
+            return None
+        self._sampling.accept(token)
+        self.tokens.append(token)
+        text, logprob, top = self._stop.push(self._text.push(token)), None, None
+        if self._want_logprobs:
+            logprob, top = log_probabilities(logits, token, self._top)
+            self.logprobs.append(logprob)
+        self._queue.append(Piece(text, token, logprob, top))
+        if self._stop.stopped or self._sampling.finished:
+            self.finish("stop")
+        elif len(self.tokens) >= self._max:
+            self.finish("length")
+        return None if self.done else token
+
+    def finish(self, reason: FinishReason) -> None:
+        """Ends it; text that was held back follows."""
+        self.finish_reason = reason
+        if not self._stop.stopped:
+            rest = self._stop.push(self._text.flush())
+            rest += "" if self._stop.stopped else self._stop.flush()
+            if rest and self.tokens:
+                self._queue.append(Piece(rest, self.tokens[-1]))
+        self.done = True
+
+    def fail(self, error: Exception) -> None:
+        """Ends it with an error, which is raised once the pieces before it were taken."""
+        if not self.done:
+            self._error, self.done = error, True
+
+    # the consumer's side
+
+    def take(self) -> Piece | None:
+        """The next piece; None at the end.
+
+        Raises:
+            Error: what ended it.
+        """
+        if self._queue:
+            if len(self._queue) == _AHEAD:
+                self._engine.turns.changed()
+            return self._queue.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, a piece a token. Closing the generator ends the request."""
-        eog = self._tokenizer.eog if self._tokenizer is not None else frozenset()
-        text: Detokenizer = _NoText()
-        if self._tokenizer is not None:
-            text = self._tokenizer.stream(after=int(self._prompt[-1]))
-        started = time.perf_counter()
-        with self._engine.slot() as sequence:
-            logits = self._engine.extend(sequence, self._prompt, 0)
-            prompted = time.perf_counter()
-            self._times = (started, prompted, prompted)
-            while len(self.tokens) < self._max:
-                token = self._sampler.sample(logits)
-                if token in eog:
-                    self.finish_reason = "stop"
-                    break
-                logprob = log_probability(logits, token) if self._want_logprobs else None
-                self.tokens.append(token)
-                if logprob is not None:
-                    self.logprobs.append(logprob)
-                self._times = (started, prompted, time.perf_counter())
-                yield Piece(self._stop.push(text.push(token)), token, logprob)
-                if self._stop.stopped:
-                    self.finish_reason = "stop"
+        self.consumer = threading.get_ident()
+        self.begin()
+        try:
+            while True:
+                if not self.news:
+                    self.consumer = threading.get_ident()
+                    self._engine.turns.wait(self, self._has_news)
+                piece = self.take()
+                if piece is None:
                     return
-                if len(self.tokens) < self._max:
-                    position = len(self._prompt) + len(self.tokens) - 1
-                    logits = self._engine.extend(sequence, np.array([token], np.int32), position)
-        rest = self._stop.push(text.flush())
-        rest += "" if self._stop.stopped else self._stop.flush()
-        if rest and self.tokens:
-            yield Piece(rest, self.tokens[-1])
+                yield piece
+        finally:
+            self._engine.cancel(self)
+
+    def _has_news(self) -> bool:
+        return self.news
+
+    def _has_ended(self) -> bool:
+        return self.ended
+
+    async def apieces(self) -> AsyncGenerator[Piece, None]:
+        """`pieces` for coroutines; another thread computes."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrived.set)
+
+        self.consumer = asyncio.current_task()
+        self.begin()
+        self._engine.turns.attend(self, notify)
+        try:
+            while True:
+                while not self.news:
+                    arrived.clear()
+                    if not self.news:
+                        await arrived.wait()
+                piece = self.take()
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            self._engine.cancel(self)
+
+    def begin(self) -> None:
+        """Hands it to the engine."""
+        self._started = time.perf_counter()
+        self._engine.submit(self)
 
     @property
     def usage(self) -> Usage:
-        started, prompted, now = self._times
-        return Usage(len(self._prompt), len(self.tokens), prompted - started, now - prompted)
+        prompted, latest = self._prompted or self._started, self._latest or self._started
+        return Usage(
+            len(self.prompt), len(self.tokens), prompted - self._started, latest - prompted
+        )
 
     def run(self) -> Completion:
         """Generates to the end."""
-        text = "".join(self.pieces())
+        self._whole, self.consumer = True, threading.get_ident()
+        self.begin()
+        try:
+            self._engine.turns.wait(self, self._has_ended)
+        finally:
+            self._engine.cancel(self)
+        text = "".join(iter(self.take, None))
         logprobs = self.logprobs if self._want_logprobs else None
         return Completion(text, self.tokens, self.finish_reason, self.usage, logprobs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ from ..ml import Backend, Context, Executable, Tensor
 from ..model import Batch, Model, Step
 
 if TYPE_CHECKING:
-    from ..kvcache import CausalCache
+    from ..kvcache import Cache
 
 # What is kept of graphs besides the shared compute memory: their descriptions, some hundred kB
 # each, and their inputs, of which a mask over a long context is the largest.
 _MOST_GRAPHS = 32
 _MOST_BYTES = 64 << 20
+
+
+Key = tuple[int, int, Hashable]  # tokens, outputs, what of the cache the graph depends on
 
 
 @dataclass
@@ -37,7 +41,7 @@ class Trace:
         self.ctx.close()
 
 
-def trace(model: Model, backend: Backend, cache: CausalCache, step: Step) -> Trace:
+def trace(model: Model, backend: Backend, cache: Cache, step: Step) -> Trace:
     """Records the model's forward for steps of this shape.
 
     A step without outputs is computed for what it leaves in the cache: only that is scheduled.
@@ -68,9 +72,9 @@ class Graphs:
         recorded, replayed: how many steps needed a new graph, and how many did not.
     """
 
-    def __init__(self, model: Model, backend: Backend, cache: CausalCache):
+    def __init__(self, model: Model, backend: Backend, cache: Cache):
         self.model, self.backend, self.cache = model, backend, cache
-        self._entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self.recorded = self.replayed = 0
 
     def run(self, step: Step) -> np.ndarray:
@@ -111,7 +115,7 @@ class Graphs:
             traced.close()
             raise
 
-    def _keep(self, key: tuple[int, ...], entry: _Entry) -> None:
+    def _keep(self, key: Key, entry: _Entry) -> None:
         self._entries[key] = entry
         while len(self._entries) > 1 and (
             len(self._entries) > _MOST_GRAPHS or self._bytes() > _MOST_BYTES
@@ -121,7 +125,7 @@ class Graphs:
     def _bytes(self) -> int:
         return sum(entry.executable.input_bytes for entry in self._entries.values())
 
-    def _drop(self, key: tuple[int, ...]) -> None:
+    def _drop(self, key: Key) -> None:
         self._entries.pop(key).close()
 
     def close(self) -> None:

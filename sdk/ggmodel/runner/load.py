@@ -48,7 +48,8 @@ def load(
         override_tensor: regular expression → device name or "CPU": weights whose name it finds lie
             there, whatever their layer. The first that finds one counts.
         flash_attention: "auto", "on", "off".
-        kv_type: of keys and values in the cache, "f16" or "f32".
+        kv_type: of keys and values in the cache: "f16", "f32", and with the fused attention "q8_0",
+            "q4_0".
         rpc: workers, "host:port", whose devices are used like GPUs of this machine; None takes
             those in GGMODEL_RPC. The model's tensors then live in a process of their own.
         models: a folder with architectures, looked in first.

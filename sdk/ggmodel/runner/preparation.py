@@ -225,7 +225,7 @@ class Preparation:
 
 
 def parse_kv_type(name: str) -> DType:
-    """ "f16" or "f32".
+    """ "f16", "f32", "q8_0" or "q4_0".
 
     Raises:
         Unsupported: another type.

@@ -1,0 +1,8 @@
+"""Chat: messages become a prompt by the Jinja template that comes with a model."""
+
+from __future__ import annotations
+
+from ggmodel.chat.history import fitting
+from ggmodel.chat.template import ChatTemplate
+
+__all__ = ["ChatTemplate", "fitting"]

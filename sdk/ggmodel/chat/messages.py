@@ -1,0 +1,122 @@
+"""Messages as templates get them: checked, and made of nothing but plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ggmodel.errors import PromptError, Unsupported
+
+_SEEN = ("image", "audio", "video")
+# A message's reasoning has had several names; templates read one of the first two.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+Message = Mapping[str, Any]
+
+
+def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Copies of the messages, without keys whose value is None.
+
+    Raises:
+        PromptError: they are no list of dicts that have a role and a content.
+        Unsupported: one holds an image, audio or video.
+    """
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise PromptError(
+            f"messages are a list of dicts, not {type(messages).__name__}; "
+            "give [{'role': 'user', 'content': TEXT}]"
+        )
+    if not messages:
+        raise PromptError("there are no messages; give at least one")
+    return [_message(message, f"message {i}") for i, message in enumerate(messages)]
+
+
+def _message(message: Any, what: str) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise PromptError(f"{what} is a dict with role and content, not {type(message).__name__}")
+    found = {key: plain(value) for key, value in message.items() if value is not None}
+    role, content = found.get("role"), found.get("content")
+    if not (isinstance(role, str) and role):
+        raise PromptError(f"{what} has no role; give 'system', 'user', 'assistant' or 'tool'")
+    if isinstance(content, (list, tuple)):
+        for part in content:
+            _check_part(part, what)
+    elif not isinstance(content, str) and (content is not None or "tool_calls" not in found):
+        raise PromptError(
+            f"{what} has no content that is a text or a list of parts such as "
+            "{'type': 'text', 'text': TEXT}"
+        )
+    reasoning = next((found[key] for key in _REASONING if key in found), None)
+    if reasoning is not None:
+        found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
+    return found
+
+
+def _check_part(part: Any, what: str) -> None:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if isinstance(kind, str) and any(word in kind for word in _SEEN):
+        raise Unsupported(
+            f"{what} holds a part of type {kind!r}; the model reads only text: leave it out"
+        )
+    if kind != "text" or not isinstance(part.get("text"), str):
+        raise PromptError(f"{what} holds a part that is no {{'type': 'text', 'text': TEXT}}")
+
+
+def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
+    """The tools as plain data.
+
+    Raises:
+        PromptError: they are no list of JSON schemas.
+    """
+    if tools is None:
+        return None
+    listed = isinstance(tools, Sequence) and not isinstance(tools, str)
+    if not (listed and all(isinstance(tool, Mapping) for tool in tools)):
+        raise PromptError(
+            "tools are a list of dicts such as {'type': 'function', 'function': {'name': …, "
+            "'description': …, 'parameters': JSON SCHEMA}}"
+        )
+    return plain(list(tools))
+
+
+def plain(value: Any) -> Any:
+    """A copy made of JSON's types; of anything else only the name of its type is left.
+
+    Methods of other objects would be open to templates.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    # Not str(value) and the like, for what an enumeration or a subclass makes of that.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return f"<{type(value).__name__}>"
+
+
+def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, every content a list of parts."""
+    return [
+        {**m, "content": [{"type": "text", "text": m["content"]}]}
+        if isinstance(m.get("content"), str)
+        else m
+        for m in messages
+    ]
+
+
+def without_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages, every content a text; parts go on lines of their own."""
+    return [
+        {**m, "content": "\n".join(part["text"] for part in m["content"])}
+        if isinstance(m.get("content"), (list, tuple))
+        else m
+        for m in messages
+    ]

@@ -1,0 +1,280 @@
+"""Jinja as chat templates expect it: what transformers offers them, within limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache, wraps
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import Any
+
+from jinja2 import Template, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.filters import FILTERS
+from jinja2.parser import Parser
+from jinja2.runtime import (
+    BlockReference,
+    Context,
+    LoopContext,
+    Macro,
+    Undefined,
+    markup_join,
+    str_join,
+)
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.tests import TESTS
+from jinja2.utils import Cycler, Joiner, Namespace, pass_eval_context
+from jinja2.visitor import NodeTransformer
+
+from ggmodel.chat.checks import FILTER_CHECKS, METHODS
+from ggmodel.chat.limits import TooCostly, costs, counting, each, join, printed_width
+
+FILE = "<chat template>"  # as it stands in tracebacks
+LONGEST = 1 << 18  # characters of a template; the longest published ones have 2^14
+# They lay out web pages, cost more than their results show, or differ each time.
+NO_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
+# No template can spell these.
+_MADE, _JOINED, _EACH = "a container", "a concatenation", "a loop"
+_TIME_FORMAT = 1000  # characters
+_INDENT = 100
+
+
+class Refusal(Exception):
+    """What a template raised with `raise_exception`."""
+
+
+def _raise_exception(message: Any = "") -> None:
+    raise Refusal(str(message))
+
+
+def _strftime_now(format: str) -> str:
+    if len(format) > _TIME_FORMAT:
+        raise ValueError(f"a time format has at most {_TIME_FORMAT} characters")
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON without Jinja's escapes for HTML."""
+    if (indent if isinstance(indent, int) else len(indent or "")) > _INDENT:
+        raise ValueError(f"tojson indents by at most {_INDENT}")
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    return join(encoder.iterencode(value))
+
+
+class _Dict:
+    """`dict` without what a class could give away."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class _Namespace(Namespace):
+    """`namespace` whose text stays short, and whose names are a template's own."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # a template may name one `self`
+        self, *rest = args
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no names like {name!r}")
+
+
+class _Generation(Extension):
+    """`{% generation %}` … `{% endgeneration %}`: marks what the model said, for training."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Formatter(SandboxedFormatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        printed_width(format_spec)
+        return costs().made(super().format_field(value, format_spec))
+
+
+class _Counted(NodeTransformer):
+    """Lets what is made or repeated inside a template go through functions that count it."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(_JOINED, nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        node.iter = _filter(_EACH, node.iter)
+        return node
+
+    def visit_List(self, node: nodes.List) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(_MADE, node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(_MADE, node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
+        self.generic_visit(node)
+        # Neither a target of an assignment nor `x[1:2, 3]`, which nothing here understands.
+        plain = node.ctx == "load" and not any(isinstance(i, nodes.Slice) for i in node.items)
+        return _filter(_MADE, node) if plain else node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(_MADE, node) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filter(name: str, node: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+@pass_eval_context
+def _concatenate(context: nodes.EvalContext, values: list[Any]) -> str:
+    costs().joined("", values)
+    return markup_join(values) if context.autoescape else str_join(values)
+
+
+def _written(value: Any) -> str:
+    """What `{{ value }}` prints."""
+    return value if isinstance(value, str) else costs().made(str(value))
+
+
+def _checked(function: Callable[..., Any], check: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A filter or test that is looked at before and after it runs."""
+    skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        costs().tick()
+        if check is not None:
+            args = (*args[:skipped], *check(*args[skipped:], **kwargs))
+        return costs().made(function(*args, **kwargs))
+
+    return run
+
+
+class Environment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which every value is bounded and every repetition takes a tick."""
+
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+    concat = staticmethod(join)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, loopcontrols],
+            finalize=_written,
+        )
+        kept = {name: f for name, f in FILTERS.items() if name not in NO_FILTERS}
+        kept |= {"tojson": _tojson, _MADE: lambda value: value, _JOINED: _concatenate}
+        self.filters = {name: _checked(f, FILTER_CHECKS.get(name)) for name, f in kept.items()}
+        self.filters[_EACH] = each
+        self.tests = {name: _checked(test, None) for name, test in TESTS.items()}
+        del self.globals["lipsum"]
+        self.globals |= {
+            "raise_exception": _raise_exception,
+            "strftime_now": _strftime_now,
+            "dict": _Dict(),
+            "namespace": _Namespace,
+        }
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        costs().operation(operator, left, right)
+        return costs().made(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        costs().given((*args, *kwargs.values()))
+        args = __self._arguments(__obj, args, kwargs)
+        return costs().made(super().call(__context, __obj, *args, **kwargs))
+
+    def _arguments(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ...]:
+        """The arguments, which the check of a method may have read.
+
+        Raises:
+            SecurityError: the function is none that templates need.
+        """
+        owner = getattr(function, "__self__", None)
+        if isinstance(function, (BuiltinMethodType, MethodType)):
+            if isinstance(owner, (LoopContext, Cycler, _Dict)):
+                return args
+            for kind, methods in METHODS:
+                if isinstance(owner, kind) and function.__name__ in methods:
+                    check = methods[function.__name__]
+                    return args if check is None else check(owner, *args, **kwargs)[1:]
+        elif isinstance(function, _CALLABLE) or any(function is c for c in _CLASSES):
+            return args
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise SecurityError(f"{name}() cannot be called")
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is not _Namespace or attribute.startswith("_"):
+            return super().getattr(obj, attribute)
+        # Jinja's way around takes ten times as long, in the innermost loops of templates.
+        try:
+            return getattr(obj, attribute)
+        except AttributeError:
+            return self.undefined(obj=obj, name=attribute)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        if super().wrap_str_format(value) is None:
+            return None
+        text, mapped = value.__self__, value.__name__ == "format_map"
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            if mapped:
+                (kwargs,), args = args, ()
+            return _Formatter(self).vformat(text, args, kwargs)
+
+        return formatted
+
+
+_CALLABLE = (FunctionType, Macro, LoopContext, BlockReference, Joiner, Undefined, _Dict)
+_CLASSES = (Cycler, Joiner, _Namespace)
+_ENVIRONMENT = Environment()
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: str) -> Template:
+    tree = _Counted().visit(_ENVIRONMENT.parse(source, filename=FILE))
+    tree.set_environment(_ENVIRONMENT)
+    code = _ENVIRONMENT.compile(tree, filename=FILE)
+    return Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+
+
+def run(source: str, variables: Mapping[str, Any]) -> str:
+    """The text that a template makes of `messages` and more; raises whatever goes wrong."""
+    if len(source) > LONGEST:
+        raise TooCostly(f"it has more than {LONGEST:,} characters")
+    with counting(len(variables["messages"])):
+        return join(_compiled(source).generate(variables))

@@ -1,0 +1,203 @@
+"""Chat templates: from messages to the text of a prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any
+
+from ggmodel.chat.messages import (
+    Message,
+    checked,
+    checked_tools,
+    plain,
+    with_parts,
+    without_parts,
+)
+from ggmodel.errors import TemplateError, TokenizerError
+
+if TYPE_CHECKING:
+    from ggmodel.tokenizer import Tokenizer
+
+KEY = "tokenizer.chat_template"
+_OTHERWISE = "pass another template, or write the prompt yourself and use generate()"
+_PROBE = "ggmodel probes"
+_LONG = 2000  # characters of a message out of a template
+
+
+class ChatTemplate:
+    """Jinja source that makes a prompt out of messages.
+
+    Attributes:
+        source: the Jinja text.
+        tool_source: used instead of it where there are tools, or None.
+    """
+
+    def __init__(
+        self, source: str, tokenizer: Tokenizer | None = None, *, tool_source: str | None = None
+    ):
+        """With a tokenizer, its `bos_token` and `eos_token` are known to the template."""
+        self.source, self.tool_source = source, tool_source
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def from_metadata(
+        cls, metadata: Mapping[str, Any], tokenizer: Tokenizer | None, template: str | None = None
+    ) -> ChatTemplate:
+        """The template of a GGUF file.
+
+        Args:
+            template: Jinja source to use instead, or the name of one of the file's further
+                templates, such as "rag". None takes the usual one, and "tool_use" for tools.
+
+        Raises:
+            TemplateError: there is none, or none of that name.
+        """
+        named = {
+            key.removeprefix(KEY).removeprefix(".") or "default": value
+            for key, value in metadata.items()
+            if key == KEY or key.startswith(f"{KEY}.")
+        }
+        for name, value in named.items():
+            if not isinstance(value, str):
+                raise TemplateError(f"the chat template {name!r} of the file is no text")
+        if template is not None and template not in named:
+            if re.fullmatch(r"[\w-]*", template):
+                raise TemplateError(
+                    f"the file has no chat template {template!r}, but "
+                    f"{', '.join(map(repr, sorted(named))) or 'none at all'}"
+                )
+            return cls(template, tokenizer)
+        if template is not None:
+            return cls(named[template], tokenizer)
+        if "default" not in named:
+            others = "".join(f", but {name!r}" for name in sorted(named))
+            raise TemplateError(
+                f"the file has no chat template ({KEY}){others}; pass template= with Jinja text "
+                "or the name of one, or write the prompt yourself and use generate()"
+            )
+        return cls(named["default"], tokenizer, tool_source=named.get("tool_use"))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **extra: Any,
+    ) -> str:
+        """The text of the prompt.
+
+        Args:
+            messages: dicts with `role` and `content`, a text or a list of parts
+                `{"type": "text", "text": …}`; further keys go to the template as they are.
+            tools: JSON schemas of functions that the model may call.
+            add_generation_prompt: end with what begins an answer.
+            extra: further variables of the template, such as `documents`, `enable_thinking` or
+                `date_string`.
+
+        Raises:
+            PromptError: the messages or tools are not as above.
+            Unsupported: a message holds an image.
+            TemplateError: the template does not parse, refuses the messages, fails, or costs more
+                time or memory than any template needs.
+        """
+        source = self.tool_source if tools and self.tool_source is not None else self.source
+        wants_text, wants_parts = _contents(source)
+        given = checked(messages)
+        if not wants_parts:
+            given = without_parts(given)
+        elif not wants_text:
+            given = with_parts(given)
+        variables = {
+            **self._special_tokens(),
+            "messages": given,
+            "tools": checked_tools(tools),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **plain(extra),
+        }
+        return _run(source, variables)
+
+    def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
+        """Token ids of what `render` makes, its special tokens recognised.
+
+        They begin with the token that begins a sequence, if the vocabulary asks for it, once.
+        """
+        if self._tokenizer is None:
+            raise TokenizerError(
+                "there is no vocabulary (tokenizer.ggml.*) to encode the messages with"
+            )
+        ids = self._tokenizer.encode(self.render(messages, **options), add_special=False)
+        first = self._tokenizer.bos
+        if first is not None and self._tokenizer.add_bos and ids[:1] != [first]:
+            ids.insert(0, first)
+        return ids
+
+    def _special_tokens(self) -> dict[str, str]:
+        known = self._tokenizer
+        ids = {} if known is None else {"bos_token": known.bos, "eos_token": known.eos}
+        texts = {name: known.token(id) for name, id in ids.items() if known and id is not None}
+        return {"bos_token": "", "eos_token": "", **texts}
+
+
+def _run(source: str, variables: Mapping[str, Any]) -> str:
+    # Jinja takes long to import, and only chats need it.
+    from jinja2 import TemplateSyntaxError, UndefinedError
+    from jinja2.exceptions import SecurityError
+
+    from ggmodel.chat.limits import TooCostly
+    from ggmodel.chat.sandbox import Refusal, run
+
+    try:
+        return run(source, variables)
+    except Refusal as error:
+        raise _error("refuses these messages", error) from None
+    except TemplateSyntaxError as error:
+        raise _error("does not parse", error, error.lineno) from None
+    except TooCostly as error:
+        raise _error("was stopped", error) from error
+    except SecurityError as error:
+        raise _error("does what no template may", error) from None
+    except UndefinedError as error:
+        raise _error("uses what is not there", error) from None
+    except RecursionError as error:
+        raise _error("is nested too deeply", error) from None
+    except Exception as error:
+        raise _error(f"fails with {type(error).__name__}", error) from error
+
+
+def _error(what: str, error: Exception, line: int | None = None) -> TemplateError:
+    from ggmodel.chat.sandbox import FILE
+
+    if line is None:
+        frames = walk_tb(error.__traceback__)
+        lines = [number for frame, number in frames if frame.f_code.co_filename == FILE]
+        line = lines[-1] if lines else None
+    where = "" if line is None else f", line {line},"
+    text = str(error)
+    text = text if len(text) <= _LONG else f"{text[:_LONG]}…"
+    text = text or "no reason given"
+    return TemplateError(f"the chat template{where} {what}: {text}; {_OTHERWISE}")
+
+
+@lru_cache(maxsize=64)
+def _contents(source: str) -> tuple[bool, bool]:
+    """Whether a template takes contents that are texts, and those that are lists of parts."""
+    return _takes(source, _PROBE), _takes(source, [{"type": "text", "text": _PROBE}])
+
+
+def _takes(source: str, content: Any) -> bool:
+    from ggmodel.chat.limits import TooCostly
+
+    messages = [{"role": "user", "content": content}]
+    try:
+        text = _run(source, {"messages": messages, "bos_token": "", "eos_token": ""})
+    except TemplateError as error:
+        if isinstance(error.__cause__, TooCostly):
+            raise  # rather than wait for it again
+        return False
+    # A list that was not looked into is printed with its keys.
+    return _PROBE in text and not re.search(r"""['"]type['"]""", text)

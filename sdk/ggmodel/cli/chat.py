@@ -1,0 +1,260 @@
+"""`ggmodel chat`: talk with a model."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, Error, PromptError
+from .options import (
+    Backend,
+    BatchSize,
+    ContextLength,
+    File,
+    FlashAttention,
+    GPULayers,
+    KVType,
+    MaxTokens,
+    MinP,
+    Models,
+    OverrideTensor,
+    Rpc,
+    Seed,
+    Stop,
+    Strict,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+    overrides,
+    workers,
+)
+from .terminal import dim, printable, progress_bar
+
+if TYPE_CHECKING:
+    from ..chat import ChatTemplate
+    from ..runner import LoadedModel
+
+_HELP = """\
+/clear        forget what was said, but for the system's message
+/system TEXT  tell the model who it is; without TEXT tell it nothing
+/help         list these commands
+/exit         end, as Ctrl-D does
+A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, or clears the line."""
+
+
+def chat(
+    file: File,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Tells the model who it is.")
+    ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A Jinja chat template instead of the model's own."),
+    ] = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 40,
+    top_p: TopP = 0.9,
+    min_p: MinP = 0.0,
+    seed: Seed = -1,
+    stop: Stop = None,
+    threads: Threads = None,
+    context_length: ContextLength = None,
+    batch_size: BatchSize = 512,
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
+    gpu_layers: GPULayers = "auto",
+    override_tensor: OverrideTensor = None,
+    backend: Backend = "ggml",
+    rpc: Rpc = None,
+    models: Models = None,
+    strict: Strict = True,
+) -> None:
+    """Talk with a model.
+
+    Questions come from the terminal, where /help lists commands and Ctrl-C stops an answer, or from
+    a pipe: then each line is one, and nothing but the answers is printed.
+    """
+    from ..chat import ChatTemplate
+    from ..runner import load
+
+    source = None if template is None else _read_template(template)
+    with progress_bar("loading") as progress:
+        model = load(
+            file,
+            backend=backend,
+            threads=threads,
+            context_length=context_length,
+            batch_size=batch_size,
+            gpu_layers=gpu_layers,
+            override_tensor=overrides(override_tensor),
+            flash_attention=flash_attention,
+            kv_type=kv_type,
+            rpc=workers(rpc),
+            models=models,
+            strict=strict,
+            progress=progress,
+        )
+    with model:
+        chosen = ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
+        options = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "seed": seed,
+            "stop": tuple(stop or ()),
+        }
+        _talk(_Conversation(model, chosen, system, options))
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--template {path}: {error}; give a file with Jinja text") from None
+
+
+class _Conversation:
+    """What was said so far, and who answers."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        template: ChatTemplate,
+        system: str | None,
+        options: dict[str, Any],
+    ):
+        self.system, self.history = system, list[dict[str, str]]()
+        self._model, self._template, self._options = model, template, options
+        # Kept free for the answer.
+        self._room = model.context_length // 4
+        if options["max_tokens"] is not None:
+            self._room = min(self._room, options["max_tokens"])
+
+    def answer(self, question: str) -> None:
+        """Prints the answer as it comes; the history keeps both, but not a question to which
+        nothing was said because of an error or Ctrl-C."""
+        asked = {"role": "user", "content": question}
+        prompt = self._prompt(asked)
+        said: list[str] = []
+        try:
+            self._say(prompt, said)
+        except (Error, KeyboardInterrupt):
+            if said:
+                self._keep(asked, said)
+            raise
+        self._keep(asked, said)
+        if len(prompt) + len(said) >= self._model.context_length:
+            _note("the context is full (see --context-length)")
+
+    def _keep(self, asked: dict[str, str], said: list[str]) -> None:
+        self.history += [asked, {"role": "assistant", "content": "".join(said)}]
+
+    def _prompt(self, asked: dict[str, str]) -> list[int]:
+        from ..chat import fitting
+
+        begin = [] if self.system is None else [{"role": "system", "content": self.system}]
+        messages = [*begin, *self.history, asked]
+        kept = fitting(messages, self._fits)
+        prompt = self._template.encode(kept)
+        # Not for a question that is too long by itself.
+        if len(kept) < len(messages) and len(prompt) <= self._model.context_length:
+            self.history = kept[len(begin) : -1]
+            _note("the conversation no longer fits the context: its oldest part is forgotten")
+        return prompt
+
+    def _fits(self, messages: list[dict[str, str]]) -> bool:
+        length = len(self._template.encode(messages))
+        return length + self._room <= self._model.context_length
+
+    def _say(self, prompt: list[int], said: list[str]) -> None:
+        try:
+            with closing(self._model.stream(prompt, **self._options)) as pieces:
+                for piece in pieces:
+                    said.append(piece)
+                    print(piece, end="", flush=True)
+        finally:
+            if not "".join(said).endswith("\n"):
+                print(flush=True)
+
+
+def _talk(conversation: _Conversation) -> None:
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
+        with suppress(ImportError):
+            import readline  # noqa: F401  # from now on input() edits lines and recalls them
+
+        _note("/help lists commands, Ctrl-D ends")
+    while (question := _read_question(interactive)) is not None:
+        word, _, rest = question.strip().partition(" ")
+        if word == "/exit":
+            return
+        try:
+            if not _command(conversation, word, rest.strip()) and word:
+                conversation.answer(question)
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+        except Error as error:
+            if not interactive:
+                raise
+            print("error:", printable(str(error), keep="\n"), file=sys.stderr)
+
+
+def _command(conversation: _Conversation, word: str, rest: str) -> bool:
+    """Carries a command out, if it is one."""
+    if word == "/clear":
+        conversation.history = []
+    elif word == "/system":
+        conversation.system = rest or None
+    elif word == "/help":
+        _note(_HELP)
+    elif word.startswith("/") and word[1:].isalpha() and not rest:
+        _note(f"there is no {word}; /help lists commands")
+    else:
+        return False
+    return True
+
+
+def _read_question(interactive: bool) -> str | None:
+    """The next one, or None at the end."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input("... " if lines else "> ") if interactive else _read_line()
+        except EOFError:
+            if interactive:
+                print()
+            return "\n".join(lines) if lines and not interactive else None
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            print()
+            lines = []
+            continue
+        if not line.endswith("\\"):
+            return "\n".join([*lines, line])
+        lines.append(line[:-1])
+
+
+def _read_line() -> str:
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise EOFError
+    try:
+        return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"standard input is not UTF-8 (byte {error.start} of a line); convert it, as with iconv"
+        ) from None
+
+
+def _note(text: str) -> None:
+    print("\n".join(dim(line, sys.stderr) for line in text.split("\n")), file=sys.stderr)

@@ -1,0 +1,226 @@
+"""Keys and values as tensors: stored by cell, and read and written in a graph being recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TensorError, Unsupported
+from ..ml import Backend, Context, DType, Tensor
+
+if TYPE_CHECKING:
+    from ..nn.rope import Rope
+
+KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
+
+FromStep = Callable[[Any], np.ndarray]
+
+
+class Stored:
+    """The keys and values of some layers, for a number of cells.
+
+    Attributes:
+        ropes: how keys are rotated, by the number of the layer; None where they are not.
+        keys: by layer, [width · heads, cells].
+        values: by layer, as keys or, with the backend's `permuted_v`, [cells, width · heads].
+        at_once: the most cells that `rotate` and `clear` compute on at a time.
+
+    Raises:
+        Unsupported: a dtype that keys and values cannot have.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        ropes: Mapping[int, Rope | None],
+        dtype: DType,
+        cells: int,
+        at_once: int,
+    ):
+        _need_kv_type(dtype, backend)
+        self.backend, self.ropes, self.dtype, self.cells = backend, ropes, dtype, cells
+        self.at_once = at_once
+        self.permuted_v = backend.cache_config.permuted_v
+        self.keys: dict[int, Tensor] = {}
+        self.values: dict[int, Tensor] = {}
+        self._key_width: dict[int, int] = {}  # elements of one head's key
+        self._ctx: Context = backend.new_context()
+
+    def layer(self, layer: int, key: tuple[int, int], value: tuple[int, int]) -> None:
+        """Allocates the layer's keys and values, if that has not been done.
+
+        Args:
+            key, value: width of a head, heads.
+
+        Raises:
+            Unsupported: blocks of the dtype do not divide a head.
+        """
+        if layer in self.keys:
+            return
+        block = self.dtype.block_size
+        for width, _ in (key, value):
+            if width % block:
+                raise Unsupported(
+                    f"kv_type {self.dtype.name.lower()} keeps blocks of {block} numbers, and the "
+                    f"heads of layer {layer} have {width}; use kv_type 'f16'"
+                )
+        self._key_width[layer] = key[0]
+        self.keys[layer] = self._state(f"cache.{layer}.k", layer, key[0] * key[1], self.cells)
+        shape = value[0] * value[1], self.cells
+        shape = shape[::-1] if self.permuted_v else shape
+        self.values[layer] = self._state(f"cache.{layer}.v", layer, *shape)
+
+    def _state(self, name: str, layer: int, *shape: int) -> Tensor:
+        tensor = self._ctx.layer(layer).zeros(self.dtype, *shape)
+        tensor.name = name
+        return tensor
+
+    def rotate(self, cells: np.ndarray, delta: int) -> None:
+        """Rotates the keys in `cells`, int64 [n], by `delta` positions."""
+        if all(self.ropes[layer] is None for layer in self.keys):
+            return
+        for part in self._parts(cells):
+            with self.backend.new_context() as ctx, ctx.trace():
+                ids = ctx.input().from_ints(part)
+                amounts = ctx.input().from_ints(np.full(len(part), delta))
+                for layer, keys in self.keys.items():
+                    rope = self.ropes[layer]
+                    if rope is not None:
+                        rows = keys.rows(ids).reshape(self._key_width[layer], -1, len(part))
+                        turned = rope(rows, amounts).reshape(keys.dim(0), len(part))
+                        ctx.forward(keys.set_rows(turned, ids))
+                ctx.compute()
+
+    def clear(self, cells: np.ndarray) -> None:
+        """Overwrites the keys and values in `cells`, int64 [n], with zeros."""
+        for part in self._parts(cells):
+            with self.backend.new_context() as ctx, ctx.trace():
+                host, n = ctx.input(), len(part)
+                ids = host.from_bytes(DType.I64, part.tobytes(), n)
+                for keys in self.keys.values():
+                    ctx.forward(keys.set_rows(host.zeros(DType.F32, keys.dim(0), n), ids))
+                for values in self.values.values():
+                    if not self.permuted_v:
+                        zeros = host.zeros(DType.F32, values.dim(0), n)
+                        ctx.forward(values.set_rows(zeros, ids))
+                        continue
+                    places = scatter(values.dim(1), self.cells, part)
+                    flat = values.reshape(1, values.n_elements)
+                    at = host.from_bytes(DType.I64, places.tobytes(), len(places))
+                    ctx.forward(flat.set_rows(host.zeros(DType.F32, 1, len(places)), at))
+                ctx.compute()
+
+    def _parts(self, cells: np.ndarray) -> Iterator[np.ndarray]:
+        for i in range(0, len(cells) if self.keys else 0, self.at_once):
+            yield cells[i : i + self.at_once]
+
+    def close(self) -> None:
+        """Frees them; idempotent."""
+        self._ctx.close()
+        self.keys.clear()
+        self.values.clear()
+
+
+class Feeds:
+    """The inputs that all layers of one recorded batch share.
+
+    Args:
+        cells: gives the cell of each token of a step, int64 [n].
+        mask: gives what each sees, [n, size] of the backend's mask dtype.
+    """
+
+    def __init__(
+        self, stored: Stored, ctx: Context, cells: FromStep, mask: FromStep, n: int, size: int
+    ):
+        self.stored, self.ctx, self.n, self.range = stored, ctx, n, size
+        self._cells = cells
+        self.rows = ctx.feed(cells, DType.I64, n, trusted=True, name="cells")
+        dtype = stored.backend.cache_config.mask_dtype
+        self.mask = ctx.feed(mask, dtype, size, n, name="mask")
+        self._scattered: dict[int, Tensor] = {}
+
+    def scattered(self, width: int) -> Tensor:
+        """Row indices for values stored cell-first: one a value, I64 [width · n]."""
+        if width not in self._scattered:
+            total = self.stored.cells
+            self._scattered[width] = self.ctx.feed(
+                lambda s: scatter(width, total, self._cells(s)),
+                DType.I64,
+                width * self.n,
+                trusted=True,
+                name="cells",
+            )
+        return self._scattered[width]
+
+
+class LayerCache:
+    """One layer's keys and values in a graph being recorded."""
+
+    def __init__(self, stored: Stored, feeds: Feeds, layer: int):
+        self.stored, self.feeds, self.layer = stored, feeds, layer
+        self._k: tuple[int, int] = (0, 0)
+        self._v: tuple[int, int] = (0, 0)
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        """Stores k [d, kv heads, n] and v [dv, kv heads, n] in the cells of this batch.
+
+        Raises:
+            Unsupported: blocks of the cache's dtype do not divide d or dv.
+            TensorError: it has been given some already.
+        """
+        stored, feeds = self.stored, self.feeds
+        if self._k != (0, 0):
+            raise TensorError(
+                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
+                "each layer has its own, batch.cache[i]"
+            )
+        self._k, self._v = (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1))
+        stored.layer(self.layer, self._k, self._v)
+        keys, values = stored.keys[self.layer], stored.values[self.layer]
+        feeds.ctx.forward(keys.set_rows(k.reshape(keys.dim(0), -1), feeds.rows))
+        if stored.permuted_v:
+            width = values.dim(1)
+            flat = values.reshape(1, values.n_elements)
+            written = flat.set_rows(v.reshape(1, width * feeds.n), feeds.scattered(width))
+        else:
+            written = values.set_rows(v.reshape(values.dim(0), -1), feeds.rows)
+        feeds.ctx.forward(written)
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
+        `permuted_v` [range, dv, kv heads]) and the mask [range, n].
+
+        Raises:
+            TensorError: nothing has been put.
+        """
+        if self._k == (0, 0):
+            raise TensorError(f"get() before put() on the cache of layer {self.layer}")
+        size = self.feeds.range
+        keys = _window(self.stored.keys[self.layer], *self._k, size)
+        values = self.stored.values[self.layer]
+        if not self.stored.permuted_v:
+            return keys, _window(values, *self._v, size), self.feeds.mask
+        dv, heads = self._v
+        row = values.stride(1)
+        return keys, values.view(0, size, row, dv, row * dv, heads), self.feeds.mask
+
+
+def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
+    """Where the values of each of the cells lie in [total cells, width], int64 [cells · width]."""
+    return (np.arange(width) * total + cells[:, None]).reshape(-1)
+
+
+def _window(stored: Tensor, d: int, heads: int, size: int) -> Tensor:
+    """[d · heads, cells] seen as [d, heads, size]."""
+    return stored.view(0, d, stored.dtype.row_size(d), heads, stored.stride(1), size)
+
+
+def _need_kv_type(dtype: DType, backend: Backend) -> None:
+    name = dtype.name.lower()
+    if dtype not in KV_TYPES:
+        known = ", ".join(t.name.lower() for t in KV_TYPES)
+        raise Unsupported(f"kv_type {name} is not there; there is {known}")
+    if dtype.is_quantized and not backend.flash_attention:
+        raise Unsupported(f"kv_type {name} needs flash attention; use kv_type 'f16' without it")

@@ -1,0 +1,8 @@
+"""Choosing the next token."""
+
+from __future__ import annotations
+
+from .probabilities import log_probabilities, log_probability
+from .sampler import Constraint, Sampler, Sampling
+
+__all__ = ["Constraint", "Sampler", "Sampling", "log_probabilities", "log_probability"]

@@ -1,0 +1,100 @@
+"""Slots: the sequences of the cache, what each holds, and which one serves a request best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..kvcache import Cache
+    from .generation import Generation
+
+
+@dataclass(eq=False)
+class Slot:
+    """One sequence of the cache.
+
+    Attributes:
+        tokens: what the cache holds of it, by position; stays when a request ends.
+        pending: what has to be computed next.
+        request: whom it serves. owner: the thread whose own it is, outside of any request.
+        used: when it was last taken; larger is later.
+    """
+
+    sequence: int
+    tokens: list[int] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    request: Generation | None = None
+    owner: object = None
+    used: int = 0
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be given to a request."""
+        return self.request is None and self.owner is None
+
+    @property
+    def holder(self) -> object:
+        """Who has to act before it becomes free; None if it is."""
+        return self.owner if self.request is None else self.request.consumer
+
+
+class Slots:
+    """All slots of a cache."""
+
+    def __init__(self, cache: Cache, count: int):
+        self._cache = cache
+        self.all = [Slot(n) for n in range(count)]
+        self._clock = 0
+
+    @property
+    def working(self) -> list[Slot]:
+        """Those that serve a request."""
+        return [slot for slot in self.all if slot.request is not None]
+
+    def take(self, prompt: Sequence[int] = ()) -> Slot | None:
+        """A free slot that holds as much of the prompt as can be had, or nothing; None if all are
+        in use. What is not held is in `pending`: at least one token, for there must be an output.
+
+        The longest common prefix decides; where a slot that cannot be taken has a longer one, that
+        is shared, at the cost of the free slot that was left alone longest.
+        """
+        free = [slot for slot in self.all if slot.free]
+        if not free:
+            return None
+        wanted = list(prompt[:-1])
+        slot = max(free, key=lambda s: (common_prefix(s.tokens, wanted), -s.used))
+        source = max(self.all, key=lambda s: common_prefix(s.tokens, wanted))
+        held = common_prefix(slot.tokens, wanted)
+        shared = common_prefix(source.tokens, wanted)
+        if shared > held and self._cache.can_resume(source.sequence, shared):
+            slot = min(free, key=lambda s: s.used)
+            self._cache.copy_prefix(source.sequence, slot.sequence, shared)
+            slot.tokens = source.tokens[:shared]
+        else:
+            self.cut(slot, held)
+        self._clock += 1
+        slot.used = self._clock
+        slot.pending = list(prompt[len(slot.tokens) :])
+        return slot
+
+    def cut(self, slot: Slot, length: int) -> None:
+        """Forgets all positions from `length` on; the whole sequence where what is before them
+        cannot be resumed."""
+        if length < len(slot.tokens) and not self._cache.can_resume(slot.sequence, length):
+            length = 0
+        self._cache.remove(slot.sequence, length, None)
+        del slot.tokens[length:]
+
+    def release(self, slot: Slot) -> None:
+        """The request is done: what the slot holds stays for one that begins alike."""
+        slot.request, slot.owner, slot.pending = None, None, []
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many elements two sequences have in common before they differ."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])

@@ -1,0 +1,168 @@
+"""Whose turn it is to compute.
+
+There is no thread for it: of those that wait for their requests, one takes the steps, each of which
+serves all requests; the others sleep until there is something for them, or until that one has what
+it wants. For coroutines, which must not wait, a thread is kept as long as there are any.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..errors import Error
+
+if TYPE_CHECKING:
+    from .generation import Generation
+
+
+class Turns:
+    """Lets one thread at a time take steps.
+
+    Args:
+        step: computes a batch; False if there was nothing to compute.
+        refusal: why a request could never get a turn, or None.
+
+    Attributes:
+        lock: guards what steps and those who wait share.
+        stepping: somebody is at it, and may use cache and graphs.
+    """
+
+    def __init__(
+        self, step: Callable[[], bool], refusal: Callable[[Generation], Error | None]
+    ) -> None:
+        self._step, self._refusal = step, refusal
+        self.lock = threading.RLock()
+        self.stepping = False
+        self._changes = 0
+        # For those who wait for anything to happen, which are few; sleepers are woken one by one.
+        self._anything = threading.Condition(self.lock)
+        self._sleepers: dict[Generation, tuple[threading.Condition, Callable[[], bool]]] = {}
+        self._wanted = 0
+        self._attended: dict[Generation, Callable[[], None]] = {}
+        self._driver: threading.Thread | None = None
+
+    def changed(self) -> None:
+        """Something may be computed now that could not before."""
+        with self.lock:
+            self._changes += 1
+            self._anything.notify_all()
+
+    def wait(self, request: Generation, satisfied: Callable[[], bool]) -> None:
+        """Returns when the request is satisfied; takes steps if nobody else does.
+
+        Raises:
+            Error: it can never be.
+        """
+        while True:
+            with self.lock:
+                while not satisfied() and (self.stepping or self._wanted):
+                    woken = threading.Condition(self.lock)
+                    self._sleepers[request] = (woken, satisfied)
+                    try:
+                        woken.wait()
+                    finally:
+                        del self._sleepers[request]
+                if satisfied():
+                    self._pass_on()
+                    return
+                changes = self._changes
+                self.stepping = True
+            if not self._take_step():
+                with self.lock:
+                    refusal = self._refusal(request)
+                    if refusal is not None:
+                        self._pass_on()
+                        raise refusal
+                    if not satisfied() and changes == self._changes:
+                        self._anything.wait()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits for a step under way, and keeps others from beginning."""
+        with self.lock:
+            self._wanted += 1
+            while self.stepping:
+                self._anything.wait()
+            self._wanted -= 1
+            self.stepping = True
+        try:
+            yield
+        finally:
+            self._end()
+
+    def attend(self, request: Generation, notify: Callable[[], None]) -> None:
+        """Sees to it that steps are taken for a request for which no thread waits.
+
+        Args:
+            notify: called, in any thread, when there may be something new of the request.
+        """
+        with self.lock:
+            self._attended[request] = notify
+            if self._driver is None:
+                self._driver = threading.Thread(
+                    target=self._drive, name="ggmodel-engine", daemon=True
+                )
+                self._driver.start()
+            self.changed()
+
+    def leave(self, request: Generation) -> None:
+        """Nobody waits for the request any more."""
+        with self.lock:
+            self._attended.pop(request, None)
+            self.changed()
+
+    def _drive(self) -> None:
+        while True:
+            with self.lock:
+                while self.stepping or self._wanted or not self._hungry():
+                    if not self._attended:
+                        self._driver = None
+                        return
+                    self._anything.wait()
+                changes = self._changes
+                self.stepping = True
+            if not self._take_step():
+                with self.lock:
+                    for request in self._attended:
+                        refusal = self._refusal(request)
+                        if refusal is not None:
+                            request.fail(refusal)
+                    self._tell()
+                    if changes == self._changes and self._hungry():
+                        self._anything.wait()
+
+    def _hungry(self) -> bool:
+        return any(request.wants_more for request in self._attended)
+
+    def _take_step(self) -> bool:
+        try:
+            return self._step()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self.lock:
+            self.stepping = False
+            for woken, satisfied in self._sleepers.values():
+                if satisfied():
+                    woken.notify()
+            self._tell()
+            self._pass_on()
+
+    def _tell(self) -> None:
+        for request, notify in self._attended.items():
+            if request.news:
+                notify()
+
+    def _pass_on(self) -> None:
+        """Wakes somebody who goes on, if nobody does."""
+        if self.stepping:
+            return
+        self._anything.notify_all()
+        if not self._wanted:
+            for woken, _ in self._sleepers.values():
+                woken.notify()
+                return

@@ -1,0 +1,103 @@
+"""`LoadedModel.chat` and the tokens that a template makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ggmodel
+from ggmodel.chat import ChatTemplate
+from ggmodel.errors import ConfigError, PromptError, TemplateError
+from ggmodel.gguf import open_gguf
+from ggmodel.runner import Completion, LoadedModel
+from ggmodel.tokenizer import Tokenizer
+
+ASSETS = Path(__file__).parents[2] / "examples" / "assets"
+EXPECTED = json.loads((ASSETS / "stories.json").read_text())["chat"]
+ASKED = [{"role": "user", "content": EXPECTED["prompt"]}]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[LoadedModel]:
+    with ggmodel.load(ASSETS / "stories.gguf") as loaded:
+        yield loaded
+
+
+def test_the_answer_that_was_computed_elsewhere(model: LoadedModel):
+    answer = model.chat(ASKED, temperature=0, max_tokens=len(EXPECTED["continuation_ids"]))
+    assert isinstance(answer, Completion)
+    assert answer == EXPECTED["text"]
+    assert answer.usage.prompt_tokens == len(EXPECTED["prompt_ids"])
+
+
+def test_piece_by_piece(model: LoadedModel):
+    pieces = model.chat(ASKED, stream=True, temperature=0, max_tokens=5)
+    assert isinstance(pieces, Generator)
+    assert [p.token for p in pieces] == EXPECTED["continuation_ids"][:5]
+
+
+def test_an_answer_goes_back_into_the_conversation(model: LoadedModel):
+    answer = model.chat(ASKED, temperature=0, max_tokens=20)
+    assert isinstance(answer, Completion)
+    more = [*ASKED, {"role": "assistant", "content": answer}, ASKED[0]]
+    assert model.chat(more, temperature=0, max_tokens=5)
+
+
+def test_another_template_and_its_variables(model: LoadedModel):
+    template = "{{ bos_token }}{{ greeting }}{{ tools | length }}"
+    given: dict[str, Any] = {"temperature": 0, "max_tokens": 10}
+    answer = model.chat(
+        ASKED, template=template, variables={"greeting": "Once"}, tools=[{"a": 1}], **given
+    )
+    assert answer == model.generate("Once1", **given)
+
+
+def test_bad_requests(model: LoadedModel):
+    with pytest.raises(TemplateError, match="no chat template 'rag'"):
+        model.chat(ASKED, template="rag")
+    with pytest.raises(PromptError, match="no role"):
+        model.chat([{"content": "a"}])
+    with pytest.raises(PromptError, match="context"):
+        model.chat([{"role": "user", "content": "word " * 1000}])
+    with pytest.raises(ConfigError, match="temperature"):
+        model.chat(ASKED, tempreature=0)  # type: ignore[call-arg]
+
+
+def test_a_file_without_a_template(vary: Any, tmp_path: Path, write_gguf: Any):
+    with open_gguf(ASSETS / "stories.gguf") as source:
+        bare = vary(source, metadata={"tokenizer.chat_template": None})
+    with ggmodel.load(bare) as model, pytest.raises(TemplateError, match="pass template="):
+        model.chat(ASKED)
+
+
+@pytest.fixture
+def tokenizer(vocabulary: dict[str, Any]) -> Tokenizer:
+    return Tokenizer.from_metadata(vocabulary)
+
+
+@pytest.mark.parametrize(
+    ("source", "ids"),
+    [
+        ("{{ bos_token }}ab", [0, 1, 2]),
+        ("<|bos|>ab", [0, 1, 2]),
+        ("ab", [0, 1, 2]),
+        ("a<|bos|>b", [0, 1, 0, 2]),
+        ("", [0]),
+    ],
+)
+def test_one_token_begins_the_sequence(tokenizer: Tokenizer, source: str, ids: list[int]):
+    assert ChatTemplate(source, tokenizer).encode([{"role": "user", "content": "x"}]) == ids
+
+
+def test_none_begins_it_where_the_vocabulary_asks_for_none(vocabulary: dict[str, Any]):
+    tokenizer = Tokenizer.from_metadata(vocabulary | {"tokenizer.ggml.add_bos_token": False})
+    assert ChatTemplate("ab", tokenizer).encode(ASKED) == [1, 2]
+    assert ChatTemplate("{{ bos_token }}ab", tokenizer).encode(ASKED) == [0, 1, 2]
+
+
+def test_the_vocabulary_names_the_special_tokens(tokenizer: Tokenizer):
+    assert ChatTemplate("{{ bos_token }}{{ eos_token }}", tokenizer).render(ASKED) == "<|bos|>"

@@ -1,0 +1,301 @@
+"""`ggmodel chat`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ggmodel
+from ggmodel.cli.chat import chat as chat_command
+from ggmodel.cli.run import run as run_command
+
+from .test_bad_input import refused
+
+TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.role[0] }} {{ m.content }}.{% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def path(write_gguf: Any, vary: Any, source: Any, tmp_path_factory: Any) -> Path:
+    """A model with a chat template, which answers at random until the context is full."""
+    talking = vary(source, metadata={"tokenizer.chat_template": TEMPLATE})
+    return write_gguf(tmp_path_factory.mktemp("chat") / "chat.gguf", talking)
+
+
+@pytest.fixture(scope="module")
+def reply(path: Path) -> Iterator[Callable[..., str]]:
+    """What the library answers at temperature 0 to texts that are said in turn."""
+    with ggmodel.load(path) as model:
+
+        def answer(*texts: str, system: str | None = None) -> str:
+            messages = [] if system is None else [{"role": "system", "content": system}]
+            roles = ("user", "assistant") * len(texts)
+            messages += [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+            return str(model.chat(messages, temperature=0, max_tokens=8))
+
+        yield answer
+
+
+ARGS = ("--temperature", 0, "-n", 8)
+
+
+def test_answers_to_lines(program: Any, path: Path, reply: Callable[..., str]):
+    ran = program("chat", path, *ARGS, stdin="abc the\n\ntwo\\\nlines")
+    first = reply("abc the")
+    second = reply("abc the", first, "two\nlines")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == f"{first}\n{second}\n"
+    assert ran.stderr == ""
+
+
+def test_commands(program: Any, path: Path, reply: Callable[..., str]):
+    said = "/system be kind\nabc\n/clear\nabc\n/system\n/clear\nabc\n/help\n/nothing\n/exit\nabc\n"
+    ran = program("chat", path, *ARGS, stdin=said)
+    kind = reply("abc", system="be kind")
+    assert ran.stdout == f"{kind}\n{kind}\n{reply('abc')}\n"
+    assert "/clear" in ran.stderr
+    assert "there is no /nothing; /help lists commands" in ran.stderr
+
+
+def test_a_question_may_begin_with_a_slash(program: Any, path: Path, reply: Callable[..., str]):
+    ran = program("chat", path, *ARGS, stdin="/abc def\n")
+    assert ran.stdout == reply("/abc def") + "\n"
+
+
+def test_system_and_template(program: Any, path: Path, reply: Callable[..., str], tmp_path: Path):
+    ran = program("chat", path, *ARGS, "--system", "be kind", stdin="abc")
+    assert ran.stdout == reply("abc", system="be kind") + "\n"
+    (tmp_path / "t.jinja").write_text("{{ bos_token }}{{ messages[-1].content }}", "utf-8")
+    ran = program("chat", path, *ARGS, "--template", tmp_path / "t.jinja", stdin="abc the")
+    with ggmodel.load(path) as model:
+        assert ran.stdout == str(model.generate("abc the", temperature=0, max_tokens=8)) + "\n"
+
+
+def test_the_oldest_turns_are_forgotten(program: Any, path: Path, reply: Callable[..., str]):
+    args = ("chat", path, *ARGS, "--context-length", 64, "--system", "s")
+    long = "abc " * 9 + "abc"
+    ran = program(*args, stdin=f"{long}\nlmn\nxyz\n")
+    second = reply("lmn", system="s")
+    third = reply("lmn", second, "xyz", system="s")
+    assert ran.stdout == f"{reply(long, system='s')}\n{second}\n{third}\n"
+    assert ran.stderr == (
+        "the conversation no longer fits the context: its oldest part is forgotten\n"
+    )
+
+
+def test_a_full_context_is_mentioned(program: Any, path: Path):
+    ran = program("chat", path, "--context-length", 32, stdin="abc")
+    assert ran.returncode == 0
+    assert ran.stderr == "the context is full (see --context-length)\n"
+
+
+@pytest.mark.parametrize(
+    ("stdin", "args", "part"),
+    [
+        ("abc\n" + "x " * 500 + "\nabc", (), "the prompt has"),
+        (b"abc\xff\n", (), "not UTF-8 (byte 3 of a line)"),
+        ("abc", ("--template", "missing.jinja"), "--template missing.jinja"),
+        ("abc", ("--top-p", "2"), "top_p is 2"),
+    ],
+)
+def test_errors_end_a_pipe(program: Any, path: Path, stdin: Any, args: tuple[str, ...], part: str):
+    refused(program("chat", path, *ARGS, "--context-length", 256, *args, stdin=stdin), part)
+
+
+def test_templates_that_refuse_end_a_pipe(program: Any, path: Path, tmp_path: Path):
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('not today') }}", "utf-8")
+    ran = program("chat", path, "--template", tmp_path / "t.jinja", stdin="abc")
+    refused(ran, "refuses these messages: not today")
+
+
+def test_a_file_without_a_template(program: Any, model_path: Path):
+    refused(program("chat", model_path, stdin="abc"), "the file has no chat template")
+
+
+def test_all_options_of_run_that_make_sense():
+    options = inspect.signature(chat_command).parameters
+    for name, option in inspect.signature(run_command).parameters.items():
+        if name not in ("prompt", "image", "echo", "parallel", "mmproj"):
+            assert options[name].default == option.default, name
+
+
+class Terminal:
+    """A program on a pseudo-terminal, which it is controlled by."""
+
+    def __init__(self, environment: dict[str, str], *args: object):
+        import fcntl
+        import pty
+        import termios
+
+        self._ours, theirs = pty.openpty()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ggmodel", "chat", *map(str, args)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self._seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def until(self, pattern: str, seconds: float = 60) -> str:
+        """What was printed up to the pattern; later calls begin after it."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.search(pattern, self._seen)):
+            if not select.select([self._ours], [], [], max(0, deadline - time.monotonic()))[0]:
+                raise TimeoutError(self._seen)
+            self._seen += self._read()
+        before, self._seen = self._seen[: found.end()], self._seen[found.end() :]
+        return before
+
+    def interrupt(self) -> None:
+        """Ctrl-C, and on to the next prompt."""
+        for _ in range(10):
+            self.type("\x03")
+            # Readline notices one that comes between two of its waits only with the next key.
+            with contextlib.suppress(TimeoutError):
+                self.until("\n> ", seconds=3)
+                return
+        raise TimeoutError(self._seen)
+
+    def end(self) -> int:
+        """The exit status, after the rest was read."""
+        with contextlib.suppress(OSError):  # as Linux reports the end
+            while piece := self._read():
+                self._seen += piece
+        return self._process.wait(60)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def _read(self) -> str:
+        return re.sub(r"\x1b\[\?2004[hl]|\r", "", os.read(self._ours, 4096).decode())
+
+
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    started: list[Terminal] = []
+
+    def begin(*args: object) -> Terminal:
+        started.append(Terminal(environment, *args))
+        return started[-1]
+
+    yield begin
+    for terminal in started:
+        terminal.close()
+
+
+windows = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+
+
+@windows
+def test_on_a_terminal(start: Start, path: Path, reply: Callable[..., str]):
+    terminal = start(path, *ARGS)
+    assert "\x1b[2m/help lists commands, Ctrl-D ends\x1b[22m\n" in terminal.until("> ")
+    first = reply("abc the")
+    terminal.type("abc the\n")
+    assert f"\n{first}\n" in terminal.until("\n> ")
+    terminal.type("two\\\n")
+    terminal.until(r"\n\.\.\. ")
+    terminal.type("lines\n")
+    assert reply("abc the", first, "two\nlines") in terminal.until("\n> ")
+    terminal.type("/help\n")
+    assert "\x1b[2m/clear" in terminal.until("\n> ")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+@windows
+def test_ctrl_c_at_the_prompt_clears_the_line(start: Start, path: Path, reply: Callable[..., str]):
+    terminal = start(path, *ARGS)
+    terminal.until("> ")
+    for typed in ("some", "some\\\nmore"):
+        terminal.type(typed)
+        terminal.until(typed[-4:])
+        terminal.interrupt()
+    terminal.type("abc the\n")
+    assert f"\n{reply('abc the')}\n" in terminal.until("\n> ")
+    terminal.type("/exit\n")
+    assert terminal.end() == 0
+
+
+@windows
+def test_ctrl_c_stops_an_answer_which_is_remembered(start: Start, path: Path, tmp_path: Path):
+    # Prints what it was told, so that the history can be seen in what it refuses.
+    template = tmp_path / "t.jinja"
+    template.write_text(
+        "{% if messages[-1].content == 'tell' %}"
+        "{{ raise_exception(messages[:-1] | tojson) }}{% endif %}" + TEMPLATE,
+        "utf-8",
+    )
+    args = ("--temperature", 0, "--context-length", 100_000, "--template", template)
+    terminal = start(path, *args)
+    terminal.until("> ")
+    terminal.type("abc\n")
+    terminal.until("abc\n")
+    answer = terminal.until(".{40}").removeprefix("\n")
+    terminal.interrupt()
+    terminal.type("tell\n")
+    told = terminal.until("\n> ")
+    found = re.search(r"refuses these messages: (\[.*?\]);", told.replace("\n", ""))
+    assert found is not None, told
+    question, remembered = json.loads(found[1])
+    assert question == {"role": "user", "content": "abc"}
+    assert remembered["role"] == "assistant"
+    assert remembered["content"].startswith(answer.strip()[:20])
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_ends_a_pipe(path: Path, environment: dict[str, str]):
+    command = [sys.executable, "-m", "ggmodel", "chat", str(path), "--context-length", "100000"]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"abc\n")
+        process.stdin.flush()
+        process.stdout.read(30)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from ggmodel.cli import app\n"
+        "try: app(['chat', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'cffi', 'jinja2', 'tokenizers', 'ggmodel.chat', 'ggmodel.ml'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
