@@ -183,7 +183,9 @@ def test_dropped_backends_and_graphs_are_freed(shared: RunnerProcess, in_process
         gc.collect()
         shared.devices()
         sizes.append(resident(shared.pid))
-    assert sizes[-1] < sizes[1] + w.nbytes  # of forty of them
+    # Ten more a time if none were freed. The heap may keep some of them for a while, so not every
+    # sample counts.
+    assert min(sizes[3:]) < max(sizes[:3]) + w.nbytes
 
 
 def test_memory_does_not_grow(runner: RunnerProcess, in_process: Make):
