@@ -16,7 +16,7 @@ del _package
 if TYPE_CHECKING:
     from . import ml, nn
     from .ml import Context, DType, Tensor
-    from .model import Batch, Config, Model, Module, gguf, kv, register
+    from .model import Batch, Config, Embedding, Input, Model, Module, gguf, kv, register
     from .runner import Completion, Grammar, LoadedModel, Piece, Sampler, load
     from .workbench.estimate import Estimate, estimate
 
@@ -30,8 +30,10 @@ _HOMES = {
     "Config": "model",
     "Context": "ml",
     "DType": "gguf",
+    "Embedding": "model",
     "Estimate": "workbench.estimate",
     "Grammar": "runner",
+    "Input": "model",
     "LoadedModel": "runner",
     "Model": "model",
     "Module": "model",
@@ -52,9 +54,11 @@ __all__ = [
     "Config",
     "Context",
     "DType",
+    "Embedding",
     "Error",
     "Estimate",
     "Grammar",
+    "Input",
     "LoadedModel",
     "Model",
     "Module",

@@ -8,6 +8,7 @@ from .fields import gguf, kv
 from .loader import LoadReport, Missing, WrongShape, fill
 from .model import Model, config_class
 from .module import Module
+from .multimodal import Embedding, Input, Multimodal, Pixels, Span
 from .operations import Computed, Operation, Part, PermuteRope, Plus, Sources, Stack, Transpose
 from .registry import find, register, supported
 
@@ -15,15 +16,20 @@ __all__ = [
     "Batch",
     "Computed",
     "Config",
+    "Embedding",
+    "Input",
     "LoadReport",
     "Missing",
     "Model",
     "Module",
+    "Multimodal",
     "Operation",
     "Part",
     "PermuteRope",
+    "Pixels",
     "Plus",
     "Sources",
+    "Span",
     "Stack",
     "Step",
     "Transpose",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..ml import Context, DType, Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
+    from .multimodal import Span
 
 
 @dataclass
@@ -23,6 +26,7 @@ class Step:
             image, see each other in both directions. They never spread over several steps. None is
             0 everywhere.
         placed: what each cache decided for this step, by cache.
+        spans: embeddings of images, or some of their rows, that belong to inputs of this step.
     """
 
     tokens: np.ndarray
@@ -31,6 +35,25 @@ class Step:
     outputs: np.ndarray
     groups: np.ndarray | None = None
     placed: dict[Any, Any] = field(default_factory=dict, kw_only=True)
+    spans: tuple[Span, ...] = field(default=(), kw_only=True)
+
+    @property
+    def shape(self) -> tuple[int, int, tuple[int, int]]:
+        """Tokens, outputs, and rows and width of the embeddings: what graphs depend on."""
+        rows = sum(span.count for span in self.spans)
+        width = self.spans[0].embedding.width if rows else 0
+        return len(self.tokens), len(self.outputs), (rows, width)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The rows of all spans, float32 [rows, width]."""
+        return np.concatenate([span.rows for span in self.spans])
+
+    @cached_property
+    def filled(self) -> np.ndarray:
+        """The inputs that these rows fill, int32 [rows]."""
+        filled = [np.arange(s.index, s.index + s.count, dtype=np.int32) for s in self.spans]
+        return np.concatenate(filled)
 
 
 class Batch:
@@ -42,20 +65,44 @@ class Batch:
         positions: I32 [n].
         outputs: I32 [m], rows to give results for; not empty while recording.
         cache: for each layer what stores and returns what it remembers.
-        multimodal: (index into the inputs, tensor) of each embedding to lay over the inputs.
+        multimodal: F32 [width, rows], the rows of the images that belong to inputs of this batch,
+            one image after the other; None without any.
     """
 
-    def __init__(self, ctx: Context, size: int, n_outputs: int, cache: Mapping[int, Any]):
+    def __init__(
+        self,
+        ctx: Context,
+        size: int,
+        n_outputs: int,
+        cache: Mapping[int, Any],
+        embedded: tuple[int, int] = (0, 0),
+    ):
         self.ctx = ctx
         self.size = size
         self.cache = [cache[layer] for layer in sorted(cache)]
-        self.multimodal: tuple[tuple[int, Tensor], ...] = ()
+        self._rows, width = embedded
+        self.multimodal: Tensor | None = None
+        if self._rows:
+            self.multimodal = ctx.feed(
+                lambda s: s.rows, DType.F32, width, self._rows, name="multimodal"
+            )
         i32 = DType.I32
         self.inputs = ctx.feed(lambda s: s.tokens, i32, size, name="tokens")
         self.positions = ctx.feed(lambda s: s.positions, i32, size, name="positions")
         self.outputs = ctx.feed(
             lambda s: s.outputs, i32, max(1, n_outputs), trusted=True, name="outputs"
         )
+
+    def lay_images(self, x: Tensor) -> Tensor:
+        """Replaces the rows of x F32 [width, n], a tensor just computed, that images fill.
+
+        Raises:
+            TensorError: their width is another one.
+        """
+        if self.multimodal is None:
+            return x
+        at = self.ctx.feed(lambda s: s.filled, DType.I32, self._rows, name="filled")
+        return x.set_rows(self.multimodal, at)
 
     def feed(self, fill: Callable[[Step], Any], dtype: DType, *shape: int) -> Tensor:
         """An input derived from the batch: `fill(step)` is called before each run and returns an

@@ -15,7 +15,10 @@ from .source import author_code, file_of, line_of, type_hints
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from PIL.Image import Image
+
     from ..kvcache import Remembers
+    from .multimodal import Embedding, Input, Multimodal, Pixels
 
 
 class Model(Module):
@@ -25,6 +28,10 @@ class Model(Module):
     Attributes:
         ignore: patterns of tensors that a file may have and the model does not need.
         architecture: the name it is registered under.
+        tokenizer: of the file, if it has a vocabulary; set once that has been read.
+        bidirectional_images: the rows of an image see each other in both directions. They are then
+            always computed together.
+        image_marker: the text by which chat templates say that an image belongs there.
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
@@ -32,6 +39,10 @@ class Model(Module):
     hf_architectures: ClassVar[tuple[str, ...]] = ()
 
     config: Any
+    tokenizer: Any = None  # a Tokenizer
+
+    bidirectional_images: ClassVar[bool] = False
+    image_marker: ClassVar[str] = ""
 
     def caches(self) -> Sequence[Remembers]:
         """What each layer remembers, a list with one entry a layer."""
@@ -40,6 +51,36 @@ class Model(Module):
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         """Logits F32 [vocabulary, outputs] of the rows `batch.outputs`."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no forward")
+
+    # images
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes images, that is: whether the file holds what it needs for them."""
+        return False
+
+    @property
+    def largest_image(self) -> tuple[int, int]:
+        """Width and height, in pixels, of an image that needs as much memory as any."""
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no largest_image")
+
+    def preprocess(self, image: Image) -> Pixels:
+        """An opened image (RGB or RGBA) as the vision graph takes it."""
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no preprocess")
+
+    def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
+        """Records the graph that encodes an image, in a context of its own."""
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_multimodal")
+
+    def post_tokenize(self, inputs: list[Input | list[Embedding]]) -> list[Input]:
+        """Puts inputs, placeholders and what surrounds them, where an image stands: its
+        embeddings, one for each tensor of `encode_multimodal`."""
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no post_tokenize")
+
+    def token_id(self, text: str, default: int) -> int:
+        """The id of a special token by its text; the default where the vocabulary has none."""
+        found = None if self.tokenizer is None else self.tokenizer.id_of(text)
+        return default if found is None else found
 
     def __call__(self, ctx: Context, batch: Batch) -> Tensor:
         name = f"{type(self).__name__}.forward"

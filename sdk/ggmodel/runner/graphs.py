@@ -21,7 +21,7 @@ _MOST_GRAPHS = 32
 _MOST_BYTES = 64 << 20
 
 
-Key = tuple[int, int, Hashable]  # tokens, outputs, what of the cache the graph depends on
+Key = tuple[Hashable, Hashable]  # the step's shape, and what of the cache the graph depends on
 
 
 @dataclass
@@ -48,7 +48,8 @@ def trace(model: Model, backend: Backend, cache: Cache, step: Step) -> Trace:
     """
     ctx = backend.new_context().set_batch_size(len(step.tokens))
     with ctx.trace():
-        batch = Batch(ctx, len(step.tokens), len(step.outputs), cache.layers(ctx, step))
+        tokens, outputs, embedded = step.shape
+        batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded)
         output = model(ctx, batch)
     if len(step.outputs):
         ctx.forward(output)
@@ -83,7 +84,7 @@ class Graphs:
         Returns:
             float32 [outputs, vocabulary].
         """
-        key = (len(step.tokens), len(step.outputs), self.cache.shape_key(step))
+        key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
         if entry is not None and not entry.executable.valid:
             self._drop(key)

@@ -1,0 +1,132 @@
+"""Images between picture and text: pixels, the rows a vision graph makes of them, inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..errors import PromptError
+from ..ml import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """An image as `Model.encode_multimodal` takes it.
+
+    Attributes:
+        values: float32 [tiles, 3, height, width], as the reference's processor gives them.
+        data: what else `Model.preprocess` found out, such as how the tiles lie.
+    """
+
+    values: np.ndarray
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Multimodal:
+    """One tensor of an encoded object, not computed yet.
+
+    Attributes:
+        tensor: F32 [width, rows]; None if there is only data.
+        data: passes through to `Model.post_tokenize`.
+        used: only so many rows, from the first on, may be attended to; None is all of them.
+    """
+
+    tensor: Tensor | None
+    data: Any = None
+    used: int | None = None
+
+
+class Embedding:
+    """Rows that stand for an image, or a part of one, in a text.
+
+    Args:
+        rows: float32 [rows, width], or what computes them when they are first needed.
+        shape: of the rows, where they are not given as an array.
+        key: identifies the content; equal keys mean equal rows. None hashes the rows.
+
+    Attributes:
+        data, used: see `Multimodal`.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray | Callable[[], np.ndarray],
+        data: Any = None,
+        used: int | None = None,
+        *,
+        shape: tuple[int, int] | None = None,
+        key: bytes | None = None,
+    ):
+        self.data, self.used = data, used
+        if callable(rows):
+            assert shape is not None and key is not None
+            self._compute, self.shape = rows, shape
+        else:
+            array = np.ascontiguousarray(rows, np.float32)
+            if array.ndim != 2 or not array.size:
+                raise PromptError(f"rows of shape {list(array.shape)}; [rows, width] is needed")
+            self._compute, self.shape = lambda: array, array.shape
+        self._key = key
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return self.shape[1]
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """float32 [rows, width]; computed on first use."""
+        return self._compute()
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal for equal content."""
+        return self._key or hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+
+    def __repr__(self) -> str:
+        return f"Embedding({len(self)} rows of {self.width})"
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """One position of a prompt.
+
+    Attributes:
+        token: its id; of a position that an embedding's row fills it means nothing.
+        multimodal: an embedding that begins here. Its rows fill this input and the next ones, or
+            go to the cache of encoded objects where the model has one.
+        same_batch: so many of the following inputs must be computed together with this one.
+    """
+
+    token: int
+    multimodal: Embedding | None = None
+    same_batch: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Rows of an embedding in a batch.
+
+    Attributes:
+        index: of the input in the batch that the first of these rows belongs to.
+        first, count: which rows.
+    """
+
+    index: int
+    embedding: Embedding
+    first: int
+    count: int
+
+    @property
+    def rows(self) -> np.ndarray:
+        """float32 [count, width]."""
+        return self.embedding.rows[self.first : self.first + self.count]
