@@ -46,7 +46,9 @@ class Entry:
 def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config as checkpoints on disk spell it: `rope_theta` and `rope_scaling` beside each other
     (newer transformers nest both in `rope_parameters`), absent instead of null. A table of
-    `rope_parameters` by kind of layer stays as it is."""
+    `rope_parameters` by kind of layer stays as it is. What models with images keep in `text_config`
+    stands at the top, as in those without."""
+    hf = {**hf.get("text_config", {}), **hf}
     config = {k: v for k, v in hf.items() if v is not None}
     rope = config.get("rope_parameters")
     if rope is None or any(isinstance(v, Mapping) for v in rope.values()):
