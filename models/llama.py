@@ -106,9 +106,9 @@ class Llama(Model):
     def caches(self) -> list[Causal]:
         return [Causal(layer.attn.rope()) for layer in self.layers]
 
-    def forward(self, ctx, batch: Batch) -> Tensor:
+    def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)
         for layer, cache in zip(self.layers, batch.cache, strict=True):
             last = layer is self.layers[-1]
             x = layer(x, batch, cache, batch.outputs if last else None)
-        return self.head(self.norm(x))
+        return self.norm(x)

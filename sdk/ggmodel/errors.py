@@ -77,6 +77,10 @@ class DeviceLost(ComputeError):
     the worker. The model cannot be used any more, but can be loaded again."""
 
 
+class ImageError(Error, ValueError):
+    """A picture cannot be read, is too large, or does not suit the step it is given to."""
+
+
 class PromptError(Error, ValueError):
     """A prompt is empty, too long for the context, or holds something that is no input."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ggmodel.chat import ChatTemplate
+from ggmodel.chat import ChatTemplate, take_images
+from ggmodel.chat.messages import IMAGE
 from ggmodel.errors import PromptError, TemplateError, TokenizerError, Unsupported
 
 USER = [{"role": "user", "content": "Hello"}]
@@ -193,10 +195,70 @@ def test_messages_are_checked(messages: Any, part: str):
         render(CHATML, messages)
 
 
-@pytest.mark.parametrize("kind", ["image", "image_url", "input_audio", "video"])
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video"])
 def test_what_is_no_text_is_refused(kind: str):
-    with pytest.raises(Unsupported, match=f"{kind}.*reads only text"):
+    with pytest.raises(Unsupported, match=f"{kind}.*cannot take: leave it out"):
         render(CHATML, [{"role": "user", "content": [{"type": kind}]}])
+
+
+OF_PARTS = """{% for m in messages %}{% for part in m.content %}
+{%- if part.type == 'image' %}<pic>{% else %}{{ part.text }}{% endif %}
+{%- endfor %}{% endfor %}"""
+BLIND = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        (OF_PARTS, "see<pic>and<pic>"),
+        (BLIND, "see\n<pic>\nand\n<pic>"),
+        ("{{ messages[0].content }}", "see\n<pic>\nand\n<pic>"),
+    ],
+    ids=["a template that knows images", "one that does not", "one for texts"],
+)
+def test_images_stand_where_their_part_is(template: str, text: str):
+    said = [{"type": "text", "text": "see"}, IMAGE, {"type": "text", "text": "and"}, IMAGE]
+    messages = [{"role": "user", "content": said}]
+    assert ChatTemplate(template).render(messages, image_marker="<pic>") == text
+    with pytest.raises(Unsupported, match="takes none"):
+        ChatTemplate(template).render(messages)
+
+
+def test_the_marker_in_a_text_is_no_image():
+    said = [{"type": "text", "text": "<pic>"}, IMAGE]
+    with pytest.raises(TemplateError, match="makes 2 times '<pic>' of 1 images"):
+        ChatTemplate("{{ messages[0].content }}").render(
+            [{"role": "user", "content": said}], image_marker="<pic>"
+        )
+
+
+def test_images_are_taken_out_of_messages():
+    one, two, three = b"1", Path("2.png"), "data:image/png;base64,AA=="
+    messages = [
+        {"role": "user", "content": "look", "images": [one]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "image": two},
+                {"type": "text", "text": "x"},
+                {"type": "image_url", "image_url": {"url": three}},
+            ],
+        },
+        {"role": "assistant", "content": "yes"},
+    ]
+    taken, images = take_images(messages)
+    assert images == [one, two, three]
+    text = {"type": "text", "text": "look"}
+    assert [m["content"] for m in taken] == [
+        [IMAGE, text],
+        [IMAGE, {"type": "text", "text": "x"}, IMAGE],
+        "yes",
+    ]
+    with pytest.raises(PromptError, match="holds no image"):
+        take_images([{"role": "user", "content": [{"type": "image"}]}])
+    with pytest.raises(PromptError, match="list of dicts"):
+        take_images("look")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tools", ["add", [len], TOOL])

@@ -57,12 +57,12 @@ MULMAT = edited(("self.gate(x).silu(self.up(x))", "self.gate(self.gate(x)).silu(
 NO_ADDEND = edited(("        x = x + y\n", "        x = x + y.slice(0, 0, 3)\n"))
 NO_NORM_FIELD = edited(
     ('    norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("hidden",))\n', ""),
-    ("self.head(self.norm(x))", "self.head(x)"),
+    ("return self.norm(x)", "return x"),
 )
 NO_SUCH_NORM = edited(
     ('norm: RMSNorm = gguf("output_norm", hf=', 'norm: RMSNorm = gguf("final_norm", hf=')
 )
-UNDECLARED = edited(("self.head(self.norm(x))", "self.head(self.final_norm(x))"))
+UNDECLARED = edited(("self.norm(x)", "self.final_norm(x)"))
 WRONG_SHAPE = edited(('hf="mlp.down_proj", shape=("ffn", "hidden")', 'shape=("hidden", "ffn")'))
 BAD_ANNOTATION = edited(("    embed: Embedding = ", "    embed: int = "))
 UNRESOLVABLE = edited(("    ffn: Dense | Experts = ", "    ffn: Dense | Sparse = "))
@@ -71,11 +71,9 @@ SYNTAX = edited(
     ("    def caches(self) -> list[Causal]:\n", "    def caches(self -> list[Causal]:\n")
 )
 IMPORT = edited(("from ggmodel.kvcache import Causal\n", "from ggmodel.kvcache import Casual\n"))
-NO_RETURN = edited(("        return self.head(self.norm(x))", "        self.head(self.norm(x))"))
+NO_RETURN = edited(("        return self.norm(x)", "        self.norm(x)"))
 ALL_ROWS = edited(("batch.outputs if last else None", "None"))
-NO_FORWARD = edited(
-    ("    def forward(self, ctx, batch: Batch)", "    def forwards(self, ctx, batch)")
-)
+NO_FORWARD = edited(("    def hidden(self, ctx, batch: Batch)", "    def hiding(self, ctx, batch)"))
 NO_CACHES = edited(("    def caches(self) -> list[Causal]:", "    def cachings(self):"))
 NO_CONFIG = edited(("class Llama(Model):\n    config: Hyper\n", "class Llama(Model):\n"))
 NOT_REGISTERED = edited(('@register("llama", ', '@register("lama", '))
@@ -95,7 +93,7 @@ NOT_REGISTERED = edited(('@register("llama", ', '@register("lama", '))
         (UNRESOLVABLE_KEY, ConfigError, "'Float32' of Hyper.eps cannot be", "eps: Float32"),
         (SYNTAX, ArchitectureError, "SyntaxError", "def caches(self -> "),
         (IMPORT, ArchitectureError, "ImportError: cannot import name 'Casual'", "import Casual"),
-        (NO_RETURN, TensorError, "Llama.forward returned NoneType", '@register("llama"'),
+        (NO_RETURN, TensorError, "Llama.hidden returned NoneType", '@register("llama"'),
         (ALL_ROWS, TensorError, "where 1 were wanted; take x.rows(batch.outputs)", "@register"),
         (NO_FORWARD, Unsupported, "Llama has no forward", "@register"),
         (NO_CACHES, Unsupported, "Llama declares no caches", "@register"),

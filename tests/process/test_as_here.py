@@ -239,7 +239,7 @@ def test_a_llama(shared: RunnerProcess):
             engine = Engine(model, backend, kv_type=DType.F32, **options)
             engine.dry_trace()
             engine.allocate()
-            engine.reserve()
+            engine.worst.reserve()
             backend.load()
             tokens = golden.prompt
             with engine.slot() as sequence:

@@ -118,8 +118,8 @@ def test_logprobs_are_those_of_the_logits(model: LoadedModel):
         ([2**40], PromptError, "token id 1099511627776"),
         ([1] * 257, PromptError, "has 257 tokens, the context 256"),
         ("text", TokenizerError, "no vocabulary"),
-        ([1, None], Unsupported, "NoneType"),
-        ([1.5], Unsupported, "float"),
+        ([1, None], PromptError, "NoneType"),
+        ([1.5], PromptError, "float"),
     ],
 )
 def test_bad_prompts(model: LoadedModel, prompt, error: type[Error], message: str):
@@ -142,7 +142,7 @@ def test_bad_prompts(model: LoadedModel, prompt, error: type[Error], message: st
         ({"override_tensor": {"(": "CPU"}}, ConfigError),
         ({"rpc": ["host"]}, ConfigError),
         ({"rpc": ["host:1"], "backend": "reference"}, Unsupported),
-        ({"mmproj": "x.gguf"}, Unsupported),
+        ({"mmproj": "x.gguf"}, ConfigError),
         ({"batch_size": 0}, ConfigError),
         ({"parallel": -1}, ConfigError),
         ({"context_length": 0}, ConfigError),

@@ -17,8 +17,13 @@ import pytest
 import ggmodel
 from ggmodel.errors import Busy, ComputeError, GraphError
 from ggmodel.gguf import MemorySource, open_gguf
+from ggmodel.ml.ggml.compute import ComputeBuffer
+from ggmodel.ml.process import RunnerProcess
 from ggmodel.ml.quantized import to_float32
 from ggmodel.runner import LoadedModel, Sampler
+from ggmodel.runner.batches import Work
+from ggmodel.runner.generation import Generation
+from ggmodel.runner.preparation import Options, Preparation
 from ggmodel.runner.slots import common_prefix
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
@@ -42,11 +47,25 @@ def unrounded() -> MemorySource:
         return MemorySource(dict(file.metadata), tensors)
 
 
-@pytest.fixture(scope="module")
-def stories(unrounded: MemorySource) -> Iterator[LoadedModel]:
-    with ggmodel.load(
-        unrounded, parallel=8, context_length=128, batch_size=64, threads=2, **EXACT
-    ) as model:
+@pytest.fixture(scope="module", params=["when needed", "ahead"])
+def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
+    """Batches are prepared when they are needed, or, as where another processor computes, while
+    the one before is computed."""
+    compute = ComputeBuffer.compute
+
+    def prepare_first(self: ComputeBuffer, cgraph: Any, meanwhile: Any = None) -> int:
+        if meanwhile is not None:
+            meanwhile()
+        return compute(self, cgraph)
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ggmodel.load(
+            unrounded, parallel=8, context_length=128, batch_size=64, threads=2, **EXACT
+        ) as model,
+    ):
+        if request.param == "ahead":
+            patch.setattr(ComputeBuffer, "compute", prepare_first)
         yield model
 
 
@@ -187,6 +206,30 @@ class Failing(Sampler):
         if self.calls == 3:
             raise ComputeError("this sampler fails")
         return super().draw(logits, random)
+
+
+def test_batches_are_prepared_while_others_are_computed(source: MemorySource):
+    used: list[bool] = []
+    with RunnerProcess() as runner:
+        steps = Preparation(source, Options(context_length=64, batch_size=4), runner=runner)
+        with steps:
+            steps.take_steps()
+            steps.backend.load()
+            engine = steps.engine
+            run = engine._run
+
+            def watched(work: list[Work]) -> np.ndarray:
+                used.append(engine._prepared is not None and engine._prepared.serves(work))
+                return run(work)
+
+            engine._run = watched  # type: ignore[method-assign]
+            prompt = np.arange(3, 13, dtype=np.int32)
+            options: dict[str, Any] = {"max_tokens": 6, "stop": ()}
+            done = Generation(engine, None, prompt, Sampler(0), **options).run()
+    with ggmodel.load(source, context_length=64) as model:
+        assert model.generate(prompt.tolist(), max_tokens=6, temperature=0).tokens == done.tokens
+    # Three batches of the prompt, five tokens; nothing comes before the first.
+    assert used == [False] + [True] * 7
 
 
 def test_one_request_that_fails_ends_alone(stories: LoadedModel):

@@ -7,11 +7,68 @@ from typing import Any
 
 from ggmodel.errors import PromptError, Unsupported
 
-_SEEN = ("image", "audio", "video")
+_OTHER_MEDIA = ("image", "audio", "video")
+_OF_IMAGES = ("image", "image_url", "input_image")
+# Where parts of messages keep an image; "image_url" may hold a dict with the "url".
+_IMAGE_KEYS = ("image", "image_url", "url", "path", "base64", "data")
 # A message's reasoning has had several names; templates read one of the first two.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 Message = Mapping[str, Any]
+IMAGE = {"type": "image"}  # a part of a message that stands for an image
+
+
+def take_images(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
+    """The messages with `IMAGE` where an image was, and these images in order.
+
+    An image is a part of a content, {"type": "image", "image": …} or {"type": "image_url",
+    "image_url": {"url": …}}, or stands in the list `images` of a message, before its content.
+
+    Raises:
+        PromptError: they are no list, or a part that should hold an image holds none.
+    """
+    images: list[Any] = []
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise _no_list(messages)
+    return [_without_images(m, images) for m in messages], images
+
+
+def _without_images(message: Any, images: list[Any]) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    own, content = message.get("images") or (), message.get("content")
+    if not isinstance(own, (list, tuple)):
+        raise PromptError("the images of a message are a list")
+    images += own
+    parts: list[Any] = [IMAGE for _ in own]
+    if isinstance(content, (list, tuple)):
+        parts += [_without_image(part, images) for part in content]
+    elif parts and content:
+        parts.append({"type": "text", "text": content})
+    message = {k: v for k, v in message.items() if k != "images"}
+    return {**message, "content": parts} if parts else message
+
+
+def _without_image(part: Any, images: list[Any]) -> Any:
+    if not isinstance(part, Mapping) or part.get("type") not in _OF_IMAGES:
+        return part
+    image = next((part[key] for key in _IMAGE_KEYS if part.get(key) is not None), None)
+    if isinstance(image, Mapping):
+        image = image.get("url")
+    if image is None:
+        raise PromptError(
+            f"a part of type {part['type']!r} holds no image; give {{'type': 'image', 'image': a "
+            "path, bytes, a data URL or a PIL image}"
+        )
+    images.append(image)
+    return IMAGE
+
+
+def _no_list(messages: object) -> PromptError:
+    return PromptError(
+        f"messages are a list of dicts, not {type(messages).__name__}; "
+        "give [{'role': 'user', 'content': TEXT}]"
+    )
 
 
 def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -19,13 +76,10 @@ def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
     Raises:
         PromptError: they are no list of dicts that have a role and a content.
-        Unsupported: one holds an image, audio or video.
+        Unsupported: one holds an image that `take_images` has not taken, audio or video.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise PromptError(
-            f"messages are a list of dicts, not {type(messages).__name__}; "
-            "give [{'role': 'user', 'content': TEXT}]"
-        )
+        raise _no_list(messages)
     if not messages:
         raise PromptError("there are no messages; give at least one")
     return [_message(message, f"message {i}") for i, message in enumerate(messages)]
@@ -54,9 +108,11 @@ def _message(message: Any, what: str) -> dict[str, Any]:
 
 def _check_part(part: Any, what: str) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    if isinstance(kind, str) and any(word in kind for word in _SEEN):
+    if part == IMAGE:
+        return
+    if isinstance(kind, str) and any(word in kind for word in _OTHER_MEDIA):
         raise Unsupported(
-            f"{what} holds a part of type {kind!r}; the model reads only text: leave it out"
+            f"{what} holds a part of type {kind!r}, which this model cannot take: leave it out"
         )
     if kind != "text" or not isinstance(part.get("text"), str):
         raise PromptError(f"{what} holds a part that is no {{'type': 'text', 'text': TEXT}}")
@@ -112,10 +168,10 @@ def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def without_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, every content a text; parts go on lines of their own."""
+def without_parts(messages: list[dict[str, Any]], marker: str = "") -> list[dict[str, Any]]:
+    """The messages, every content a text; parts go on lines of their own, images as `marker`."""
     return [
-        {**m, "content": "\n".join(part["text"] for part in m["content"])}
+        {**m, "content": "\n".join(part.get("text", marker) for part in m["content"])}
         if isinstance(m.get("content"), (list, tuple))
         else m
         for m in messages

@@ -9,6 +9,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from ggmodel.chat.messages import (
+    IMAGE,
     Message,
     checked,
     checked_tools,
@@ -16,7 +17,7 @@ from ggmodel.chat.messages import (
     with_parts,
     without_parts,
 )
-from ggmodel.errors import TemplateError, TokenizerError
+from ggmodel.errors import TemplateError, TokenizerError, Unsupported
 
 if TYPE_CHECKING:
     from ggmodel.tokenizer import Tokenizer
@@ -86,6 +87,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        image_marker: str = "",
         **extra: Any,
     ) -> str:
         """The text of the prompt.
@@ -95,46 +97,69 @@ class ChatTemplate:
                 `{"type": "text", "text": …}`; further keys go to the template as they are.
             tools: JSON schemas of functions that the model may call.
             add_generation_prompt: end with what begins an answer.
+            image_marker: what stands for an image, a part `{"type": "image"}`, in the text.
             extra: further variables of the template, such as `documents`, `enable_thinking` or
                 `date_string`.
 
         Raises:
             PromptError: the messages or tools are not as above.
-            Unsupported: a message holds an image.
+            Unsupported: a message holds an image, and no marker is given, or audio or video.
             TemplateError: the template does not parse, refuses the messages, fails, or costs more
                 time or memory than any template needs.
         """
         source = self.tool_source if tools and self.tool_source is not None else self.source
         wants_text, wants_parts = _contents(source)
         given = checked(messages)
-        if not wants_parts:
-            given = without_parts(given)
-        elif not wants_text:
-            given = with_parts(given)
-        variables = {
-            **self._special_tokens(),
-            "messages": given,
-            "tools": checked_tools(tools),
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            **plain(extra),
-        }
-        return _run(source, variables)
+        count = sum(part == IMAGE for m in given for part in m.get("content") or ())
+        if count and not image_marker:
+            raise Unsupported("a message holds an image, and the model takes none: leave it out")
+
+        def run(messages: list[dict[str, Any]]) -> str:
+            variables = {
+                **self._special_tokens(),
+                "messages": messages,
+                "tools": checked_tools(tools),
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+                **plain(extra),
+            }
+            return _run(source, variables)
+
+        text = ""
+        if wants_parts:
+            text = run(given if wants_text else with_parts(given))
+        if not wants_parts or (count and text.count(image_marker) != count):  # it knows no images
+            text = run(without_parts(given, image_marker))
+        if count and text.count(image_marker) != count:
+            raise TemplateError(
+                f"the chat template makes {text.count(image_marker)} times {image_marker!r} of "
+                f"{count} images; leave it out of the texts, or pass template= with another one"
+            )
+        return text
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """Token ids of what `render` makes, its special tokens recognised.
 
         They begin with the token that begins a sequence, if the vocabulary asks for it, once.
         """
+        (ids,) = self.encode_parts(messages, **options)
+        return ids
+
+    def encode_parts(
+        self, messages: Sequence[Message], *, image_marker: str = "", **options: Any
+    ) -> list[list[int]]:
+        """`encode`, in parts with an image between each two of them."""
         if self._tokenizer is None:
             raise TokenizerError(
                 "there is no vocabulary (tokenizer.ggml.*) to encode the messages with"
             )
-        ids = self._tokenizer.encode(self.render(messages, **options), add_special=False)
+        text = self.render(messages, image_marker=image_marker, **options)
+        texts = text.split(image_marker) if image_marker else [text]
+        parts = [self._tokenizer.encode(t, add_special=False) for t in texts]
         first = self._tokenizer.bos
-        if first is not None and self._tokenizer.add_bos and ids[:1] != [first]:
-            ids.insert(0, first)
-        return ids
+        if first is not None and self._tokenizer.add_bos and parts[0][:1] != [first]:
+            parts[0].insert(0, first)
+        return parts
 
     def _special_tokens(self) -> dict[str, str]:
         known = self._tokenizer

@@ -22,6 +22,7 @@ from .chat import chat
 from .check import check
 from .devices import devices
 from .estimate import estimate
+from .perplexity import perplexity
 from .run import run
 from .show import show
 from .terminal import printable
@@ -67,6 +68,7 @@ app.command()(chat)
 app.command()(show)
 app.command()(check)
 app.command()(estimate)
+app.command()(perplexity)
 app.command()(devices)
 app.command()(worker)
 

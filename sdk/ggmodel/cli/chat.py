@@ -20,6 +20,7 @@ from .options import (
     KVType,
     MaxTokens,
     MinP,
+    Mmproj,
     Models,
     OverrideTensor,
     Rpc,
@@ -36,10 +37,10 @@ from .options import (
 from .terminal import dim, printable, progress_bar
 
 if TYPE_CHECKING:
-    from ..chat import ChatTemplate
     from ..runner import LoadedModel
 
 _HELP = """\
+/image FILE   show the model a picture, together with the next question
 /clear        forget what was said, but for the system's message
 /system TEXT  tell the model who it is; without TEXT tell it nothing
 /help         list these commands
@@ -72,6 +73,7 @@ def chat(
     override_tensor: OverrideTensor = None,
     backend: Backend = "ggml",
     rpc: Rpc = None,
+    mmproj: Mmproj = None,
     models: Models = None,
     strict: Strict = True,
 ) -> None:
@@ -87,6 +89,7 @@ def chat(
     with progress_bar("loading") as progress:
         model = load(
             file,
+            mmproj=mmproj,
             backend=backend,
             threads=threads,
             context_length=context_length,
@@ -101,7 +104,7 @@ def chat(
             progress=progress,
         )
     with model:
-        chosen = ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
+        ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
         options = {
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -111,7 +114,7 @@ def chat(
             "seed": seed,
             "stop": tuple(stop or ()),
         }
-        _talk(_Conversation(model, chosen, system, options))
+        _talk(_Conversation(model, source, system, options))
 
 
 def _read_template(path: Path) -> str:
@@ -127,21 +130,34 @@ class _Conversation:
     def __init__(
         self,
         model: LoadedModel,
-        template: ChatTemplate,
+        template: str | None,
         system: str | None,
         options: dict[str, Any],
     ):
-        self.system, self.history = system, list[dict[str, str]]()
+        self.system, self.history = system, list[dict[str, Any]]()
+        self._images: list[Any] = []  # that go with the next question
         self._model, self._template, self._options = model, template, options
         # Kept free for the answer.
         self._room = model.context_length // 4
         if options["max_tokens"] is not None:
             self._room = min(self._room, options["max_tokens"])
 
+    def show(self, path: str) -> None:
+        """Adds an image to the next question."""
+        if not path:
+            raise PromptError("which one? give /image FILE")
+        self._images.append(self._model.embeddings(path))
+
+    def forget(self) -> None:
+        """All but the system's message."""
+        self.history, self._images = [], []
+
     def answer(self, question: str) -> None:
         """Prints the answer as it comes; the history keeps both, but not a question to which
         nothing was said because of an error or Ctrl-C."""
-        asked = {"role": "user", "content": question}
+        asked: dict[str, Any] = {"role": "user", "content": question}
+        if self._images:
+            asked["images"], self._images = self._images, []
         prompt = self._prompt(asked)
         said: list[str] = []
         try:
@@ -151,30 +167,33 @@ class _Conversation:
                 self._keep(asked, said)
             raise
         self._keep(asked, said)
-        if len(prompt) + len(said) >= self._model.context_length:
+        if self._model.length(prompt) + len(said) >= self._model.context_length:
             _note("the context is full (see --context-length)")
 
-    def _keep(self, asked: dict[str, str], said: list[str]) -> None:
+    def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
         self.history += [asked, {"role": "assistant", "content": "".join(said)}]
 
-    def _prompt(self, asked: dict[str, str]) -> list[int]:
+    def _prompt(self, asked: dict[str, Any]) -> list[Any]:
         from ..chat import fitting
 
         begin = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages = [*begin, *self.history, asked]
         kept = fitting(messages, self._fits)
-        prompt = self._template.encode(kept)
+        prompt = self._encoded(kept)
         # Not for a question that is too long by itself.
-        if len(kept) < len(messages) and len(prompt) <= self._model.context_length:
+        if len(kept) < len(messages) and self._model.length(prompt) <= self._model.context_length:
             self.history = kept[len(begin) : -1]
             _note("the conversation no longer fits the context: its oldest part is forgotten")
         return prompt
 
-    def _fits(self, messages: list[dict[str, str]]) -> bool:
-        length = len(self._template.encode(messages))
+    def _encoded(self, messages: list[dict[str, Any]]) -> list[Any]:
+        return self._model.chat_prompt(messages, template=self._template)
+
+    def _fits(self, messages: list[dict[str, Any]]) -> bool:
+        length = self._model.length(self._encoded(messages))
         return length + self._room <= self._model.context_length
 
-    def _say(self, prompt: list[int], said: list[str]) -> None:
+    def _say(self, prompt: list[Any], said: list[str]) -> None:
         try:
             with closing(self._model.stream(prompt, **self._options)) as pieces:
                 for piece in pieces:
@@ -211,7 +230,9 @@ def _talk(conversation: _Conversation) -> None:
 def _command(conversation: _Conversation, word: str, rest: str) -> bool:
     """Carries a command out, if it is one."""
     if word == "/clear":
-        conversation.history = []
+        conversation.forget()
+    elif word == "/image":
+        conversation.show(rest)
     elif word == "/system":
         conversation.system = rest or None
     elif word == "/help":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from .options import File, Json, Models, Strict
+from .options import File, Json, Mmproj, Models, Strict
 from .terminal import console, print_json, printable, table
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ def check(
     file: File,
     models: Models = None,
     strict: Strict = True,
-    mmproj: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
-    ] = None,
+    mmproj: Mmproj = None,
     as_json: Json = False,
 ) -> None:
     """Check a file against the declaration of its architecture.
@@ -28,10 +26,10 @@ def check(
     Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, and
     what a trace of the model finds. The exit status is 1 if the file cannot be loaded.
     """
-    from ..runner.load import open_source
+    from ..runner.projector import open_source
     from ..workbench.check import check as check_source
 
-    source = open_source(file, mmproj)
+    source = open_source(file, mmproj, models)
     with source:
         result = check_source(source, models=models, strict=strict)
     if as_json:

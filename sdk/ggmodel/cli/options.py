@@ -62,6 +62,13 @@ KVType = Annotated[
     ),
 ]
 Backend = Annotated[str, typer.Option(help="The tensor library.")]
+Mmproj = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The projector file of a model that sees; one that lies beside it is found.",
+    ),
+]
 GPULayers = Annotated[
     str,
     typer.Option(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +18,7 @@ from .options import (
     KVType,
     MaxTokens,
     MinP,
+    Mmproj,
     Models,
     OverrideTensor,
     Rpc,
@@ -76,9 +76,7 @@ def run(
     override_tensor: OverrideTensor = None,
     backend: Backend = "ggml",
     rpc: Rpc = None,
-    mmproj: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The projector file of a model that sees.")
-    ] = None,
+    mmproj: Mmproj = None,
     models: Models = None,
     strict: Strict = True,
 ) -> None:
@@ -110,9 +108,12 @@ def run(
             progress=progress,
         )
     with model:
-        parts: Any = [*map(Path, image), text] if image else text
         request = model.request(
-            parts, sampler=sampler, max_tokens=max_tokens, stop=tuple(stop or ())
+            text,
+            images=image or (),
+            sampler=sampler,
+            max_tokens=max_tokens,
+            stop=tuple(stop or ()),
         )
         if echo:
             print(dim(text, sys.stdout), end="", flush=True)

@@ -99,8 +99,9 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
-    """What to call with the share done; None if stderr is no terminal, where no one watches."""
+def progress_bar(what: str) -> Iterator[Callable[..., None] | None]:
+    """What to call with the share done, and maybe another text than `what`; None if stderr is no
+    terminal, where no one watches."""
     if not styled(sys.stderr):
         yield None
         return
@@ -110,4 +111,4 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+        yield lambda share, text=what: bar.update(task, completed=share, description=text)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from .cache import Cache, Remembers, Size
 from .causal import CausalCache
+from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache
+from .recurrent import LayerStates, Part, Recurrent, RecurrentCache
 from .specs import Causal, Chunked, Sliding
 from .wrapper import WrapperCache, new_cache
 
@@ -14,7 +16,14 @@ __all__ = [
     "Causal",
     "CausalCache",
     "Chunked",
+    "Cross",
+    "EncoderCache",
     "LayerCache",
+    "LayerObjects",
+    "LayerStates",
+    "Part",
+    "Recurrent",
+    "RecurrentCache",
     "Remembers",
     "Size",
     "Sliding",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..ml import Backend, Context, DType
 
@@ -29,7 +29,13 @@ class Size:
 
 
 class Remembers(ABC):
-    """What one layer remembers: an entry of `Model.caches()`."""
+    """What one layer remembers: an entry of `Model.caches()`.
+
+    Attributes:
+        of_images: it remembers the rows of images, rather than have them laid over the inputs.
+    """
+
+    of_images: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -99,6 +105,12 @@ class Cache(ABC):
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether `position` can come next, after `remove(sequence, position, None)`: all is there
         that it would see. Always true of 0."""
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        """The latest position up to `position` that is known to be one `can_resume` is true of; 0
+        if there is no other."""
+        position = min(position, self.length(sequence))
+        return position if self.can_resume(sequence, position) else 0
 
     @abstractmethod
     def copy_prefix(self, source: int, target: int, n: int) -> None:

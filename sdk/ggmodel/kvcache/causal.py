@@ -17,6 +17,7 @@ from ..errors import Error, KvCacheFull, OutOfMemory
 from ..ml import Backend, Context, DType
 from .cache import Cache, Size
 from .layer import Feeds, LayerCache, Stored
+from .masks import Masks
 
 if TYPE_CHECKING:
     from ..model.batch import Step
@@ -79,11 +80,11 @@ class CausalCache(Cache):
         dtype: DType,
         size: Size,
     ):
-        self.rule, self.config = rule, backend.cache_config
+        self.rule, self._masks = rule, Masks(backend.cache_config)
         cells = size.sequences * size.capacity
         if rule.span is not None:
             cells = min(cells, size.sequences * rule.span + size.max_batch)
-        self.cells = _round_up(cells, self.config.padding)
+        self.cells = self._masks.padded(cells)
         self.max_batch = min(size.max_batch, self.cells)
         ropes = {layer: spec.rope for layer, spec in layers.items()}
         self.stored = Stored(backend, ropes, dtype, self.cells, self.max_batch)
@@ -99,9 +100,6 @@ class CausalCache(Cache):
             ) from None
         self._end = 0  # behind the last cell in use
         self._touched = 0  # behind the last cell that has been since all free ones were cleared
-        half = self.config.mask_dtype is DType.F16
-        self._bits, self._mask = (np.uint16, np.float16) if half else (np.uint32, np.float32)
-        self._hidden = np.array(-np.inf, self._mask).view(self._bits)
 
     # a step
 
@@ -134,7 +132,7 @@ class CausalCache(Cache):
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
         self._end = max(self._end, int(cells[-1]) + 1)
         self._touched = max(self._touched, self._end)
-        size = _round_up(self._end, self.config.padding)
+        size = self._masks.padded(self._end)
         mask = self._masked(step, cells, size)
         step.placed[self] = Placed(cells, size, mask, tuple(evicted), before)
 
@@ -182,10 +180,7 @@ class CausalCache(Cache):
             together = (grouped == step.groups) & (grouped > 0)
             together &= sequences[:, None] == sequences
             seen[:, cells] |= together
-        # As integers: a third of the time that np.where or indexing take.
-        mask = np.logical_not(seen, out=seen).astype(self._bits)
-        mask *= self._hidden
-        return mask.view(self._mask)
+        return self._masks.of(seen)
 
     def shape_key(self, step: Step) -> int:
         return step.placed[self].range
@@ -197,6 +192,7 @@ class CausalCache(Cache):
             ctx,
             lambda s: s.placed[self].cells,
             lambda s: s.placed[self].mask,
+            len(placed.cells),
             len(placed.cells),
             placed.range,
         )
@@ -303,7 +299,3 @@ def _upcoming(step: Step) -> Iterator[tuple[int, int]]:
         return
     for sequence in np.unique(step.sequences):
         yield int(sequence), int(step.positions[step.sequences == sequence].min())
-
-
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple

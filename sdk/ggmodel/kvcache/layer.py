@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 
 FromStep = Callable[[Any], np.ndarray]
+Heads = tuple[int, int]  # elements of each, and how many
 
 
 class Stored:
@@ -25,6 +26,7 @@ class Stored:
         ropes: how keys are rotated, by the number of the layer; None where they are not.
         keys: by layer, [width · heads, cells].
         values: by layer, as keys or, with the backend's `permuted_v`, [cells, width · heads].
+        heads: of these layers, width and number of the keys' and of the values'.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
 
     Raises:
@@ -45,10 +47,10 @@ class Stored:
         self.permuted_v = backend.cache_config.permuted_v
         self.keys: dict[int, Tensor] = {}
         self.values: dict[int, Tensor] = {}
-        self._key_width: dict[int, int] = {}  # elements of one head's key
+        self.heads: dict[int, tuple[Heads, Heads]] = {}
         self._ctx: Context = backend.new_context()
 
-    def layer(self, layer: int, key: tuple[int, int], value: tuple[int, int]) -> None:
+    def layer(self, layer: int, key: Heads, value: Heads) -> None:
         """Allocates the layer's keys and values, if that has not been done.
 
         Args:
@@ -66,7 +68,7 @@ class Stored:
                     f"kv_type {self.dtype.name.lower()} keeps blocks of {block} numbers, and the "
                     f"heads of layer {layer} have {width}; use kv_type 'f16'"
                 )
-        self._key_width[layer] = key[0]
+        self.heads[layer] = key, value
         self.keys[layer] = self._state(f"cache.{layer}.k", layer, key[0] * key[1], self.cells)
         shape = value[0] * value[1], self.cells
         shape = shape[::-1] if self.permuted_v else shape
@@ -88,7 +90,8 @@ class Stored:
                 for layer, keys in self.keys.items():
                     rope = self.ropes[layer]
                     if rope is not None:
-                        rows = keys.rows(ids).reshape(self._key_width[layer], -1, len(part))
+                        width = self.heads[layer][0][0]
+                        rows = keys.rows(ids).reshape(width, -1, len(part))
                         turned = rope(rows, amounts).reshape(keys.dim(0), len(part))
                         ctx.forward(keys.set_rows(turned, ids))
                 ctx.compute()
@@ -127,18 +130,28 @@ class Feeds:
     """The inputs that all layers of one recorded batch share.
 
     Args:
-        cells: gives the cell of each token of a step, int64 [n].
-        mask: gives what each sees, [n, size] of the backend's mask dtype.
+        cells: gives the cells that a step writes, int64 [n].
+        mask: gives what each of its tokens sees, [tokens, size] of the backend's mask dtype.
+
+    Attributes:
+        rows: these cells, I64 [n]; None if there are none.
     """
 
     def __init__(
-        self, stored: Stored, ctx: Context, cells: FromStep, mask: FromStep, n: int, size: int
+        self,
+        stored: Stored,
+        ctx: Context,
+        cells: FromStep,
+        mask: FromStep,
+        n: int,
+        tokens: int,
+        size: int,
     ):
         self.stored, self.ctx, self.n, self.range = stored, ctx, n, size
         self._cells = cells
-        self.rows = ctx.feed(cells, DType.I64, n, trusted=True, name="cells")
+        self.rows = ctx.feed(cells, DType.I64, n, trusted=True, name="cells") if n else None
         dtype = stored.backend.cache_config.mask_dtype
-        self.mask = ctx.feed(mask, dtype, size, n, name="mask")
+        self.mask = ctx.feed(mask, dtype, size, tokens, name="mask")
         self._scattered: dict[int, Tensor] = {}
 
     def scattered(self, width: int) -> Tensor:
@@ -160,24 +173,25 @@ class LayerCache:
 
     def __init__(self, stored: Stored, feeds: Feeds, layer: int):
         self.stored, self.feeds, self.layer = stored, feeds, layer
-        self._k: tuple[int, int] = (0, 0)
-        self._v: tuple[int, int] = (0, 0)
+        self._given = False
 
     def put(self, k: Tensor, v: Tensor) -> None:
         """Stores k [d, kv heads, n] and v [dv, kv heads, n] in the cells of this batch.
 
         Raises:
             Unsupported: blocks of the cache's dtype do not divide d or dv.
-            TensorError: it has been given some already.
+            TensorError: it has been given some already, or there are no cells for it.
         """
         stored, feeds = self.stored, self.feeds
-        if self._k != (0, 0):
+        if self._given:
             raise TensorError(
                 f"the cache of layer {self.layer} was given keys and values twice in one forward; "
                 "each layer has its own, batch.cache[i]"
             )
-        self._k, self._v = (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1))
-        stored.layer(self.layer, self._k, self._v)
+        if feeds.rows is None:
+            raise TensorError(f"put() on the cache of layer {self.layer}: the batch has no rows")
+        self._given = True
+        stored.layer(self.layer, (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1)))
         keys, values = stored.keys[self.layer], stored.values[self.layer]
         feeds.ctx.forward(keys.set_rows(k.reshape(keys.dim(0), -1), feeds.rows))
         if stored.permuted_v:
@@ -190,19 +204,18 @@ class LayerCache:
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
-        `permuted_v` [range, dv, kv heads]) and the mask [range, n].
+        `permuted_v` [range, dv, kv heads]) and the mask [range, tokens].
 
         Raises:
-            TensorError: nothing has been put.
+            TensorError: nothing has been put, though the batch has something to store.
         """
-        if self._k == (0, 0):
+        stored, size = self.stored, self.feeds.range
+        if self.layer not in stored.keys or (self.feeds.n and not self._given):
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")
-        size = self.feeds.range
-        keys = _window(self.stored.keys[self.layer], *self._k, size)
-        values = self.stored.values[self.layer]
-        if not self.stored.permuted_v:
-            return keys, _window(values, *self._v, size), self.feeds.mask
-        dv, heads = self._v
+        key, (dv, heads) = stored.heads[self.layer]
+        keys, values = _window(stored.keys[self.layer], *key, size), stored.values[self.layer]
+        if not stored.permuted_v:
+            return keys, _window(values, dv, heads, size), self.feeds.mask
         row = values.stride(1)
         return keys, values.view(0, size, row, dv, row * dv, heads), self.feeds.mask
 

@@ -53,6 +53,13 @@ class WrapperCache(Cache):
     def can_resume(self, sequence: int, position: int) -> bool:
         return all(cache.can_resume(sequence, position) for cache in self.caches)
 
+    def resume_point(self, sequence: int, position: int) -> int:
+        while True:
+            point = min(cache.resume_point(sequence, position) for cache in self.caches)
+            if point == position:
+                return point
+            position = point  # not all need know it
+
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:
             cache.copy_prefix(source, target, n)

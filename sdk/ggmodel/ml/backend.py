@@ -112,8 +112,12 @@ class Executable(ABC):
         """False once the memory it was laid out in is gone: compile the graph again."""
 
     @abstractmethod
-    def run(self, step: Any = None) -> None:
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         """Fills the feeds from `step`, copies host inputs in and computes.
+
+        Args:
+            meanwhile: called while another processor computes, where there is one: it can prepare
+                what comes next, but use no backend.
 
         Raises:
             ComputeError: an index out of range, or the backend failed.

@@ -275,8 +275,9 @@ class _Loader:
                     module = choice(self.config)
             module.scope = label
             tried.append((module, self.module(module, place, path, shape)))
-        # Complete ones first, then those that use more of the file; ties keep the declared order.
-        value, outcome = max(tried, key=lambda t: (t[1].own > 0, not t[1].missing, t[1].own))
+        # Complete ones first, then those whose shapes fit, then those that use more of the file; ties
+        # keep the declared order.
+        value, outcome = max(tried, key=_fitness)
         if outcome.own or (outcome.bound and not outcome.missing):
             return value, outcome
         if optional and (given is None or outcome.declared):
@@ -298,6 +299,11 @@ class _Loader:
                     outcome.wrong.append(WrongShape(name, path, expected, tuple(info.shape)))
             return info, outcome
         return None, _Outcome(missing=[Missing(path, place.candidates)], declared=1)
+
+
+def _fitness(tried: tuple[Any, _Outcome]) -> tuple[bool, bool, bool, int]:
+    outcome = tried[1]
+    return outcome.own > 0, not outcome.missing, not outcome.wrong, outcome.own
 
 
 def _dims_of(module: Module, name: str, shape: tuple[Any, ...], path: str) -> tuple[Any, ...]:

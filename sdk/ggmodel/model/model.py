@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError, TensorError, Unsupported
 from ..ml import Context, DType, Tensor
+from ..ml.graph import in_scope
 from .batch import Batch
 from .config import Config
 from .module import Module
@@ -23,10 +24,13 @@ if typing.TYPE_CHECKING:
 
 class Model(Module):
     """An architecture: annotate `config` with its `Config` class, declare its tensors, write
-    `caches` and `forward`, and register it.
+    `caches` and `hidden`, and register it. Its logits are what the field `head` makes of the hidden
+    states, or what a `forward` of its own returns; without either it gives embeddings only.
 
     Attributes:
         ignore: patterns of tensors that a file may have and the model does not need.
+        causal: when a text is embedded, each token sees itself and earlier ones; False lets all
+            tokens see each other.
         architecture: the name it is registered under.
         tokenizer: of the file, if it has a vocabulary; set once that has been read.
         bidirectional_images: the rows of an image see each other in both directions. They are then
@@ -35,6 +39,7 @@ class Model(Module):
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
+    causal: ClassVar[bool] = True
     architecture: ClassVar[str] = ""
     hf_architectures: ClassVar[tuple[str, ...]] = ()
 
@@ -48,9 +53,25 @@ class Model(Module):
         """What each layer remembers, a list with one entry a layer."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
+        """Hidden states F32 [width, outputs] of the rows `batch.outputs`, after the last norm."""
+        raise Unsupported(
+            f"{line_of(type(self))}: {type(self).__name__} has no embeddings: it defines no "
+            "hidden(ctx, batch)"
+        )
+
+    def project(self, ctx: Context, pooled: Tensor) -> Tensor:
+        """The embeddings F32 [.., texts] that pooled hidden states F32 [width, texts] become; only
+        in models without logits."""
+        return pooled
+
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         """Logits F32 [vocabulary, outputs] of the rows `batch.outputs`."""
-        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no forward")
+        head = getattr(self, "head", None)
+        if head is not None and type(self).hidden is not Model.hidden:
+            return head(self.states(ctx, batch))
+        lacking = "no logits, only embeddings: use embed" if self.only_embeds else "no forward"
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has {lacking}")
 
     # images
 
@@ -83,20 +104,38 @@ class Model(Module):
         return default if found is None else found
 
     def __call__(self, ctx: Context, batch: Batch) -> Tensor:
-        name = f"{type(self).__name__}.forward"
+        return self._run("forward", batch.outputs.dim(0), ctx, batch)
+
+    def states(self, ctx: Context, batch: Batch) -> Tensor:
+        """`hidden`, its result checked."""
+        return self._run("hidden", batch.outputs.dim(0), ctx, batch)
+
+    def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
+        """`project`, its result checked."""
+        projects = type(self).project is not Model.project
+        return self._run("project", pooled.dim(1), ctx, pooled) if projects else pooled
+
+    @property
+    def only_embeds(self) -> bool:
+        """Whether it has hidden states but no logits."""
+        cls, head = type(self), getattr(self, "head", None)
+        return cls.hidden is not Model.hidden and cls.forward is Model.forward and head is None
+
+    def _run(self, method: str, wanted: int, *args: Any) -> Tensor:
+        name = f"{type(self).__name__}.{method}"
         with author_code(name, file_of(type(self))):
-            result = super().__call__(ctx, batch)
+            result = in_scope(self.scope, getattr(self, method), args, {})
         if not isinstance(result, Tensor):
             raise TensorError(
                 f"{line_of(type(self))}: {name} returned {type(result).__name__}; it must return "
-                "a tensor, the logits"
+                "a tensor"
             )
         if result.dtype is not DType.F32 or result.op is None:
             raise TensorError(
-                f"{line_of(type(self))}: {name} returned {result.describe()}; logits are F32 and "
+                f"{line_of(type(self))}: {name} returned {result.describe()}; it must be F32 and "
                 "computed"
             )
-        rows, wanted = result.n_elements // result.dim(0), batch.outputs.dim(0)
+        rows = result.n_elements // result.dim(0)
         if rows != wanted:
             raise TensorError(
                 f"{line_of(type(self))}: {name} returned {rows} rows where {wanted} were wanted; "

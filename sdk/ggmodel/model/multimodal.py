@@ -32,12 +32,12 @@ class Multimodal:
     """One tensor of an encoded object, not computed yet.
 
     Attributes:
-        tensor: F32 [width, rows]; None if there is only data.
+        tensor: F32 [width, rows].
         data: passes through to `Model.post_tokenize`.
         used: only so many rows, from the first on, may be attended to; None is all of them.
     """
 
-    tensor: Tensor | None
+    tensor: Tensor
     data: Any = None
     used: int | None = None
 

@@ -109,8 +109,8 @@ class Sources(ABC):
         """One tensor of the sources, in the order of `names`."""
 
     @abstractmethod
-    def split(self, x: np.ndarray, config: Any) -> dict[str, np.ndarray | tuple[slice, np.ndarray]]:
-        """The inverse: name → tensor, or (the rows of it that this field holds, those rows)."""
+    def split(self, x: np.ndarray, config: Any) -> dict[str, np.ndarray | tuple[Any, np.ndarray]]:
+        """The inverse: name → tensor, or (the index of what this field holds of it, that part)."""
 
 
 @dataclass(frozen=True)
@@ -148,33 +148,38 @@ class Part(Sources):
         name: of the fused tensor.
         index: which part this is.
         rows: the number of rows of every part, in order: numbers or config attributes.
+        axis: what counts as a row; −1 for the columns of stacked experts.
     """
 
     name: str
     index: int
     rows: tuple[int | str, ...]
+    axis: int = 0
 
     def names(self, config: Any) -> list[str]:
         return [self.name]
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        sizes = self._sizes(config)
-        self._check(parts[0], sum(sizes))
-        start = sum(sizes[: self.index])
-        return parts[0][start : start + sizes[self.index]]
+        self._check(parts[0], sum(self._sizes(config)))
+        return parts[0][self._where(parts[0], config)]
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        sizes = self._sizes(config)
-        self._check(x, sizes[self.index])
-        start = sum(sizes[: self.index])
-        return {self.name: (slice(start, start + sizes[self.index]), x)}
+        self._check(x, self._sizes(config)[self.index])
+        return {self.name: (self._where(x, config), x)}
 
     def _sizes(self, config: Any) -> list[int]:
         return [value_of(config, r) for r in self.rows]
 
+    def _where(self, x: np.ndarray, config: Any) -> tuple[slice, ...]:
+        sizes = self._sizes(config)
+        start = sum(sizes[: self.index])
+        before = (slice(None),) * (self.axis % x.ndim)
+        return *before, slice(start, start + sizes[self.index])
+
     def _check(self, x: np.ndarray, rows: int) -> None:
-        if x.shape[0] != rows:
-            raise ConfigError(f"{self.name}: {x.shape[0]} rows, not {rows} as {self.rows} say")
+        found = x.shape[self.axis] if -x.ndim <= self.axis < x.ndim else 0
+        if found != rows:
+            raise ConfigError(f"{self.name}: {found} rows, not {rows} as {self.rows} say")
 
 
 @dataclass(frozen=True)

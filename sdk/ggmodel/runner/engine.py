@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,10 +15,11 @@ import numpy as np
 from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError
 from ..kvcache import Cache, Remembers, new_cache
 from ..ml import Backend, DType
-from ..ml.indices import fewest_rows
-from ..ml.storage import Weight
-from ..model import Model, Step
-from .graphs import Graphs, Trace, trace
+from ..model import Embedding, Input, Model, Step
+from .batches import Batches, Work
+from .graphs import Forward, Graphs
+from .multimodal import MultimodalStore, Places
+from .reservation import Reservation
 from .slots import Slot, Slots
 from .turns import Turns
 
@@ -24,7 +27,27 @@ if TYPE_CHECKING:
     from .generation import Generation
 
 Ids = Sequence[int]
-Work = tuple[Slot, list[int]]  # a piece of what is pending of a slot
+
+
+_UNKNOWN = 0  # stands for a token that is yet to be sampled
+
+
+@dataclass
+class Prepared:
+    """A batch that has its room in the cache before the one before it has been computed."""
+
+    work: list[Work]
+    step: Step
+
+    def serves(self, work: list[Work]) -> bool:
+        """Whether it is this batch, but for tokens that were not known."""
+        return len(work) == len(self.work) and all(
+            a.slot is b.slot
+            and a.start == b.start
+            and a.last == b.last
+            and len(a.numbers) == len(b.numbers)
+            for a, b in zip(work, self.work, strict=True)
+        )
 
 
 class Engine:
@@ -37,6 +60,7 @@ class Engine:
 
     Attributes:
         vocabulary: token ids are below this.
+        images, places: what is known of images, and of the inputs that stand for them.
     """
 
     def __init__(
@@ -51,24 +75,30 @@ class Engine:
     ):
         self.model, self.backend, self.kv_type = model, backend, kv_type
         self.context_length, self.batch_size = context_length, batch_size
-        self.cache = self._new_cache(parallel, context_length)
+        specs = self._declared_caches()
+        self.images = MultimodalStore(model, backend)
+        self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
+        self.worst = Reservation(model, backend, self.images, self.places)
+        # A group of an image and a token of every other sequence fit together.
+        most = max(batch_size, self.worst.largest_group + parallel - 1)
+        self._batches = Batches(self.places, batch_size, most)
+        self.cache = self._new_cache(parallel, context_length, most)
         self.graphs = Graphs(model, backend, self.cache)
         self.vocabulary = 0
-        self._worst: list[Trace] = []
-        self.slots = Slots(self.cache, parallel)
+        self.slots = Slots(self.cache, self.places, parallel)
         self._waiting: deque[Generation] = deque()
-        self._turn = 0
+        self._prepared: Prepared | None = None
         self._closed = False
         self.turns = Turns(self._step, self._refusal)
 
-    def _new_cache(self, sequences: int, capacity: int) -> Cache:
+    def _new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
         return new_cache(
             self.backend,
             self._declared_caches(),
             dtype=self.kv_type,
             sequences=sequences,
             capacity=capacity,
-            max_batch=self.batch_size,
+            max_batch=max_batch,
         )
 
     def _declared_caches(self) -> Sequence[Remembers]:
@@ -83,52 +113,37 @@ class Engine:
     # preparation
 
     def dry_trace(self) -> None:
-        """Traces the batches that need most memory, the largest first; nothing is allocated.
+        """Traces the graphs that need most memory; nothing is allocated.
 
         Raises:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
-        largest = self.cache.max_batch
-        sizes = dict.fromkeys(self.backend.batches_to_reserve(largest))
-        self._worst = [self._trace_reserved(n) for n in sizes]
-        width = self._worst[0].output.dim(0)
-        tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._worst]
-        self.vocabulary = min((n for n in tables if n is not None), default=width)
-        if width > self.vocabulary:
-            raise TensorError(
-                f"the model gives logits for {width} tokens but takes only {self.vocabulary}: its "
-                "output and its token embedding do not belong together"
-            )
-
-    def weights_read(self) -> set[str]:
-        """Names of the weights that the traced forwards read; between `dry_trace` and `reserve`."""
-        return {
-            source.name
-            for t in self._worst
-            for op in t.ctx.graph.schedule
-            for source in op.sources
-            if source is not None and isinstance(source.storage, Weight)
-        }
+        self.vocabulary = self.worst.trace(self.cache, len(self.slots.all))
 
     def allocate(self) -> None:
         """Allocates weights and cache, placed by the ops that read them."""
-        self.backend.allocate(*(t.ctx.graph for t in self._worst))
+        self.backend.allocate(*self.worst.graphs)
 
-    def reserve(self) -> None:
-        """Allocates the compute buffers that these batches need."""
-        for t in self._worst:
-            self.backend.reserve(t.ctx.graph)
-            t.close()
-        self._worst = []
+    # prompts
 
-    def _trace_reserved(self, n: int) -> Trace:
-        zeros = np.zeros(n, np.int32)
-        step = Step(zeros, zeros, zeros, zeros[: min(n, len(self.slots.all))])
-        self.cache.start_forward(step, reserve=True)
-        return trace(self.model, self.backend, self.cache, step)
+    def number(self, inputs: Sequence[Input]) -> list[int]:
+        """Inputs as numbers; see `Places`.
 
-    def check_prompt(self, ids: Ids) -> np.ndarray:
+        Raises:
+            PromptError: embeddings or groups that do not fit.
+        """
+        with self.turns.lock:
+            requests = (*self._waiting, *(s.request for s in self.slots.working))
+            prompts = (r.prompt.tolist() for r in requests if r is not None)
+            self.places.forget(chain(prompts, (s.tokens + s.pending for s in self.slots.all)))
+            return self.places.number(inputs)
+
+    def check_prompt(self, ids: Ids, truncate: bool = False, keep: int = 0) -> np.ndarray:
         """The prompt as int32 [n].
+
+        Args:
+            ids: token ids, and what `number` gave.
+            truncate: of one that is too long, take the first `keep` inputs and the last ones.
 
         Raises:
             PromptError: empty, an id out of range, or no room for it.
@@ -136,20 +151,54 @@ class Engine:
         if not len(ids):
             raise PromptError("the prompt is empty; give at least one token")
         array = np.asarray(ids)
-        if array.min() < 0 or array.max() >= self.vocabulary:
-            bad = next(i for i in ids if not 0 <= i < self.vocabulary)
-            raise PromptError(f"token id {bad} is not in the vocabulary of {self.vocabulary}")
+        for i in np.flatnonzero((array < 0) | (array >= self.vocabulary)).tolist():
+            token = int(array[i]) if array[i] >= 0 else self._token_of(int(array[i]))
+            if token is not None and not 0 <= token < self.vocabulary:
+                raise PromptError(f"token id {token} is not in the vocabulary of {self.vocabulary}")
+        if len(array) > self.context_length and truncate:
+            array = self._truncated(array.tolist(), keep)
         if len(array) > self.context_length:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {self.context_length}; "
-                "load the model with a larger context_length, or shorten the prompt"
+                "load the model with a larger context_length, shorten the prompt, or give "
+                "truncate=True to leave its middle out"
             )
         return array.astype(np.int32)
+
+    def _token_of(self, number: int) -> int | None:
+        """The token behind a number; None if that means nothing."""
+        if number not in self.places:
+            return number
+        place = self.places[number]
+        return place.token if place.embedding is None or place.whole else None
+
+    def _truncated(self, numbers: list[int], keep: int) -> np.ndarray:
+        """The first `keep` inputs and as many of the last as fit; groups stay whole."""
+        kept = self.places.before(numbers, min(max(keep, 0), self.context_length))
+        tail = self.places.after(numbers, len(numbers) - self.context_length + kept)
+        if tail >= len(numbers):
+            raise PromptError(
+                f"nothing is left of the prompt's end: {kept} of {self.context_length} positions "
+                "are kept for its beginning; give a smaller num_keep or a larger context_length"
+            )
+        return np.array(numbers[:kept] + numbers[tail:])
+
+    def compute_images(self, embeddings: Sequence[Embedding]) -> None:
+        """Computes their rows, unless that has been done."""
+        with self.turns.alone():
+            for one in embeddings:
+                one.rows  # noqa: B018
 
     # requests
 
     def submit(self, request: Generation) -> None:
         """Takes a request in; it is served as soon as a slot is free, first come, first served."""
+        group = self.places.largest_group(request.prompt.tolist())
+        if group > self._batches.most:
+            raise PromptError(
+                f"{group} inputs of the prompt must be computed together, and a batch has at most "
+                f"{self._batches.most}; load the model with a larger batch_size"
+            )
         with self.turns.lock:
             if self._closed:
                 raise GraphError("this model is closed; load it again")
@@ -181,6 +230,8 @@ class Engine:
         with self.turns.lock:
             self._sweep()
             work = self._collect()
+            if self._prepared is not None and not self._prepared.serves(work):
+                self._retract()
         results = self._compute(work)
         if self._poisoned([r for _, r in results if isinstance(r, np.ndarray)]):
             results = self._compute_apart()
@@ -201,35 +252,56 @@ class Engine:
             request = slot.request
             assert request is not None
             if request.done or request.cancelled:
+                self._retract()
                 if request.failed:
                     self.cache.wipe(slot.sequence)
                     slot.tokens.clear()
                 self.slots.release(slot)
         self._waiting = deque(r for r in self._waiting if not r.cancelled)
-        while self._waiting:
+        while self._waiting and any(slot.free for slot in self.slots.all):
+            self._retract()
             slot = self.slots.take(self._waiting[0].prompt.tolist())
             if slot is None:
                 return
             slot.request = self._waiting.popleft()
 
     def _collect(self) -> list[Work]:
-        """What goes into the next batch: single tokens first, then prompts in turn as far as there
-        is room; one that had none goes first next time."""
+        """What goes into the next batch."""
         ready = [s for s in self.slots.working if s.request is not None and s.request.wants_more]
-        self._turn += 1
-        ready = sorted(
-            (s for s in ready if self._room(s)),
-            key=lambda s: (len(s.pending) > 1, (s.sequence - self._turn) % len(self.slots.all)),
-        )
-        work, room = [], self.batch_size
+        ready = [s for s in ready if self._room(s)]
         for slot in ready:
             if not slot.pending:
                 self._compute_last_again(slot)
-            piece = slot.pending[:room]
-            if len(piece):
-                work.append((slot, piece))
-                room -= len(piece)
-        return work
+        self._batches.next_turn()
+        pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
+        return self._batches.plan(pending, len(self.slots.all))
+
+    def _prepare(self, work: list[Work]) -> None:
+        """While a batch is computed: finds room for the one that comes after it, if all go on."""
+        now = {one.slot: one for one in work}
+        pending = []
+        for slot in self.slots.working:
+            if slot.request is None or not slot.request.wants_more:
+                continue
+            done = len(now[slot].numbers) if slot in now else 0
+            length, rest = len(slot.tokens) + done, slot.pending[done:] or [_UNKNOWN]
+            if length >= self.context_length:
+                return  # it ends, or is shifted
+            pending.append((slot, length, rest))
+        self._batches.next_turn()
+        planned = self._batches.plan(pending, len(self.slots.all))
+        self._batches.next_turn(-1)
+        if planned:
+            step = self._batches.step(planned)
+            with suppress(KvCacheFull):
+                self.cache.start_forward(step)
+                self._prepared = Prepared(planned, step)
+
+    def _retract(self) -> None:
+        """Takes back what was prepared: the cache is about to change otherwise."""
+        if self._prepared is not None:
+            self.cache.undo(self._prepared.step)
+            self._prepared = None
 
     def _compute_last_again(self, slot: Slot) -> None:
         """Something like Ctrl-C came between the logits and the request they were for."""
@@ -251,8 +323,8 @@ class Engine:
 
     def _shift(self, slot: Slot, keep: int) -> None:
         """Forgets half of what need not be kept, the oldest."""
-        keep = min(keep, self.context_length - 1)
-        end = keep + max(1, (len(slot.tokens) - keep) // 2)
+        keep = self.places.before(slot.tokens, min(keep, self.context_length - 1))
+        end = self.places.after(slot.tokens, keep + max(1, (len(slot.tokens) - keep) // 2))
         rest = slot.tokens[:keep] + slot.tokens[end:]
         try:
             self.cache.remove(slot.sequence, keep, end)
@@ -271,20 +343,36 @@ class Engine:
         """
         if not work:
             return []
-        last = [len(piece) == len(slot.pending) for slot, piece in work]
         try:
             rows = iter(self._run(work))
         except Exception as error:
             if len(work) == 1:
-                return [(work[0][0], error)]
+                return [(work[0].slot, error)]
             return [result for one in work for result in self._compute([one])]
-        return [
-            (slot, next(rows) if ends else None) for (slot, _), ends in zip(work, last, strict=True)
-        ]
+        return [(one.slot, next(rows) if one.last else None) for one in work]
 
     def _run(self, work: list[Work]) -> np.ndarray:
         """Logits float32 [pieces that are last, vocabulary]; the slots then hold the tokens."""
-        step = _step_of(work)
+        step = self._batches.step(work)
+        for span in step.spans:
+            span.embedding.rows  # noqa: B018 (computes it, in a graph of its own)
+        if self._prepared is not None and self._prepared.serves(work):
+            step.placed, self._prepared = self._prepared.step.placed, None
+        else:
+            self._retract()
+            self._place(step)
+        try:
+            rows = self.graphs.run(step, lambda: self._prepare(work))
+        except BaseException:
+            self._retract()
+            self.cache.undo(step)
+            raise
+        for slot, _, piece, _ in work:
+            slot.tokens += piece
+            del slot.pending[: len(piece)]
+        return rows
+
+    def _place(self, step: Step) -> None:
         try:
             self.cache.start_forward(step)
         except KvCacheFull:
@@ -293,15 +381,6 @@ class Engine:
                 if slot.free:
                     self.slots.cut(slot, 0)
             self.cache.start_forward(step)
-        try:
-            rows = self.graphs.run(step)
-        except BaseException:
-            self.cache.undo(step)
-            raise
-        for slot, piece in work:
-            slot.tokens += piece
-            del slot.pending[: len(piece)]
-        return rows
 
     def _poisoned(self, logits: list[np.ndarray]) -> bool:
         """Whether NaN of one sequence may have reached others.
@@ -315,6 +394,7 @@ class Engine:
     def _compute_apart(self) -> list[tuple[Slot, np.ndarray | Exception | None]]:
         """Everything of every request anew, each in a cache that is empty but for those that went
         well before it."""
+        self._retract()
         working = self.slots.working
         for slot in self.slots.all:
             slot.tokens, slot.pending = [], slot.tokens + slot.pending
@@ -323,7 +403,9 @@ class Engine:
         for slot in working:
             result = None
             while result is None:
-                ((_, result),) = self._compute([(slot, slot.pending[: self.batch_size])])
+                pending = [(slot, len(slot.tokens), slot.pending)]
+                ((_, result),) = self._compute(self._batches.plan(pending, 1))
+                self._retract()
             if isinstance(result, Exception) or not np.isfinite(result).all():
                 self.cache.wipe(slot.sequence)
             results.append((slot, result))
@@ -340,13 +422,20 @@ class Engine:
             slot.pending = [token]
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else uses the cache in the meantime, and nothing is prepared in it."""
+        with self.turns.alone():
+            self._retract()
+            yield
+
+    @contextmanager
     def slot(self) -> Iterator[int]:
         """An empty sequence of one's own for the length of the block.
 
         Raises:
             Busy: all are in use.
         """
-        with self.turns.alone():
+        with self._alone():
             slot = self.slots.take()
             if slot is None:
                 raise Busy(
@@ -357,7 +446,7 @@ class Engine:
         try:
             yield slot.sequence
         finally:
-            with self.turns.alone():
+            with self._alone():
                 self.slots.cut(slot, 0)
                 self.slots.release(slot)
 
@@ -367,8 +456,8 @@ class Engine:
         Returns:
             The logits after the last token, float32 [vocabulary]; a copy.
         """
-        with self.turns.alone():
-            *_, rows = self._batches(self.graphs, sequence, tokens, start, every=False)
+        with self._alone():
+            *_, rows = self.batches(self.graphs, sequence, tokens, start, len(tokens) - 1)
             logits = rows[0]
             if not (self.backend.flash_attention or np.isfinite(logits).all()):
                 self.cache.wipe(sequence)
@@ -380,36 +469,53 @@ class Engine:
 
     def every_logits(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
         """`all_logits` batch by batch."""
+        group = self.places.largest_group(tokens.tolist())
+        with self.apart(self.model, 1, len(tokens), group) as graphs:
+            yield from self.batches(graphs, 0, tokens, 0)
+
+    @contextmanager
+    def apart(
+        self, forward: Forward, sequences: int, capacity: int, group: int = 1
+    ) -> Iterator[Graphs]:
+        """Graphs of a forward on a cache of their own; nobody else computes in the meantime.
+
+        Args:
+            group: as many inputs may have to be computed together.
+        """
         with self.turns.alone():
-            cache = self._new_cache(1, len(tokens))
-            graphs = Graphs(self.model, self.backend, cache)
+            cache = self._new_cache(sequences, capacity, max(self.batch_size, group))
+            graphs = Graphs(forward, self.backend, cache)
             try:
-                yield from self._batches(graphs, 0, tokens, 0, every=True)
+                yield graphs
             finally:
                 graphs.close()
                 cache.close()
 
-    def _batches(
-        self, graphs: Graphs, sequence: int, tokens: np.ndarray, start: int, every: bool
+    def batches(
+        self, graphs: Graphs, sequence: int, tokens: np.ndarray, start: int, first: int = 0
     ) -> Iterator[np.ndarray]:
-        for lo in range(0, len(tokens), self.batch_size):
-            piece = tokens[lo : lo + self.batch_size]
-            n = len(piece)
-            last = lo + n == len(tokens)
-            wanted = np.arange(n) if every else np.arange(n - 1, n) if last else np.arange(0)
-            step = Step(
-                piece,
-                np.arange(start + lo, start + lo + n, dtype=np.int32),
-                np.full(n, sequence, np.int32),
-                wanted.astype(np.int32),
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
+
+        Returns:
+            Batch by batch the results of `tokens[first:]`, float32 [.., width].
+        """
+        batches = Batches(self.places, self.batch_size, graphs.cache.max_batch)
+        for lo, hi in batches.split(tokens.tolist()):
+            step = batches.step_of(
+                tokens[lo:hi].tolist(),
+                range(start + lo, start + hi),
+                [sequence] * (hi - lo),
+                range(max(0, min(hi, first) - lo), hi - lo),
             )
+            for span in step.spans:
+                span.embedding.rows  # noqa: B018
             graphs.cache.start_forward(step)
             yield graphs.run(step)
 
     def close(self) -> None:
         """Frees graphs and cache, after a step under way has ended; requests that are not done
         fail. Idempotent."""
-        with self.turns.alone():
+        with self._alone():
             self._closed = True
             closed = GraphError("the model was closed while it generated")
             for request in (*self._waiting, *(s.request for s in self.slots.working)):
@@ -418,19 +524,3 @@ class Engine:
             self._waiting.clear()
             self.graphs.close()
             self.cache.close()
-
-
-def _step_of(work: list[Work]) -> Step:
-    """The batch of several pieces; outputs are wanted of those that end what is pending."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    sequences: list[int] = []
-    outputs: list[int] = []
-    for slot, piece in work:
-        start, n = len(slot.tokens), len(piece)
-        tokens += piece
-        positions += range(start, start + n)
-        sequences += [slot.sequence] * n
-        if n == len(slot.pending):
-            outputs.append(len(tokens) - 1)
-    return Step(*(np.array(x, np.int32) for x in (tokens, positions, sequences, outputs)))

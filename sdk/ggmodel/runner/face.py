@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import GraphError, PromptError, TokenizerError, Unsupported
+from ..errors import GraphError, PromptError, TokenizerError
 from ..gguf import TensorSource
 from ..ml import Backend, BackendMemory
-from ..model import LoadReport, Model
+from ..model import Embedding, Input, LoadReport, Model
 from .completion import Completion, Piece
+from .embedding import Pooling, embed, normalized, pooling_of
 from .engine import Engine
 from .generation import Generation
 from .request import RequestOptions, split_options
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
     from .placing import Devices
 
-Prompt = str | Sequence[int] | Sequence[str | int]
+# Images are whatever `ggmodel.image.open_image` takes, but for strings: these are text.
+Prompt = str | Sequence[int] | Sequence[Any]
 
 
 class LoadedModel:
@@ -69,15 +71,16 @@ class LoadedModel:
         return self._vocabulary().decode(ids)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
-        """Logits after every token of the prompt, float32 [n, vocabulary].
+        """Logits after every input of the prompt, float32 [n, vocabulary].
 
-        The prompt is computed in a cache of its own: it reads and leaves no state.
+        The prompt is computed in a cache of its own: it reads and leaves no state. A list of
+        `Input` is taken as it is: whoever lays an embedding there also lays what surrounds it.
 
         Raises:
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return self.engine.all_logits(self.engine.check_prompt(self._ids(prompt)))
+        return self.engine.all_logits(self.engine.check_prompt(self._numbers(prompt)))
 
     def score(self, prompt: Prompt) -> np.ndarray:
         """How likely the model takes each token of the prompt but the first, given those before it:
@@ -87,7 +90,9 @@ class LoadedModel:
             PromptError: as for `logits`.
         """
         self._check_open()
-        ids = self.engine.check_prompt(self._ids(prompt))
+        ids = self.engine.check_prompt(self._numbers(prompt))
+        if (ids[1:] < 0).any():
+            raise PromptError("images have no log-probabilities: score a prompt without any")
         scores: list[float] = []
         for rows in self.engine.every_logits(ids):
             for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
@@ -98,7 +103,8 @@ class LoadedModel:
         """Continues a prompt.
 
         Args:
-            prompt: text, token ids, or a list that mixes both. Text that begins a prompt gets the
+            prompt: text, token ids, or a list that mixes both and images: paths as `Path`, bytes,
+                PIL images, preprocessed pixels, embeddings. Text that begins a prompt gets the
                 special tokens its vocabulary asks for.
             options: see `RequestOptions`.
 
@@ -139,7 +145,8 @@ class LoadedModel:
         """Answers messages, through the chat template of the file.
 
         Args:
-            messages: dicts with `role` and `content`; see `ChatTemplate.render`.
+            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images are parts
+                of a content or stand in `images`; see `ggmodel.chat.take_images`.
             stream: give the answer piece by piece, as `stream` does, rather than as a whole.
             tools: JSON schemas of functions that the model may call.
             template: Jinja text to use instead, or the name of another template of the file.
@@ -150,11 +157,33 @@ class LoadedModel:
             TemplateError: there is no template, it refuses the messages, or it fails.
             PromptError: the messages are not as they should be, or too long.
         """
-        from ..chat import ChatTemplate
+        prompt = self.chat_prompt(messages, tools=tools, template=template, variables=variables)
+        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+
+    def chat_prompt(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """The prompt that `chat` makes of messages: token ids and images."""
+        from ..chat import ChatTemplate, take_images
 
         chosen = ChatTemplate.from_metadata(self.source.metadata, self._vocabulary(), template)
-        prompt = chosen.encode(messages, tools=tools, **(variables or {}))
-        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+        messages, images = take_images(messages)
+        marker = self._marker() if images else ""
+        given = {"tools": tools, **(variables or {})}
+        parts = chosen.encode_parts(messages, image_marker=marker, **given)
+        prompt: list[Any] = list(parts[0])
+        for image, ids in zip(images, parts[1:], strict=True):
+            prompt += [self._image(image), *ids]
+        return prompt
+
+    def length(self, prompt: Prompt) -> int:
+        """How many positions of the context a prompt takes."""
+        return len(self._numbers(prompt))
 
     def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
         """A request that has not begun; for those who want its pieces and its usage."""
@@ -163,27 +192,135 @@ class LoadedModel:
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
         if max_tokens is not None and max_tokens < 0:
             raise PromptError(f"max_tokens is {max_tokens}; it must be 0 or more, or None")
-        ids = self.engine.check_prompt(self._ids(prompt))
+        truncate, images = own.pop("truncate", False), own.pop("images", ())
+        numbers = self._numbers(self._with_images(prompt, images))
+        ids = self.engine.check_prompt(numbers, truncate, own.get("num_keep", 0))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         return Generation(
             self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
         )
 
-    def _ids(self, prompt: Prompt) -> list[int]:
+    def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool = False,
+    ) -> np.ndarray:
+        """One row of numbers a text, float32 [n, width]: similar texts have similar rows.
+
+        The hidden states after the last norm, pooled. Texts are computed together, in a cache of
+        their own: they read and leave no state.
+
+        Args:
+            texts: a list of texts, or of token ids each.
+            pooling: "mean" of all tokens, "cls" (the first) or "last"; None is what the file says
+                (`pooling_type`), else the mean.
+            normalize: make rows of length 1; those that are zero stay so.
+
+        Raises:
+            PromptError: no texts, or one is empty, too long, or has a token id out of range.
+            ConfigError: there is no such pooling.
+            Unsupported: the architecture has no embeddings.
+            ComputeError: the model's hidden states are not finite.
+        """
+        self._check_open()
+        if isinstance(texts, str):
+            raise PromptError("texts is one string; give a list: embed([text])")
+        if not len(texts):
+            raise PromptError("there are no texts; give at least one")
+        chosen = pooling_of(self.source.metadata, pooling)
+        ids = []
+        for i, text in enumerate(texts):
+            try:
+                ids.append(self.engine.check_prompt(self._numbers(text)))
+                if (ids[-1] < 0).any():
+                    raise PromptError("it holds an image; only texts are embedded")
+            except PromptError as error:
+                raise PromptError(f"text {i}: {error}") from None
+        rows = embed(self.engine, ids, chosen)
+        return normalized(rows) if normalize else rows
+
+    # images
+
+    def encode_image(self, image: Any, **data: Any) -> list[Embedding]:
+        """What the model makes of an image, computed: an embedding, `rows` float32 [rows, width],
+        for each tensor of its `encode_multimodal`.
+
+        Args:
+            image: a path, bytes, a data URL or a PIL image; or pixels as the reference's processor
+                gives them, float32 [tiles, 3, height, width].
+            data: what belongs to such pixels, by the name that the model knows it under.
+
+        Raises:
+            Unsupported: this model takes no images.
+            ImageError: it is none.
+        """
+        found = self.embeddings(image, **data)
+        self.engine.compute_images(found)
+        return found
+
+    def embeddings(self, image: Any, **data: Any) -> list[Embedding]:
+        """`encode_image`, but computed only when a prompt that holds them is."""
+        self._check_open()
+        return self.engine.images.encode(image, data)
+
+    def _marker(self) -> str:
+        self.engine.images.need_sight()
+        return self.model.image_marker
+
+    def _with_images(self, prompt: Prompt, images: Sequence[Any]) -> Prompt:
+        """The prompt with images in the places of the markers, or before it."""
+        if not images:
+            return prompt
+        if not isinstance(prompt, str):
+            raise PromptError("images= goes with a text; put them into the list where they belong")
+        marker = self._marker()
+        texts = prompt.split(marker) if marker and marker in prompt else None
+        found = [self.embeddings(image) for image in images]
+        if texts is None:
+            return [*found, prompt]
+        if len(texts) != len(images) + 1:
+            raise PromptError(
+                f"the prompt holds {marker!r} {len(texts) - 1} times for {len(images)} images"
+            )
+        parts: list[Any] = [texts[0]]
+        for image, text in zip(found, texts[1:], strict=True):
+            parts += [image, text]
+        return parts
+
+    def _numbers(self, prompt: Prompt) -> list[int]:
+        """The inputs of a prompt as the engine numbers them; without images their token ids."""
         if isinstance(prompt, str):
             return self.tokenize(prompt)
-        ids: list[int] = []
+        inputs: list[Any] = []
         for i, part in enumerate(prompt):
             if isinstance(part, str):
-                ids += self.tokenize(part, add_special=i == 0)
+                inputs += self.tokenize(part, add_special=i == 0)
             elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-                ids.append(int(part))
+                inputs.append(int(part))
+            elif isinstance(part, Input):
+                inputs.append(part)
             else:
-                raise Unsupported(
-                    f"a prompt holds strings and token ids, not {type(part).__name__}; "
-                    "images come with the models that see"
-                )
-        return ids
+                if i == 0 and self.tokenizer is not None:
+                    inputs += self.tokenize("")
+                inputs.append(self._image(part))
+        if all(isinstance(one, int) for one in inputs):
+            return inputs
+        inputs = [Input(one) if isinstance(one, int) else one for one in inputs]
+        if any(isinstance(one, list) for one in inputs):
+            inputs = self.engine.images.expand(inputs)
+        return self.engine.number(inputs)
+
+    def _image(self, part: Any) -> list[Embedding]:
+        if isinstance(part, list) and part and all(isinstance(e, Embedding) for e in part):
+            return part
+        if isinstance(part, (bool, float, complex, list, tuple, dict, set, type(None))):
+            raise PromptError(
+                "a prompt is text, or a list of texts, token ids and images, not of "
+                f"{type(part).__name__}"
+            )
+        return self.embeddings(part)
 
     def _vocabulary(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -113,12 +113,14 @@ class Generation:
         constraint = None
         if grammar is not None and tokenizer is not None:
             constraint = grammar.begin(tokenizer)
-        self._sampling = sampler.begin(prompt.tolist(), constraint=constraint)
+        tokens = prompt[prompt >= 0].tolist()  # without what stands for images
+        self._sampling = sampler.begin(tokens, constraint=constraint)
         self._stop = StopStrings(stop)
         self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
         self._text: Detokenizer = _NoText()
         if tokenizer is not None:
-            self._text = tokenizer.stream(after=int(prompt[-1]))
+            after = int(prompt[-1])
+            self._text = tokenizer.stream(after=after if after >= 0 else None)
         room = engine.context_length - len(prompt)
         if context_shift:
             self._max = math.inf if max_tokens is None else max_tokens

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..ml import Backend, Context, Executable, Tensor
-from ..model import Batch, Model, Step
+from ..model import Batch, Step
 
 if TYPE_CHECKING:
     from ..kvcache import Cache
@@ -21,6 +21,7 @@ _MOST_GRAPHS = 32
 _MOST_BYTES = 64 << 20
 
 
+Forward = Callable[[Context, Batch], Tensor]
 Key = tuple[Hashable, Hashable]  # the step's shape, and what of the cache the graph depends on
 
 
@@ -30,7 +31,7 @@ class Trace:
 
     Attributes:
         inputs: the tensor of token ids.
-        output: logits [vocabulary, outputs].
+        output: [width, outputs], such as logits.
     """
 
     ctx: Context
@@ -41,8 +42,8 @@ class Trace:
         self.ctx.close()
 
 
-def trace(model: Model, backend: Backend, cache: Cache, step: Step) -> Trace:
-    """Records the model's forward for steps of this shape.
+def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace:
+    """Records a forward for steps of this shape.
 
     A step without outputs is computed for what it leaves in the cache: only that is scheduled.
     """
@@ -50,7 +51,7 @@ def trace(model: Model, backend: Backend, cache: Cache, step: Step) -> Trace:
     with ctx.trace():
         tokens, outputs, embedded = step.shape
         batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded)
-        output = model(ctx, batch)
+        output = forward(ctx, batch)
     if len(step.outputs):
         ctx.forward(output)
     return Trace(ctx, batch.inputs, output)
@@ -69,20 +70,26 @@ class _Entry:
 class Graphs:
     """Runs steps of a model on a cache, recording a graph only for shapes not seen before.
 
+    Args:
+        forward: the model, or another part of it that gives F32 [width, outputs].
+
     Attributes:
         recorded, replayed: how many steps needed a new graph, and how many did not.
     """
 
-    def __init__(self, model: Model, backend: Backend, cache: Cache):
-        self.model, self.backend, self.cache = model, backend, cache
+    def __init__(self, forward: Forward, backend: Backend, cache: Cache):
+        self.forward, self.backend, self.cache = forward, backend, cache
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self.recorded = self.replayed = 0
 
-    def run(self, step: Step) -> np.ndarray:
+    def run(self, step: Step, meanwhile: Callable[[], None] | None = None) -> np.ndarray:
         """Computes a step that the cache has placed.
 
+        Args:
+            meanwhile: see `Executable.run`.
+
         Returns:
-            float32 [outputs, vocabulary].
+            float32 [outputs, width].
         """
         key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
@@ -97,7 +104,7 @@ class Graphs:
             self.replayed += 1
             self._entries.move_to_end(key)
         try:
-            entry.executable.run(step)
+            entry.executable.run(step, meanwhile)
             if not len(step.outputs):
                 return np.empty((0, entry.trace.output.dim(0)), np.float32)
             rows = entry.executable.value(entry.trace.output)
@@ -108,7 +115,7 @@ class Graphs:
 
     def _record(self, step: Step) -> _Entry:
         self.recorded += 1
-        traced = trace(self.model, self.backend, self.cache, step)
+        traced = trace(self.forward, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
         try:
             return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs))

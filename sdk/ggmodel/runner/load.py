@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..errors import Unsupported
-from ..gguf import TensorSource, open_gguf
+from ..gguf import TensorSource
 from ..ml.backend import Progress
 from .face import LoadedModel
 from .gpu_request import GPULayersOption
 from .placing import Devices, prepare
 from .preparation import Options
+from .projector import open_source
 
 
 def load(
@@ -37,6 +37,8 @@ def load(
 
     Args:
         source: a GGUF file (of a split one the first part), or a tensor source, which stays open.
+        mmproj: the file that a text model sees with; None takes one that lies beside the model and
+            fits ("mmproj" is in its name), "" none.
         backend: the tensor library.
         threads: None uses the cores this process may use, which are also the most.
         context_length: positions a sequence may have; None is the model's own, at most 4096.
@@ -81,7 +83,7 @@ def load(
         models=models,
         strict=strict,
     )
-    opened = open_source(source, mmproj)
+    opened = open_source(source, mmproj, models)
     with ExitStack() as undo:
         if opened is not source:
             undo.callback(opened.close)
@@ -96,12 +98,3 @@ def load(
     return LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
-
-
-def open_source(
-    source: str | Path | TensorSource, mmproj: str | Path | None = None
-) -> TensorSource:
-    """The source itself, or the file of that path."""
-    if mmproj is not None:
-        raise Unsupported("mmproj files come with the models that see; text models need none")
-    return source if isinstance(source, TensorSource) else open_gguf(source)

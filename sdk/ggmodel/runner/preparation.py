@@ -164,6 +164,8 @@ class Preparation:
 
         if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab":
             self.tokenizer = Tokenizer.from_metadata(self.source.metadata)
+            if hasattr(self, "model"):
+                self.model.tokenizer = self.tokenizer
 
     def trace(self) -> None:
         """Traces the forward.
@@ -197,7 +199,7 @@ class Preparation:
             TensorError: the backend refuses an op.
         """
         self.engine.allocate()
-        self.engine.reserve()
+        self.engine.worst.reserve()
 
     def finish(self) -> None:
         """Tells the model that its weights are in place."""

@@ -22,7 +22,10 @@ class RequestOptions(TypedDict, total=False):
         logprobs: note each token's log-probability.
         top_logprobs: note those of so many of the likeliest tokens, too.
         context_shift: when the context is full, forget half of it and go on.
-        num_keep: tokens at the beginning that are kept then.
+        truncate: of a prompt that is too long, leave out the middle rather than refuse it.
+        num_keep: tokens at the beginning that are kept by these two.
+        images: those of a prompt that is text: they stand where the model's marker does, such as
+            "<image>", else before the text.
         grammar: what the text has to obey.
         sampler: chooses the tokens; all other options are those that `Sampler` is made with.
     """
@@ -32,7 +35,9 @@ class RequestOptions(TypedDict, total=False):
     logprobs: bool
     top_logprobs: int
     context_shift: bool
+    truncate: bool
     num_keep: int
+    images: Sequence[Any]
     grammar: Grammar | None
     sampler: Sampler
     temperature: float
@@ -50,7 +55,7 @@ class RequestOptions(TypedDict, total=False):
 
 _OF_REQUEST = (
     *("max_tokens", "stop", "logprobs", "top_logprobs"),
-    *("context_shift", "num_keep", "grammar"),
+    *("context_shift", "truncate", "num_keep", "images", "grammar"),
 )
 
 

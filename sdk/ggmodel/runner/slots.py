@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..kvcache import Cache
     from .generation import Generation
+    from .multimodal import Places
 
 
 @dataclass(eq=False)
@@ -16,7 +17,8 @@ class Slot:
     """One sequence of the cache.
 
     Attributes:
-        tokens: what the cache holds of it, by position; stays when a request ends.
+        tokens: what the cache holds of it, by position, numbered as `Places` does; stays when a
+            request ends.
         pending: what has to be computed next.
         request: whom it serves. owner: the thread whose own it is, outside of any request.
         used: when it was last taken; larger is later.
@@ -43,8 +45,8 @@ class Slot:
 class Slots:
     """All slots of a cache."""
 
-    def __init__(self, cache: Cache, count: int):
-        self._cache = cache
+    def __init__(self, cache: Cache, places: Places, count: int):
+        self._cache, self._places = cache, places
         self.all = [Slot(n) for n in range(count)]
         self._clock = 0
 
@@ -64,11 +66,11 @@ class Slots:
         if not free:
             return None
         wanted = list(prompt[:-1])
-        slot = max(free, key=lambda s: (common_prefix(s.tokens, wanted), -s.used))
-        source = max(self.all, key=lambda s: common_prefix(s.tokens, wanted))
-        held = common_prefix(slot.tokens, wanted)
-        shared = common_prefix(source.tokens, wanted)
-        if shared > held and self._cache.can_resume(source.sequence, shared):
+        held_by = {s: self._resumed(s, common_prefix(s.tokens, wanted)) for s in self.all}
+        slot = max(free, key=lambda s: (held_by[s], -s.used))
+        source = max(self.all, key=lambda s: held_by[s])
+        held, shared = held_by[slot], held_by[source]
+        if shared > held:
             slot = min(free, key=lambda s: s.used)
             self._cache.copy_prefix(source.sequence, slot.sequence, shared)
             slot.tokens = source.tokens[:shared]
@@ -80,19 +82,22 @@ class Slots:
         return slot
 
     def cut(self, slot: Slot, length: int) -> None:
-        """Forgets all positions from `length` on; the whole sequence where what is before them
-        cannot be resumed."""
-        if length < len(slot.tokens) and not self._cache.can_resume(slot.sequence, length):
-            length = 0
+        """Forgets all positions from `length` on, and as many before it as it takes to go on."""
+        if length < len(slot.tokens):
+            length = self._resumed(slot, length)
         self._cache.remove(slot.sequence, length, None)
         del slot.tokens[length:]
+
+    def _resumed(self, slot: Slot, length: int) -> int:
+        """The latest position up to `length` at which the slot can go on with something else."""
+        return self._cache.resume_point(slot.sequence, self._places.before(slot.tokens, length))
 
     def release(self, slot: Slot) -> None:
         """The request is done: what the slot holds stays for one that begins alike."""
         slot.request, slot.owner, slot.pending = None, None, []
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """How many elements two sequences have in common before they differ."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:

@@ -93,7 +93,7 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
             and _tried("refused", steps.validate, result)
             and _tried("trace", steps.trace, result)
         ):
-            unread = steps.engine.weights_read()
+            unread = steps.engine.worst.weights_read()
             result.traced = True
             _tried("trace", steps.reserve, result)
             result.warnings += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from ...native import ffi, lib
@@ -37,8 +38,12 @@ class Compute(ABC):
         """
 
     @abstractmethod
-    def compute(self, cgraph: Any) -> int:
-        """Runs a graph that is laid out; the status is ggml's."""
+    def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
+        """Runs a graph that is laid out; the status is ggml's.
+
+        Args:
+            meanwhile: called while devices compute; not where only this thread does.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -83,7 +88,7 @@ class ComputeBuffer(Compute):
         self._device.status = AllocationStatus.ALLOCATED
         return True
 
-    def compute(self, cgraph: Any) -> int:
+    def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
         return lib.ggml_backend_graph_compute(self._device.backend, cgraph)
 
     def close(self) -> None:
@@ -143,8 +148,14 @@ class Scheduler(Compute):
             )
         return True
 
-    def compute(self, cgraph: Any) -> int:
-        return lib.ggml_backend_sched_graph_compute(self._handle, cgraph)
+    def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
+        status = lib.ggml_backend_sched_graph_compute_async(self._handle, cgraph)
+        try:
+            if meanwhile is not None and status == lib.GGML_STATUS_SUCCESS:
+                meanwhile()
+        finally:
+            lib.ggml_backend_sched_synchronize(self._handle)
+        return status
 
     def close(self) -> None:
         if self._handle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,7 +181,7 @@ class GGMLExecutable(Executable):
     def valid(self) -> bool:
         return self._arena is not None and self.generation == self._compute.generation
 
-    def run(self, step: Any = None) -> None:
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
         self._backend.check_open()
@@ -194,7 +195,7 @@ class GGMLExecutable(Executable):
                 view[...] = storage.array
         for check in self._checks:
             check.run()
-        status = self._compute.compute(self._cgraph)
+        status = self._compute.compute(self._cgraph, meanwhile)
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml stopped computing with status {int(status)}")
 

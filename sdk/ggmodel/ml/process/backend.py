@@ -214,11 +214,11 @@ class ProcessExecutable(Executable):
         if self.ended:
             raise GraphError("this graph's memory is gone; compile it again")
 
-    def run(self, step: Any = None) -> None:
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         self._check()
         given = [_values(node, step) for node in self._inputs]
         self._values = {}
-        results = self._runner.request("run", self.number, given)
+        results = self._runner.request("run", self.number, given, meanwhile=meanwhile)
         self._values = dict(zip(self._outputs, results, strict=True))
 
     def value(self, node: Node) -> np.ndarray:

@@ -103,13 +103,19 @@ class RunnerProcess:
     # requests
 
     def request(
-        self, kind: str, *args: Any, timeout: float | None = None, events: Handlers | None = None
+        self,
+        kind: str,
+        *args: Any,
+        timeout: float | None = None,
+        events: Handlers | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Any:
         """The result of a method of `child.Service`.
 
         Args:
             timeout: seconds.
             events: what answers questions that come in the course of it.
+            meanwhile: called once it has been sent.
 
         Raises:
             DeviceLost: the process has ended.
@@ -128,14 +134,19 @@ class RunnerProcess:
             self.check()  # it may have ended while this thread waited
             if self._torn:
                 raise self._lose()
-            return self._exchange(kind, args, events or {}, deadline)
+            return self._exchange(kind, args, events or {}, deadline, meanwhile)
         finally:
             self._holder = 0
             self._lock.release()
             self._log()
 
     def _exchange(
-        self, kind: str, args: tuple[Any, ...], events: Handlers, deadline: float | None
+        self,
+        kind: str,
+        args: tuple[Any, ...],
+        events: Handlers,
+        deadline: float | None,
+        meanwhile: Callable[[], None] | None,
     ) -> Any:
         while self._pending:  # a request whose caller was interrupted, or ran out of patience
             if self._asked:
@@ -144,6 +155,8 @@ class RunnerProcess:
         dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
         number = self.new_id()
         self._send(Request(number, kind, args, dropped), pending=number)
+        if meanwhile is not None:
+            meanwhile()
         while True:
             message = self._receive(deadline)
             if isinstance(message, Event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class ReferenceExecutable(Executable):
     def valid(self) -> bool:
         return not self._closed and not self._backend.closed
 
-    def run(self, step: Any = None) -> None:
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         self._check_valid()
         for node, target in self._fills:
             storage = node.storage

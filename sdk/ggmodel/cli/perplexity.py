@@ -1,0 +1,116 @@
+"""`ggmodel perplexity`: how much does a text surprise a model?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigError, PromptError
+from .options import (
+    Backend,
+    BatchSize,
+    File,
+    FlashAttention,
+    GPULayers,
+    Json,
+    KVType,
+    Models,
+    OverrideTensor,
+    Rpc,
+    Strict,
+    Threads,
+    overrides,
+    workers,
+)
+from .terminal import print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ..workbench.perplexity import Perplexity
+
+
+def perplexity(
+    file: File,
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="TEXT",
+            help="A text file, UTF-8; - is standard input.",
+            show_default=False,
+        ),
+    ],
+    context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
+    threads: Threads = None,
+    batch_size: BatchSize = 512,
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
+    gpu_layers: GPULayers = "auto",
+    override_tensor: OverrideTensor = None,
+    backend: Backend = "ggml",
+    rpc: Rpc = None,
+    models: Models = None,
+    strict: Strict = True,
+    as_json: Json = False,
+) -> None:
+    """Measure how much a text surprises a model.
+
+    As llama.cpp defines it: the text is cut into chunks, and in each one the tokens of the second
+    half are scored. What comes out is the exponential of the mean negative log-probability, with
+    its standard error.
+    """
+    from ..runner import load
+    from ..workbench.perplexity import perplexity as score
+
+    content = _read(text)
+    with progress_bar("loading") as progress:
+        model = load(
+            file,
+            backend=backend,
+            threads=threads,
+            context_length=context_length,
+            batch_size=batch_size,
+            gpu_layers=gpu_layers,
+            override_tensor=overrides(override_tensor),
+            flash_attention=flash_attention,
+            kv_type=kv_type,
+            rpc=workers(rpc),
+            models=models,
+            strict=strict,
+            progress=progress,
+        )
+    result: Perplexity | None = None
+    with model, progress_bar("scoring") as progress:
+        for result in score(model, content, context_length):
+            if progress is not None:
+                progress(result.chunks / result.of_chunks, f"perplexity {result.value:.4f}")
+    assert result is not None  # a text has a chunk
+    if as_json:
+        print_json(asdict(result))
+    else:
+        _print(result, context_length)
+
+
+def _read(text: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{text}: {error.strerror}; give a text file, or -") from None
+    except UnicodeDecodeError as error:
+        what = "standard input" if text == "-" else text
+        raise PromptError(
+            f"{what} is not UTF-8 (byte {error.start}); convert it, as with iconv"
+        ) from None
+
+
+def _print(result: Perplexity, wanted: int) -> None:
+    chunks = f"{result.chunks} chunk{'s'[: result.chunks != 1]}"
+    tokens = f"{result.tokens} token{'s'[: result.tokens != 1]}"
+    if result.context < wanted:
+        scored = "all scored but the first" if result.whole else f"two chunks of {result.context}"
+        shorter = "one context" if result.whole else "two contexts"
+        print(f"the text has {result.of_tokens} tokens, less than {shorter} of {wanted}: {scored}")
+    print(f"perplexity {result.value:.4f} ± {result.error:.4f} over {tokens} ({chunks})")

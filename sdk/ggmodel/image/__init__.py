@@ -1,0 +1,28 @@
+"""Pictures: opening them safely, and the steps that make a vision model's input of them.
+
+A model's preprocessing is `composite`, `resize`, perhaps `pad`, `normalize`, perhaps
+`split_tiles`; each step gives exactly what the image processors of transformers give.
+"""
+
+from __future__ import annotations
+
+from .open import MAX_BYTES, MAX_PIXELS, MAX_SIDE, content_hash, open_image
+from .prepare import composite, normalize, pad
+from .resize import resize
+from .tiles import best_canvas, fit, split_tiles, tile_grids
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "MAX_SIDE",
+    "best_canvas",
+    "composite",
+    "content_hash",
+    "fit",
+    "normalize",
+    "open_image",
+    "pad",
+    "resize",
+    "split_tiles",
+    "tile_grids",
+]

@@ -1,0 +1,88 @@
+"""From a picture to the numbers a vision model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ImageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL import Image
+
+WHITE = (255, 255, 255)
+
+
+def composite(image: Image.Image, colour: tuple[int, int, int] = WHITE) -> Image.Image:
+    """The picture on a ground of one colour, mode RGB."""
+    from PIL import Image
+
+    if image.mode != "RGBA":
+        return image.convert("RGB")
+    ground = Image.new("RGBA", image.size, (*colour, 255))
+    return Image.alpha_composite(ground, image).convert("RGB")
+
+
+def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The picture in the top left corner of a black one of `size` (width, height).
+
+    Raises:
+        ImageError: the picture is larger than that.
+    """
+    from PIL import Image
+
+    if image.width > size[0] or image.height > size[1]:
+        raise ImageError(
+            f"an image of {image.width} × {image.height} cannot be padded to "
+            f"{size[0]} × {size[1]}; resize it first"
+        )
+    canvas = Image.new("RGB", size)
+    canvas.paste(image)
+    return canvas
+
+
+def normalize(
+    image: Image.Image,
+    mean: float | Sequence[float],
+    std: float | Sequence[float],
+    rescale: float = 1 / 255,
+    bfloat16: bool = False,
+) -> NDArray[np.float32]:
+    """(level · rescale − mean) / std of each channel.
+
+    Args:
+        image: mode RGB.
+        mean, std: for all channels, or for red, green and blue.
+        bfloat16: round the result of each step to bfloat16, as Llama 4 was trained.
+
+    Returns:
+        [3, height, width], the channels as planes.
+
+    Raises:
+        ImageError: the picture is not RGB.
+    """
+    planes = rgb_array(image).transpose(2, 0, 1).astype(np.float32)
+    centre = np.broadcast_to(np.asarray(mean, np.float32), 3).reshape(3, 1, 1)
+    width = np.broadcast_to(np.asarray(std, np.float32), 3).reshape(3, 1, 1)
+    if bfloat16:
+        centred = _bfloat16(_bfloat16(planes * np.float32(rescale)) - _bfloat16(centre))
+        return _bfloat16(centred / _bfloat16(width))
+    # Mean and deviation in levels: one rounding less, and the order of transformers.
+    level = np.float32(1 / rescale)
+    return np.ascontiguousarray((planes - centre * level) / (width * level))
+
+
+def rgb_array(image: Image.Image) -> NDArray[np.uint8]:
+    """The levels of an RGB picture, [height, width, 3]."""
+    if image.mode != "RGB":
+        raise ImageError(f"the image has mode {image.mode}, not RGB; composite it first")
+    return np.asarray(image)
+
+
+def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The nearest numbers of 8 significant bits, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x8000 + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)

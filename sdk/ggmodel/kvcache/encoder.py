@@ -1,0 +1,376 @@
+"""The encoder cache: objects, such as images, that tokens attend to besides each other.
+
+An object belongs to the position where it is put. A position sees the latest object up to its own
+and those directly before that, without a gap; a later one replaces them. This is the rule of
+transformers' `get_cross_attention_token_mask`, within a sequence.
+
+An object's rows lie in cells; sequences may share it. Cell 0 stays zero: there look rows that see
+no object, so that nothing of other sequences reaches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from ..errors import ConfigError, Error, KvCacheFull, TensorError
+from ..ml import Backend, Context, DType, Tensor
+from .cache import Cache, Remembers, Size
+from .layer import Feeds, LayerCache, Stored
+from .masks import Masks, round_up
+
+if TYPE_CHECKING:
+    from ..model.batch import Step
+    from ..model.multimodal import Span
+
+
+@dataclass(frozen=True)
+class Cross(Remembers):
+    """A layer that remembers keys and values of encoded objects.
+
+    Attributes:
+        rows: the most that one object has.
+        objects: how many a sequence there is room for; sequences that have fewer leave it to
+            others.
+
+    Raises:
+        ConfigError: no rows, or no objects.
+    """
+
+    rows: int
+    objects: int = 1
+    of_images: ClassVar[bool] = True
+
+    def __post_init__(self):
+        if self.rows < 1 or self.objects < 1:
+            raise ConfigError(f"room for {self.objects} objects of {self.rows} rows; at least 1")
+
+    @property
+    def kind(self) -> Hashable:
+        return self
+
+    def new_cache(
+        self, backend: Backend, layers: Mapping[int, Cross], dtype: DType, size: Size
+    ) -> EncoderCache:
+        return EncoderCache(backend, self, layers, dtype, size)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """An object that one or more sequences remember; its cells are int64 [rows]."""
+
+    cells: np.ndarray
+
+
+Objects = dict[int, "Encoded | None"]  # by position, ascending; None where one was given up
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the objects of one step go, and what its rows see.
+
+    Attributes:
+        cells: int64 [m], of the rows of the objects.
+        range: cells 0 to range are looked at; 0 if no row sees an object.
+        mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
+        seen: float32 [n, 1], 1 where a row sees an object.
+        before: objects, where they changed, and lengths of all sequences before.
+    """
+
+    cells: np.ndarray
+    range: int
+    mask: np.ndarray | None = None
+    seen: np.ndarray | None = None
+    before: tuple[list[Objects] | None, np.ndarray] | None = None
+
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+class EncoderCache(Cache):
+    """Keys and values of encoded objects.
+
+    Objects that come with a step are its `spans`. Those that no later position can see are given
+    up when room is short.
+
+    Attributes:
+        cells: how many rows there is room for, and cell 0.
+        objects: of each sequence.
+        lengths: int32 [sequences], the position that comes next.
+
+    Raises:
+        Unsupported: a dtype that keys and values cannot have.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        spec: Cross,
+        layers: Mapping[int, Cross],
+        dtype: DType,
+        size: Size,
+    ):
+        self.max_batch = size.max_batch
+        self.rows = size.sequences * spec.objects * spec.rows
+        self.cells = round_up(1 + self.rows, backend.cache_config.padding)
+        self.stored = Stored(backend, dict.fromkeys(layers), dtype, self.cells, spec.rows)
+        self.objects: list[Objects] = [{} for _ in range(size.sequences)]
+        self.lengths = np.zeros(size.sequences, np.int32)
+        self._masks = Masks(backend.cache_config)
+        self._touched = 1  # behind the last cell that was used since all free ones were cleared
+
+    # a step
+
+    def start_forward(self, step: Step, reserve: bool = False) -> None:
+        """Finds room for the step's objects, and notes what its rows see.
+
+        Raises:
+            KvCacheFull: there is none; nothing has changed.
+            Error: an object that does not come whole, or where there is one already.
+        """
+        n = sum(_checked(span).count for span in step.spans)
+        if reserve:
+            self._need(n, self.rows)
+            looks = self.cells if n or self.stored.keys else 0  # a model may take no images
+            step.placed[self] = Placed(np.arange(1, 1 + n), looks)
+            return
+        before = [objects.copy() for objects in self.objects] if n else None
+        lengths = self.lengths.copy()
+        try:
+            cells = self._put(step, n) if n else _NOTHING
+        except BaseException:
+            self.objects = before or self.objects
+            raise
+        np.maximum.at(self.lengths, step.sequences, step.positions + 1)
+        size, mask, seen = self._masked(step)
+        step.placed[self] = Placed(cells, size, mask, seen, (before, lengths))
+
+    def _put(self, step: Step, n: int) -> np.ndarray:
+        """Adds the step's objects of n rows to their sequences; gives their cells."""
+        free = self._free()
+        if len(free) < n:
+            free = self._evict(n)
+        self._need(n, len(free))
+        cells, first = free[:n], 0
+        for span in step.spans:
+            sequence, position = int(step.sequences[span.index]), int(step.positions[span.index])
+            if position in self.objects[sequence]:
+                raise Error(f"position {position} of sequence {sequence} has an object already")
+            self.objects[sequence][position] = Encoded(cells[first : first + span.count])
+            first += span.count
+        self._touched = max(self._touched, int(cells[-1]) + 1)
+        for sequence in {int(step.sequences[span.index]) for span in step.spans}:
+            self.objects[sequence] = dict(sorted(self.objects[sequence].items()))
+        return cells
+
+    def _need(self, n: int, free: int) -> None:
+        if n > free:
+            raise KvCacheFull(
+                f"{n} rows of images need as many free cells; {free} of {self.rows} are free. Send "
+                "fewer images at once, or load the model with a larger parallel"
+            )
+
+    def _evict(self, n: int) -> np.ndarray:
+        """Gives up objects that nothing to come can see, until n cells are free; gives these."""
+        needed = {
+            self.objects[s][p]
+            for s, length in enumerate(self.lengths)
+            for p in self._seen_by(s, int(length))
+        }
+        for objects in self.objects:
+            for encoded in list(objects.values()):
+                if encoded is not None and encoded not in needed:
+                    self._give_up(encoded)
+                    if len(self._free()) >= n:
+                        return self._free()
+        return self._free()
+
+    def _give_up(self, encoded: Encoded) -> None:
+        for objects in self.objects:
+            for position, other in objects.items():
+                if other is encoded:
+                    objects[position] = None
+
+    def undo(self, step: Step) -> None:
+        placed: Placed | None = step.placed.pop(self, None)
+        if placed is not None and placed.before is not None:
+            objects, self.lengths = placed.before
+            self.objects = objects or self.objects
+
+    def _masked(self, step: Step) -> tuple[int, np.ndarray | None, np.ndarray]:
+        """The range of cells that is looked at, the mask, and which rows see an object."""
+        visible = list(self._visible(step))
+        seen = np.zeros((len(step.positions), 1), np.float32)
+        if not visible:
+            return 0, None, seen
+        size = self._masks.padded(1 + max(int(cells.max()) for _, cells in visible))
+        looks = np.zeros((len(seen), size), bool)
+        for rows, cells in visible:
+            seen[rows] = 1
+            looks[np.ix_(rows, cells)] = True
+        looks[:, 0] = seen[:, 0] == 0
+        return size, self._masks.of(looks), seen
+
+    def _visible(self, step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Rows of the step that see the same objects, and the cells of these; both int64."""
+        for sequence in np.unique(step.sequences):
+            objects = self.objects[sequence]
+            if not objects:
+                continue
+            mine = np.flatnonzero(step.sequences == sequence)
+            latest = np.searchsorted(list(objects), step.positions[mine], side="right")
+            for n in np.unique(latest[latest > 0]):
+                run = self._seen_by(sequence, list(objects)[n - 1])
+                found = [objects[p] for p in run]
+                cells = [encoded.cells for encoded in found if encoded is not None]
+                if cells:
+                    yield mine[latest == n], np.concatenate(cells)
+
+    def _seen_by(self, sequence: int, position: int) -> list[int]:
+        """Where the objects are that a position sees, or what was given up of them; the latest
+        first."""
+        run: list[int] = []
+        for p in reversed(self.objects[sequence]):
+            if p <= position and (not run or p == run[-1] - 1):
+                run.append(p)
+            elif run:
+                break
+        return run
+
+    def shape_key(self, step: Step) -> Hashable:
+        placed: Placed = step.placed[self]
+        return placed.range, len(placed.cells)
+
+    def layers(self, ctx: Context, step: Step) -> dict[int, LayerObjects]:
+        placed: Placed = step.placed[self]
+        layers = self.stored.ropes
+        if not placed.range:
+            return {layer: LayerObjects(layer, None, None) for layer in layers}
+        n = len(step.positions)
+        feeds = Feeds(
+            self.stored,
+            ctx,
+            lambda s: s.placed[self].cells,
+            lambda s: s.placed[self].mask,
+            len(placed.cells),
+            n,
+            placed.range,
+        )
+        seen = ctx.feed(lambda s: s.placed[self].seen, DType.F32, 1, n, name="seen")
+        caches = {layer: LayerCache(self.stored, feeds, layer) for layer in layers}
+        return {layer: LayerObjects(layer, cache, seen) for layer, cache in caches.items()}
+
+    # sequences
+
+    def length(self, sequence: int) -> int:
+        return int(self.lengths[sequence])
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return self.resume_point(sequence, position) == position
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        objects = self.objects[sequence]
+        point = min(position, self.length(sequence))
+        while lost := [p for p in self._seen_by(sequence, point - 1) if objects[p] is None]:
+            point = lost[-1]
+        return point
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        self.objects[target] = {p: o for p, o in self.objects[source].items() if p < n}
+        self.lengths[target] = min(n, self.length(source))
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Forgets positions begin to end (None: all from begin on); later ones move down, with
+        their objects. Never fails."""
+        length = self.length(sequence)
+        end = length if end is None else min(end, length)
+        if end <= begin:
+            return
+        self.objects[sequence] = {
+            p if p < begin else p - (end - begin): encoded
+            for p, encoded in self.objects[sequence].items()
+            if not begin <= p < end
+        }
+        self.lengths[sequence] = length - (end - begin)
+
+    def wipe(self, sequence: int) -> None:
+        self.remove(sequence, 0, None)
+        free = self._free()
+        self.stored.clear(free[free < self._touched])
+        used = np.setdiff1d(np.arange(self._touched), free)
+        self._touched = 1 + int(used[-1])
+
+    def _free(self) -> np.ndarray:
+        """Cells that no object lies in, ascending, int64; there are `rows` besides cell 0."""
+        free = np.ones(1 + self.rows, bool)
+        free[0] = False
+        for objects in self.objects:
+            for encoded in objects.values():
+                if encoded is not None:
+                    free[encoded.cells] = False
+        return np.flatnonzero(free)
+
+    def close(self) -> None:
+        self.stored.close()
+
+
+class LayerObjects:
+    """One layer's objects in a graph being recorded."""
+
+    def __init__(self, layer: int, cache: LayerCache | None, seen: Tensor | None):
+        self.layer, self._cache, self._seen = layer, cache, seen
+
+    @property
+    def skipped(self) -> bool:
+        """No row of the batch sees an object: the layer adds nothing, and is to be left out."""
+        return self._cache is None
+
+    @property
+    def seen(self) -> Tensor:
+        """F32 [1, n], 1 where a row sees an object and 0 where it sees none; then attention gives
+        zeros, too."""
+        self._used()
+        assert self._seen is not None
+        return self._seen
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        """Stores the objects of this batch, where it has any: k [d, kv heads, rows] and
+        v [dv, kv heads, rows] of the rows of `batch.multimodal`.
+
+        Raises:
+            Unsupported: blocks of the cache's dtype do not divide d or dv.
+            TensorError: it has been given some already, or the batch has none.
+        """
+        self._used().put(k, v)
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
+        `permuted_v` [range, dv, kv heads]) and the mask [range, n].
+
+        Raises:
+            TensorError: the batch has objects that were not put, or its rows see none.
+        """
+        return self._used().get()
+
+    def _used(self) -> LayerCache:
+        if self._cache is None:
+            raise TensorError(
+                f"no row of the batch sees an object in layer {self.layer}; leave the layer out "
+                "where its cache is `skipped`"
+            )
+        return self._cache
+
+
+def _checked(span: Span) -> Span:
+    """A span that holds all used rows of an embedding."""
+    embedding = span.embedding
+    used = len(embedding) if embedding.used is None else embedding.used
+    if (span.first, span.count) != (0, used):
+        raise Error(
+            f"rows {span.first} to {span.first + span.count} of an image that uses {used}; all of "
+            "these go to one position"
+        )
+    return span

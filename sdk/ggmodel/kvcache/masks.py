@@ -1,0 +1,33 @@
+"""Masks of attention as host arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..ml import CacheConfig, DType
+
+
+class Masks:
+    """Makes masks of the backend's dtype, for ranges of cells that its padding divides."""
+
+    def __init__(self, config: CacheConfig):
+        self.padding = config.padding
+        half = config.mask_dtype is DType.F16
+        self._bits, self._dtype = (np.uint16, np.float16) if half else (np.uint32, np.float32)
+        self._hidden = np.array(-np.inf, self._dtype).view(self._bits)
+
+    def padded(self, n: int) -> int:
+        """The size of a range that has n cells."""
+        return round_up(n, self.padding)
+
+    def of(self, seen: np.ndarray) -> np.ndarray:
+        """0 where `seen`, bool, which is overwritten, is true, elsewhere −inf."""
+        # As integers: a third of the time that np.where or indexing take.
+        mask = np.logical_not(seen, out=seen).astype(self._bits)
+        mask *= self._hidden
+        return mask.view(self._dtype)
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The lowest multiple from n on."""
+    return -(-n // multiple) * multiple

@@ -1,0 +1,110 @@
+"""What is computed next, and as what batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..model import Step
+from .multimodal import Places
+from .slots import Slot
+
+
+class Work(NamedTuple):
+    """A piece of what a sequence has pending.
+
+    Attributes:
+        start: the position of its first input.
+        numbers: the inputs; see `Places`.
+        last: nothing is pending behind it: an output is wanted of its last input.
+    """
+
+    slot: Slot
+    start: int
+    numbers: list[int]
+    last: bool
+
+
+class Batches:
+    """Puts batches together.
+
+    Args:
+        size: the most inputs in one.
+        most: as many may be needed for a group that must not be split.
+    """
+
+    def __init__(self, places: Places, size: int, most: int):
+        self.places, self.size, self.most = places, size, most
+        self._turn = 0
+
+    def plan(self, pending: Sequence[tuple[Slot, int, list[int]]], slots: int) -> list[Work]:
+        """The next batch: single tokens first, then prompts in turn as far as there is room; one
+        that had none goes first next time.
+
+        Args:
+            pending: of each sequence its slot, how long it is, and what it has pending.
+            slots: how many there are.
+        """
+        order = sorted(
+            pending,
+            key=lambda one: (len(one[2]) > 1, (one[0].sequence - self._turn) % slots),
+        )
+        work: list[Work] = []
+        used = 0
+        for slot, start, numbers in order:
+            n = self._fitting(numbers, used)
+            if n:
+                work.append(Work(slot, start, numbers[:n], n == len(numbers)))
+                used += n
+        return work
+
+    def next_turn(self, by: int = 1) -> None:
+        """Another sequence goes first."""
+        self._turn += by
+
+    def _fitting(self, numbers: Sequence[int], used: int) -> int:
+        """How many of these inputs fit a batch that has `used` already."""
+        n = min(len(numbers), self.size - used)
+        if n <= 0:
+            return 0
+        n = self.places.before(numbers, n)
+        if n == 0:
+            group = self.places.after(numbers, 1)
+            n = group if used + group <= self.most else 0
+        return n
+
+    def split(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The bounds of batches for one sequence alone."""
+        lo = 0
+        while lo < len(numbers):
+            n = self._fitting(numbers[lo : lo + self.size + 1], 0)
+            yield lo, lo + n
+            lo += n
+
+    def step(self, work: Sequence[Work]) -> Step:
+        """The batch of several pieces."""
+        numbers: list[int] = []
+        positions: list[int] = []
+        sequences: list[int] = []
+        outputs: list[int] = []
+        for slot, start, piece, last in work:
+            numbers += piece
+            positions += range(start, start + len(piece))
+            sequences += [slot.sequence] * len(piece)
+            if last:
+                outputs.append(len(numbers) - 1)
+        return self.step_of(numbers, positions, sequences, outputs)
+
+    def step_of(
+        self,
+        numbers: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        outputs: Sequence[int],
+    ) -> Step:
+        """The batch of these inputs; each argument as the attribute of `Step`."""
+        n, p, s, o = (np.array(x, np.int32) for x in (numbers, positions, sequences, outputs))
+        tokens, groups, spans = self.places.resolve(n, p)
+        return Step(tokens, p, s, o, groups, spans=spans)

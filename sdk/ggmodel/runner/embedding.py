@@ -1,0 +1,125 @@
+"""Embeddings: texts in common batches, what the model makes of their tokens pooled by text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ..errors import ComputeError, ConfigError, PromptError, Unsupported
+from ..ml.keyvalues import KeyValues
+from ..model import Step
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .graphs import Graphs
+
+Pooling = Literal["mean", "cls", "last"]
+
+_POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "last")
+# The values of `pooling_type` in GGUF; 0 is none, with 4 a model ranks documents.
+_BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
+
+
+def pooling_of(metadata: Mapping[str, Any], wanted: str | None) -> Pooling:
+    """The one that is wanted, or else the file's; the mean where it names none.
+
+    Raises:
+        ConfigError: there is none of that name.
+        Unsupported: the file's is another kind.
+    """
+    for pooling in _POOLINGS:
+        if wanted == pooling:
+            return pooling
+    if wanted is not None:
+        raise ConfigError(f"there is no pooling {wanted!r}; there is {', '.join(_POOLINGS)}")
+    number = KeyValues(metadata).get("pooling_type", int) or 0
+    if number not in _BY_NUMBER:
+        raise Unsupported(
+            f"the file's pooling_type is {number}, which is not there; give pooling= one of "
+            f"{', '.join(_POOLINGS)}"
+        )
+    return _BY_NUMBER[number]
+
+
+def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
+    """One row a text, float32 [texts, width].
+
+    Texts of similar length share a step, as many as the batch size has room for; a longer text
+    takes several. Each step has a cache of its own, and between two of them requests go on.
+
+    Args:
+        texts: token ids, int32 [n] each, that `check_prompt` has seen.
+
+    Raises:
+        Unsupported: the architecture has no embeddings.
+        PromptError: a text has to be computed at once and does not fit the batch size.
+        ComputeError: the model's hidden states are not finite.
+    """
+    if not engine.model.causal:
+        for i, text in enumerate(texts):
+            if len(text) > engine.batch_size:
+                raise PromptError(
+                    f"text {i} has {len(text)} tokens, the batch {engine.batch_size}; this model "
+                    "reads a text at once: load it with a larger batch_size, or shorten the text"
+                )
+    rows: dict[int, np.ndarray] = {}
+    rest = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
+    while rest:
+        longest = len(texts[rest[0]])
+        count = max(1, engine.batch_size // longest)
+        together, rest = rest[:count], rest[count:]
+        with engine.apart(engine.model.states, len(together), longest) as graphs:
+            pooled = _pool(engine, graphs, [texts[i] for i in together], pooling)
+            for i, row in zip(together, pooled, strict=True):
+                if not np.isfinite(row).all():
+                    raise ComputeError(f"the model's hidden states of text {i} are not finite")
+            rows.update(zip(together, _project(engine, pooled), strict=True))
+    return np.stack([rows[i] for i in range(len(texts))])
+
+
+def _pool(
+    engine: Engine, graphs: Graphs, texts: Sequence[np.ndarray], pooling: Pooling
+) -> np.ndarray:
+    """Pooled hidden states, float32 [texts, width]. Several texts fit a step together."""
+    sums: np.ndarray | None = None
+    counts = np.zeros((len(texts), 1))
+    last = np.array([len(text) - 1 for text in texts])
+    for start in range(0, int(last.max()) + 1, engine.batch_size):
+        pieces = [text[start : start + engine.batch_size] for text in texts]
+        sequences = np.repeat(np.arange(len(texts), dtype=np.int32), [len(p) for p in pieces])
+        positions = np.concatenate([np.arange(len(p), dtype=np.int32) for p in pieces]) + start
+        wanted = {
+            "mean": positions >= 0,
+            "cls": positions == 0,
+            "last": positions == last[sequences],
+        }
+        outputs = np.flatnonzero(wanted[pooling]).astype(np.int32)
+        groups = None if engine.model.causal else np.ones_like(positions)
+        step = Step(np.concatenate(pieces), positions, sequences, outputs, groups)
+        graphs.cache.start_forward(step)
+        states = graphs.run(step)
+        if sums is None:
+            sums = np.zeros((len(texts), states.shape[1]))
+        np.add.at(sums, sequences[outputs], states)
+        np.add.at(counts, sequences[outputs], 1)
+    assert sums is not None
+    return (sums / counts).astype(np.float32)
+
+
+def _project(engine: Engine, pooled: np.ndarray) -> np.ndarray:
+    """What the architecture makes of pooled rows, float32 [texts, width]."""
+    with engine.backend.new_context() as ctx, ctx.trace():
+        before = ctx.input().from_floats(pooled)
+        after = engine.model.embeddings(ctx, before)
+        if after is before:
+            return pooled
+        ctx.compute(after)
+        return after.numpy().reshape(len(pooled), -1)
+
+
+def normalized(rows: np.ndarray) -> np.ndarray:
+    """Rows of length 1, float32 [n, width]; those that are zero stay so."""
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -1,0 +1,94 @@
+"""The file that a text model sees with: its projector, mostly called mmproj."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ..errors import ConfigError, Error
+from ..gguf import TensorSource, open_gguf
+from ..model import Model, find
+from .slots import common_prefix
+
+_OF_VISION = ("v.", "mm.")
+
+
+def open_source(
+    source: str | Path | TensorSource,
+    mmproj: str | Path | None = None,
+    models: str | Path | None = None,
+) -> TensorSource:
+    """The source itself, or the file of that path and its projector.
+
+    Args:
+        mmproj: the projector; None takes one that lies beside the file and fits, "" none.
+        models: a folder with architectures, looked in first.
+
+    Raises:
+        ConfigError: a projector for a source that is open already.
+        FormatError: a file is not what it says.
+    """
+    if isinstance(source, TensorSource):
+        if mmproj:
+            raise ConfigError(
+                "mmproj goes with the path of a model; join open ones with "
+                "ggmodel.gguf.JoinedSource(model, projector)"
+            )
+        return source
+    if mmproj:
+        return open_gguf(source, mmproj)
+    opened = open_gguf(source)
+    try:
+        found = None if mmproj == "" else _beside(opened, models)
+    except BaseException:
+        opened.close()
+        raise
+    if found is None:
+        return opened
+    opened.close()
+    return open_gguf(source, found)
+
+
+def _beside(source: TensorSource, models: str | Path | None) -> Path | None:
+    """The projector that fits a model in the same folder: of several the one whose name has most
+    in common with the model's, then the smallest."""
+    if any(name.startswith(_OF_VISION) for name in source.tensors):
+        return None
+    name = source.metadata.get("general.architecture")
+    with suppress(Error):  # whoever loads the model says so
+        if isinstance(name, str) and _sees(find(name, models)):
+            width = source.metadata.get(f"{name}.embedding_length")
+            own = source.files[0].name
+            fitting = [p for p in _candidates(source) if _fits(p, width)]
+            fitting.sort(key=lambda p: (-_in_common(p.name, own), p.stat().st_size, p.name))
+            return fitting[0] if fitting else None
+    return None
+
+
+def _sees(architecture: type[Model]) -> bool:
+    return architecture.encode_multimodal is not Model.encode_multimodal
+
+
+def _candidates(source: TensorSource) -> Iterator[Path]:
+    with suppress(OSError):
+        for path in source.files[0].absolute().parent.iterdir():
+            name = path.name.lower()
+            if "mmproj" in name and name.endswith(".gguf") and path.is_file():
+                yield path
+
+
+def _fits(path: Path, width: object) -> bool:
+    try:
+        with open_gguf(path) as projector:
+            keys = projector.metadata
+            given = keys.get("clip.vision.projection_dim", width)
+            return keys.get("general.architecture") == "clip" and given == width
+    except Error:
+        return False
+
+
+def _in_common(projector: str, model: str) -> int:
+    """How many letters of the model's name a projector's begins with, "mmproj-" left out."""
+    bare = projector.lower().removeprefix("mmproj").lstrip("-_.")
+    return common_prefix(bare, model.lower())
