@@ -46,6 +46,15 @@ def test_the_python_about_memory_runs(monkeypatch: pytest.MonkeyPatch):
         exec(compile(code, "docs/memory.md", "exec"), {})
 
 
+def test_the_python_about_embeddings_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    (code,) = blocks((ROOT / "docs" / "embeddings.md").read_text(), "python")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        exec(compile(code, "docs/embeddings.md", "exec"), {})
+    assert len(re.findall(r"-?\d\.\d+|1\.", said.getvalue())) == 9
+
+
 def commands(text: str) -> list[str]:
     lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
     return [line for line in lines if line.startswith("ggmodel ")]
@@ -99,4 +108,4 @@ def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.Monk
     assert {name for name, *_ in key_fields(space["Hyper"])} >= {"hidden", "heads", "window"}
     assert list(module_fields(space["MyModel"])) == ["embed", "layers", "norm", "head"]
     assert module_fields(space["Layer"])["shared"][0].suffix == "_shexp"
-    assert callable(space["MyModel"].forward)
+    assert space["MyModel"].hidden.__qualname__ == "MyModel.hidden"

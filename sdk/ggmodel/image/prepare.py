@@ -85,4 +85,4 @@ def rgb_array(image: Image.Image) -> NDArray[np.uint8]:
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """The nearest numbers of 8 significant bits, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
-    return ((bits + 0x8000 + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)

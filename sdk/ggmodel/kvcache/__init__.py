@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .bidirectional import Bidirectional, BidirectionalCache
 from .cache import Cache, Remembers, Size
 from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
@@ -12,6 +13,8 @@ from .wrapper import WrapperCache, new_cache
 
 __all__ = [
     "KV_TYPES",
+    "Bidirectional",
+    "BidirectionalCache",
     "Cache",
     "Causal",
     "CausalCache",

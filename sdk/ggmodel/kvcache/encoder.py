@@ -169,8 +169,9 @@ class EncoderCache(Cache):
     def _need(self, n: int, free: int) -> None:
         if n > free:
             raise KvCacheFull(
-                f"{n} rows of images need as many free cells; {free} of {self.rows} are free. Send "
-                "fewer images at once, or load the model with a larger parallel"
+                f"{n} rows of images need as many free cells; {free} of {self.rows} are free. Load "
+                "the model with a larger parallel, or with a smaller batch_size, which computes "
+                "fewer images at once"
             )
 
     def _evict(self, n: int) -> np.ndarray:

@@ -86,8 +86,9 @@ def llama3_factors(hf: Mapping[str, Any]) -> np.ndarray | None:
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     context = float(scaling["original_max_position_embeddings"])
     wavelength = 2 * math.pi / inverse
-    blend = (context / wavelength - low) / (high - low)
-    between = 1.0 / ((1 - blend) / factor + blend)
+    with np.errstate(divide="ignore", invalid="ignore"):  # low == high: nothing lies between
+        blend = (context / wavelength - low) / (high - low)
+        between = 1.0 / ((1 - blend) / factor + blend)
     factors = np.where(wavelength > context / low, factor, between)
     return np.where(wavelength < context / high, 1.0, factors).astype(np.float32)
 

@@ -293,7 +293,7 @@ class Engine:
         self._batches.next_turn(-1)
         if planned:
             step = self._batches.step(planned)
-            with suppress(KvCacheFull):
+            with suppress(Error):  # whatever it is shows when the batch is needed
                 self.cache.start_forward(step)
                 self._prepared = Prepared(planned, step)
 
@@ -305,6 +305,7 @@ class Engine:
 
     def _compute_last_again(self, slot: Slot) -> None:
         """Something like Ctrl-C came between the logits and the request they were for."""
+        self._retract()
         held = slot.tokens.copy()
         self.slots.cut(slot, len(held) - 1)
         slot.pending = held[len(slot.tokens) :]
@@ -323,6 +324,7 @@ class Engine:
 
     def _shift(self, slot: Slot, keep: int) -> None:
         """Forgets half of what need not be kept, the oldest."""
+        self._retract()
         keep = self.places.before(slot.tokens, min(keep, self.context_length - 1))
         end = self.places.after(slot.tokens, keep + max(1, (len(slot.tokens) - keep) // 2))
         rest = slot.tokens[:keep] + slot.tokens[end:]

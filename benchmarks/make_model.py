@@ -1,0 +1,376 @@
+"""Write models of real shapes with random weights, to measure with.
+
+    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b FILE.gguf [--type q4_K_M]
+
+What is stored as which type follows llama.cpp's quantiser: norms stay F32, the embedding, which is
+the output as well, becomes Q6_K unless the type is larger, rows that a type's blocks do not divide
+get one of smaller blocks, and in the mixture q4_K_M some matrices are Q6_K.
+
+Weights are normal random numbers (deviation 0.02), norms are 1. One pool of 16 million numbers is
+drawn and quantised by ggml; a matrix takes its rows from it, beginning at a row of its own, over
+and over. So the largest repeat rows, and tokens that share a row have equal logits. Vocabularies
+have the right kind and size, and made-up words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from ggmodel import nn
+from ggmodel.native import ffi, lib
+
+POOL = 1 << 24
+DEVIATION = 0.02
+ALIGNMENT = 32
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
+
+Type = gguf.GGMLQuantizationType
+TYPES = "f32 f16 bf16 q8_0 q6_K q5_K q5_1 q5_0 q4_K_M q4_K q4_1 q4_0 q3_K q2_K".split()
+# For rows that a type's blocks do not divide.
+_SMALLER = {
+    Type.Q2_K: Type.Q4_0,
+    Type.Q3_K: Type.Q4_0,
+    Type.Q4_K: Type.Q5_0,
+    Type.Q5_K: Type.Q5_1,
+    Type.Q6_K: Type.Q8_0,
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model is made of.
+
+    Attributes:
+        vocabulary: number of tokens. special: of these, how many are for the model.
+        pre: the pre-tokenizer of a BPE vocabulary; "" is a SentencePiece one.
+        metadata: further keys below the architecture's name.
+        rope_factors: whether long waves are slowed down, as Llama 3 does by 32.
+    """
+
+    architecture: str
+    layers: int
+    width: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int
+    eps: float
+    rope_base: float
+    vocabulary: int
+    special: int
+    pre: str
+    metadata: dict[str, int] = field(default_factory=dict)
+    rope_factors: bool = False
+
+
+# Of Llama 3.2.
+ROPE_SCALING = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+SHAPES = {
+    "llama-1b": Shape(
+        "llama", 16, 2048, 8192, 32, 8, 64, 131_072, 1e-5, 500_000.0, 128_256, 256, "llama-bpe",
+        rope_factors=True,
+    ),
+    "smollm-135m": Shape(
+        "llama", 30, 576, 1536, 9, 3, 64, 8192, 1e-5, 100_000.0, 49_152, 17, "smollm"
+    ),
+    "gemma3-1b": Shape(
+        "gemma3", 26, 1152, 6912, 4, 1, 256, 32_768, 1e-6, 1_000_000.0, 262_144, 6, "",
+        metadata={"attention.sliding_window": 512},
+    ),
+}  # fmt: skip
+
+
+def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names, and shapes in ggml order."""
+    width, ffn, head = shape.width, shape.ffn, shape.head_dim
+    q, kv = shape.heads * head, shape.kv_heads * head
+    gemma = shape.architecture == "gemma3"
+    yield "token_embd.weight", (width, shape.vocabulary)
+    yield "output_norm.weight", (width,)
+    if shape.rope_factors:
+        yield "rope_freqs.weight", (head // 2,)
+    for i in range(shape.layers):
+        of_layer: dict[str, tuple[int, ...]] = {
+            "attn_norm": (width,),
+            "attn_q": (width, q),
+            "attn_k": (width, kv),
+            "attn_v": (width, kv),
+            "attn_output": (q, width),
+            "ffn_norm": (width,),
+            "ffn_gate": (width, ffn),
+            "ffn_up": (width, ffn),
+            "ffn_down": (ffn, width),
+        }
+        if gemma:
+            of_layer |= dict.fromkeys(("attn_q_norm", "attn_k_norm"), (head,))
+            of_layer |= dict.fromkeys(("post_attention_norm", "post_ffw_norm"), (width,))
+        for name, ne in of_layer.items():
+            yield f"blk.{i}.{name}.weight", ne
+
+
+def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
+    """What a tensor is stored as."""
+    kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
+    if len(ne) == 1:
+        return Type.F32
+    quantised = kind not in (Type.F32, Type.F16, Type.BF16)
+    if name == "token_embd.weight" and quantised and kind is not Type.Q8_0:
+        kind = Type.Q6_K  # it is the output, too
+    elif wanted == "q4_K_M" and name.endswith(("attn_v.weight", "ffn_down.weight")):
+        layer, eighth = int(name.split(".")[1]), layers // 8
+        if layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2:
+            kind = Type.Q6_K
+    if ne[0] % gguf.GGML_QUANT_SIZES[kind][0]:
+        kind = _SMALLER.get(kind, Type.F16)
+    return kind
+
+
+# vocabularies
+
+
+def words(first: list[str], letters: list[str], count: int) -> tuple[list[str], list[str]]:
+    """So many different tokens, each one of `first` or an earlier one and a letter more; and the
+    merges "left right" that make them."""
+    tokens, merges = list(first), []
+    for token in tokens:  # which grows
+        for letter in letters:
+            if len(tokens) >= count:
+                return tokens[:count], merges
+            tokens.append(token + letter)
+            merges.append(f"{token} {letter}")
+    return tokens[:count], merges
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """A made-up vocabulary of the right kind and size."""
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    if shape.pre:
+        _add_bpe(writer, shape, letters)
+    else:
+        _add_spm(writer, shape, letters)
+
+
+def _add_bpe(writer: gguf.GGUFWriter, shape: Shape, letters: list[str]) -> None:
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves
+    odd = [256 + i for i in range(256 - len(plain))]
+    base = [chr(c) for c in plain + odd]
+    seeds = ["\u0120", *letters]  # a space, and letters
+    count = shape.vocabulary - shape.special - len(base) + len(seeds)
+    made, merges = words(seeds, letters, count)
+    ordinary = base + made[len(seeds) :]
+    special = [f"<|special_{i}|>" for i in range(shape.special)]
+    llama3 = shape.pre == "llama-bpe"  # its special tokens come last
+    tokens = ordinary + special if llama3 else special + ordinary
+    first = len(ordinary) if llama3 else 0
+    names = ("<|begin_of_text|>", "<|end_of_text|>") if llama3 else ("<|im_start|>", "<|im_end|>")
+    tokens[first : first + 2] = names
+    kinds = [NORMAL] * len(tokens)
+    kinds[first : first + len(special)] = [CONTROL] * len(special)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(shape.pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(first)
+    writer.add_eos_token_id(first + 1)
+    writer.add_add_bos_token(llama3)
+
+
+def _add_spm(writer: gguf.GGUFWriter, shape: Shape, letters: list[str]) -> None:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>"]
+    special = special[: shape.special]
+    single = [f"<0x{i:02X}>" for i in range(256)]
+    seeds = ["\u2581", *letters, *(chr(c) for c in range(33, 127) if not chr(c).islower())]
+    made, _ = words(seeds, letters, shape.vocabulary - len(special) - len(single))
+    kinds = [CONTROL] * len(special) + [BYTE] * len(single) + [NORMAL] * len(made)
+    kinds[3] = UNKNOWN
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([*special, *single, *made])
+    writer.add_token_types(kinds)
+    writer.add_token_scores(
+        [0.0] * (len(special) + len(single)) + [-float(i) for i in range(len(made))]
+    )
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(True)
+    writer.add_add_space_prefix(False)
+
+
+# the file
+
+
+def quantise(values: np.ndarray, kind: Type) -> np.ndarray:
+    """float32 [rows, n] as bytes, uint8 [rows, bytes of a row], by ggml."""
+    rows, n = values.shape
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    out = np.empty((rows, n // block * size), np.uint8)
+    source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(out)
+    lib.ggml_quantize_chunk(int(kind), source, target, 0, rows, n, ffi.NULL)
+    return out
+
+
+class Pool:
+    """Rows of random weights, quantised once for each type and length."""
+
+    def __init__(self, size: int, seed: int):
+        numbers = np.random.default_rng(seed).standard_normal(size, np.float32)
+        self._numbers = numbers * np.float32(DEVIATION)
+        self._rows: dict[tuple[Type, int], np.ndarray] = {}
+        self._next = 0
+
+    def matrix(self, kind: Type, ne: tuple[int, ...]) -> Iterator[memoryview]:
+        """The bytes of a matrix [n, rows], piece by piece."""
+        key, left = (kind, ne[0]), ne[1]
+        if key not in self._rows:
+            count = max(1, len(self._numbers) // ne[0])
+            values = np.resize(self._numbers, count * ne[0]).reshape(count, ne[0])
+            self._rows[key] = quantise(values, kind)
+        pool = self._rows[key]
+        begin = self._next = (self._next + 1009) % len(pool)  # matrices differ
+        while left:
+            piece = pool[begin : begin + left]
+            yield piece.data
+            left, begin = left - len(piece), 0
+
+
+def add_metadata(writer: gguf.GGUFWriter, name: str, shape: Shape) -> None:
+    """Hyperparameters, in the keys that all llamas have."""
+    writer.add_name(f"{name}, random weights")
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_layer_norm_rms_eps(shape.eps)
+    writer.add_rope_freq_base(shape.rope_base)
+    if shape.architecture == "llama":
+        writer.add_rope_dimension_count(shape.head_dim)
+        writer.add_vocab_size(shape.vocabulary)
+    for key, value in shape.metadata.items():
+        writer.add_uint32(f"{shape.architecture}.{key}", value)
+
+
+def make(
+    path: Path,
+    name: str,
+    shape: Shape,
+    wanted: str,
+    *,
+    seed: int = 0,
+    pool: int = POOL,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Writes a model; the file appears when it is whole.
+
+    Args:
+        name: of the model, for those who read the metadata.
+        wanted: one of TYPES.
+        pool: how many random numbers the matrices share.
+        progress: called with the share that is written.
+    """
+    part = path.with_name(f"{path.name}.part")
+    try:
+        stored = {n: (type_of(n, ne, wanted, shape.layers), ne) for n, ne in tensors(shape)}
+        total = _write_header(part, name, shape, stored)
+        rows, done = Pool(pool, seed), 0
+        with part.open("ab") as file:
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            for tensor, (kind, ne) in stored.items():
+                begin = file.tell()
+                for piece in _values(rows, shape, tensor, kind, ne):
+                    file.write(piece)
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                done += file.tell() - begin
+                if progress is not None:
+                    progress(done / total)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _values(
+    rows: Pool, shape: Shape, name: str, kind: Type, ne: tuple[int, ...]
+) -> Iterator[bytes | memoryview]:
+    if name == "rope_freqs.weight":
+        hf = {"head_dim": ne[0] * 2, "rope_theta": shape.rope_base, "rope_scaling": ROPE_SCALING}
+        factors = nn.llama3_factors(hf)
+        assert factors is not None
+        yield factors.tobytes()
+    elif len(ne) == 1:
+        yield np.ones(ne[0], np.float32).tobytes()
+    else:
+        yield from rows.matrix(kind, ne)
+
+
+def _write_header(
+    path: Path, name: str, shape: Shape, stored: dict[str, tuple[Type, tuple[int, ...]]]
+) -> int:
+    """Writes all but the tensors' bytes; returns how many these are."""
+    writer = gguf.GGUFWriter(path, shape.architecture)
+    add_metadata(writer, name, shape)
+    add_vocabulary(writer, shape)
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    total = 0
+    for tensor, (kind, ne) in stored.items():
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        row = ne[0] // block * size
+        nbytes = row * int(np.prod(ne[1:], dtype=np.int64))
+        # Sizes of rows in bytes stand for any type, as for arrays that are quantised already.
+        writer.add_tensor_info(
+            tensor, (*ne[:0:-1], row), np.dtype(np.uint8), nbytes, raw_dtype=kind
+        )
+        total += nbytes + -nbytes % ALIGNMENT
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--type", choices=TYPES, default="q8_0")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("writing", total=1.0)
+        make(
+            options.file,
+            options.shape,
+            SHAPES[options.shape],
+            options.type,
+            seed=options.seed,
+            progress=lambda share: bar.update(task, completed=share),
+        )
+    print(f"{options.file}: {options.file.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

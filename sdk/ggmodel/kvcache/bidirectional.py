@@ -1,0 +1,163 @@
+"""Attention in both directions: a text is read at once, and nothing of it is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import ConfigError, Error, TensorError
+from ..ml import Backend, Context, DType, Tensor
+from .cache import Cache, Remembers, Size
+from .masks import Masks
+
+if TYPE_CHECKING:
+    from ..model.batch import Step
+
+
+@dataclass(frozen=True)
+class Bidirectional(Remembers):
+    """A layer whose tokens see all others of their sequence that come in the same step.
+
+    Attributes:
+        window: position p sees q where |p − q| < window; None is no limit.
+
+    Raises:
+        ConfigError: a window of less than one position.
+    """
+
+    window: int | None = None
+
+    def __post_init__(self):
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"a window of {self.window} positions; it must be at least 1")
+
+    @property
+    def kind(self) -> Hashable:
+        return self
+
+    def new_cache(
+        self, backend: Backend, layers: Mapping[int, Bidirectional], dtype: DType, size: Size
+    ) -> BidirectionalCache:
+        return BidirectionalCache(backend, self, layers, dtype, size)
+
+
+class BidirectionalCache(Cache):
+    """What tokens of one step see of each other.
+
+    Attributes:
+        lengths: int32 [sequences], the position that comes next.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        spec: Bidirectional,
+        layers: Mapping[int, Bidirectional],
+        dtype: DType,
+        size: Size,
+    ):
+        self.window, self.config, self.dtype = spec.window, backend.cache_config, dtype
+        self.max_batch = size.max_batch
+        self.lengths = np.zeros(size.sequences, np.int32)
+        self._layers, self._masks = list(layers), Masks(backend.cache_config)
+
+    def start_forward(self, step: Step, reserve: bool = False) -> None:
+        """Notes what each token sees, and the lengths before, in `step.placed[self]`.
+
+        Raises:
+            Error: the beginning of a sequence is missing: it is forgotten, or was cut off.
+        """
+        if reserve:
+            step.placed[self] = None, None
+            return
+        first = np.full(len(self.lengths), -1, np.int32)
+        first[step.sequences[::-1]] = step.positions[::-1]
+        if (first > 0).any():
+            raise Error(
+                f"sequence {int(first.argmax())} goes on at position {int(first.max())}; tokens "
+                "that see each other in both directions are computed in one step, from 0 on"
+            )
+        step.placed[self] = self._mask(step), self.lengths.copy()
+        np.maximum.at(self.lengths, step.sequences, step.positions + 1)
+
+    def _mask(self, step: Step) -> np.ndarray:
+        n = len(step.positions)
+        seen = np.zeros((n, self._masks.padded(n)), bool)
+        seen[:, :n] = step.sequences[:, None] == step.sequences
+        if self.window is not None:
+            distance = np.abs(step.positions[:, None].astype(np.int64) - step.positions)
+            seen[:, :n] &= distance < self.window
+        return self._masks.of(seen)
+
+    def undo(self, step: Step) -> None:
+        _, lengths = step.placed.pop(self, (None, None))
+        self.lengths = self.lengths if lengths is None else lengths
+
+    def shape_key(self, step: Step) -> Hashable:
+        return None  # the number of tokens says it all
+
+    def layers(self, ctx: Context, step: Step) -> dict[int, LayerStep]:
+        n = len(step.positions)
+        size = self._masks.padded(n)
+        mask = ctx.feed(lambda s: s.placed[self][0], self.config.mask_dtype, size, n, name="mask")
+        return {i: LayerStep(i, mask, self.dtype, self.config.permuted_v) for i in self._layers}
+
+    def length(self, sequence: int) -> int:
+        return int(self.lengths[sequence])
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Only from the beginning: nothing is remembered."""
+        return position == 0
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        self.lengths[target] = min(n, self.length(source))
+
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        length = self.length(sequence)
+        if begin < length and (end is None or begin < end):
+            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+
+    def wipe(self, sequence: int) -> None:
+        self.remove(sequence, 0, None)
+
+    def close(self) -> None:
+        """There is nothing to free."""
+
+
+class LayerStep:
+    """One layer's keys and values of a step, in a graph being recorded."""
+
+    def __init__(self, layer: int, mask: Tensor, dtype: DType, permuted_v: bool):
+        self.layer, self.mask, self.dtype, self.permuted_v = layer, mask, dtype, permuted_v
+        self._kv: tuple[Tensor, Tensor] | None = None
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        """Takes k [d, kv heads, n] and v [dv, kv heads, n].
+
+        Raises:
+            TensorError: it has been given some already.
+        """
+        if self._kv is not None:
+            raise TensorError(
+                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
+                "each layer has its own, batch.cache[i]"
+            )
+        more = self.mask.dim(0) - k.dim(2)
+        self._kv = (k.pad(0, 0, more), v.pad(0, 0, more)) if more else (k, v)
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys [d, kv heads, m], values [dv, kv heads, m] (with the backend's `permuted_v`
+        [m, dv, kv heads]) of the cache's dtype, and the mask [m, n]; m is n, padded.
+
+        Raises:
+            TensorError: nothing has been put.
+        """
+        if self._kv is None:
+            raise TensorError(f"get() before put() on the cache of layer {self.layer}")
+        k, v = self._kv
+        if self.permuted_v:
+            v = v.permute(1, 2, 0).contiguous()
+        return k.cast(self.dtype), v.cast(self.dtype), self.mask
