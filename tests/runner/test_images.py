@@ -298,3 +298,20 @@ def test_groups_are_computed_together(open_model: Open):
     )
     model.generate(prompt[:12], max_tokens=1)
     assert sizes == [4, 2, 6]
+
+
+def test_memory_of_vision(open_model: Open, seeing: Callable[[str], MemorySource]):
+    model = open_model("gazer")
+    assert model.vision_memory is not None
+    assert model.vision_memory.weights == 12 * HIDDEN * 4
+    assert model.vision_memory.image == ROWS * HIDDEN * 4
+    result = ggmodel.estimate(seeing("gazer"), models=MODELS, kv_type="f32", context_length=128)
+    assert result.vision == model.vision_memory
+
+
+def test_a_batch_that_is_smaller_than_an_image_reserves_for_it(open_model: Open):
+    model = open_model("gazer", batch_size=2, parallel=3)
+    before = model.memory.size()
+    model.generate([*TEXT, picture(1), *TEXT], max_tokens=4)
+    assert model.memory.size() == before
+    assert model.engine.cache.max_batch == ROWS + 2

@@ -86,5 +86,5 @@ def test_bad_projectors(text: Path, projector, source: MemorySource):
         ggmodel.load(source, mmproj="mmproj.gguf")
     with pytest.raises(Error, match=r"none\.gguf"):
         ggmodel.load(text, models=MODELS, mmproj=text.parent / "none.gguf")
-    with pytest.raises(Error, match="is .* a projector"):
+    with pytest.raises(Error, match=r"is .* a projector"):
         ggmodel.load(text, models=MODELS, mmproj=text)

@@ -7,7 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import File, GPULayers, Json, Models, OverrideTensor, Rpc, Strict, overrides, workers
+from .options import (
+    File,
+    FlashAttention,
+    GPULayers,
+    Json,
+    KVType,
+    Mmproj,
+    Models,
+    OverrideTensor,
+    Rpc,
+    Strict,
+    overrides,
+    workers,
+)
 from .terminal import console, print_json, printable, size, table
 
 if TYPE_CHECKING:
@@ -30,17 +43,10 @@ def estimate(
     ] = 512,
     gpu_layers: GPULayers = "auto",
     override_tensor: OverrideTensor = None,
-    flash_attention: Annotated[
-        str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
-    ] = "auto",
-    kv_type: Annotated[
-        str,
-        typer.Option(
-            metavar="f16|f32|q8_0|q4_0",
-            help="Type of keys and values in the cache; the last two need flash attention.",
-        ),
-    ] = "f16",
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
     rpc: Rpc = None,
+    mmproj: Mmproj = None,
     models: Models = None,
     strict: Strict = True,
     per_layer: Annotated[
@@ -57,6 +63,7 @@ def estimate(
 
     result = estimate_file(
         file,
+        mmproj=mmproj,
         context_length=context_length,
         batch_size=batch_size,
         parallel=parallel,
@@ -109,6 +116,9 @@ def _print(result: Estimate, per_layer: bool) -> None:
     out.print()
     if result.mapped:
         out.print(f"{size(result.mapped)} of the weights stay in the mapped file")
+    if result.vision is not None:
+        image = size(result.vision.image)
+        out.print(f"{size(result.vision.weights)} of the weights see; an image takes {image} more")
     out.print(_verdict(result), style="bold green" if result.fits else "bold red")
 
 

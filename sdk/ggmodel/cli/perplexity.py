@@ -18,6 +18,7 @@ from .options import (
     GPULayers,
     Json,
     KVType,
+    Mmproj,
     Models,
     OverrideTensor,
     Rpc,
@@ -51,6 +52,7 @@ def perplexity(
     override_tensor: OverrideTensor = None,
     backend: Backend = "ggml",
     rpc: Rpc = None,
+    mmproj: Mmproj = None,
     models: Models = None,
     strict: Strict = True,
     as_json: Json = False,
@@ -68,6 +70,7 @@ def perplexity(
     with progress_bar("loading") as progress:
         model = load(
             file,
+            mmproj=mmproj,
             backend=backend,
             threads=threads,
             context_length=context_length,

@@ -16,6 +16,7 @@ from .embedding import Pooling, embed, normalized, pooling_of
 from .engine import Engine
 from .generation import Generation
 from .request import RequestOptions, split_options
+from .reservation import VisionMemory
 from .sampling import log_probability
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class LoadedModel:
     def memory(self) -> BackendMemory:
         """Bytes by layer and purpose."""
         return self.backend.backend_memory()
+
+    @property
+    def vision_memory(self) -> VisionMemory | None:
+        """Bytes that seeing takes; None for models that see nothing."""
+        return self.engine.worst.vision
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text, special tokens in it recognised; `add_special` adds those that

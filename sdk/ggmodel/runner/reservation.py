@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +21,24 @@ if TYPE_CHECKING:
     from ..kvcache import Cache
 
 
+@dataclass(frozen=True)
+class VisionMemory:
+    """What seeing takes, in bytes.
+
+    Attributes:
+        weights: of the vision graph; counted in the devices' weights.
+        image: of the rows of the largest image, in system memory for as long as it is remembered.
+    """
+
+    weights: int
+    image: int
+
+
 class Reservation:
     """Traces of the largest batches and of the largest image.
 
     Attributes:
+        vision: what the latter takes; None for models that see nothing.
         largest_group: the most inputs that must be computed together because of an image; 1 without
             images.
     """
@@ -32,10 +48,17 @@ class Reservation:
         self._traces: list[Trace] = []
         self._image: Encoded | None = None
         self._whole, self.largest_group = places.whole, 1
+        self.vision: VisionMemory | None = None
         if model.sees:
             self._image = images.largest()
             inputs = images.expand([Input(0), self._image.embeddings])
             self.largest_group = places.largest_group(places.number(inputs))
+            assert self._image.ctx is not None
+            names = _weights_of([self._image.ctx.graph])
+            self.vision = VisionMemory(
+                sum(backend.source.tensors[name].nbytes for name in names),
+                sum(4 * len(e) * e.width for e in self._image.embeddings),
+            )
 
     def trace(self, cache: Cache, sequences: int) -> int:
         """Traces the batches, the largest first; nothing is allocated.
@@ -93,13 +116,7 @@ class Reservation:
 
     def weights_read(self) -> set[str]:
         """Names of the weights that the traced graphs read."""
-        return {
-            source.name
-            for graph in self.graphs
-            for op in graph.schedule
-            for source in op.sources
-            if source is not None and isinstance(source.storage, Weight)
-        }
+        return _weights_of(self.graphs)
 
     def reserve(self) -> None:
         """Allocates the compute buffers that these graphs need."""
@@ -115,3 +132,13 @@ class Reservation:
         if self._image is not None:
             self._image.close()
             self._image = None
+
+
+def _weights_of(graphs: Iterable[Graph]) -> set[str]:
+    return {
+        source.name
+        for graph in graphs
+        for op in graph.schedule
+        for source in op.sources
+        if source is not None and isinstance(source.storage, Weight)
+    }

@@ -10,9 +10,10 @@ from ..errors import OutOfMemory
 from ..gguf import TensorSource
 from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_info
 from ..runner.gpu_request import GPULayersOption, choose_layers
-from ..runner.load import open_source
 from ..runner.placing import Devices
 from ..runner.preparation import Options, Preparation
+from ..runner.projector import open_source
+from ..runner.reservation import VisionMemory
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # of looking for it; three are the rule
@@ -58,6 +59,7 @@ class Estimate:
             own. They count like others: what is not resident is read again for every token.
         largest_context: that fits with the same layers on each device: a multiple of 256, or the
             trained one; 0 if none does.
+        vision: what images take; None for models that see nothing.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Estimate:
     devices: list[DeviceEstimate]
     mapped: int
     largest_context: int
+    vision: VisionMemory | None = None
 
     @property
     def size(self) -> int:
@@ -90,6 +93,7 @@ class Estimate:
 def estimate(
     file: str | Path | TensorSource,
     *,
+    mmproj: str | Path | None = None,
     context_length: int | None = None,
     batch_size: int = 512,
     parallel: int = 1,
@@ -120,7 +124,7 @@ def estimate(
         strict=strict,
         alloc_memory=False,
     )
-    source = open_source(file)
+    source = open_source(file, mmproj, models)
     try:
         with Devices.open(options) as devices:
             return estimate_on(source, options, devices)
@@ -151,6 +155,7 @@ def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Est
         trained = getattr(steps.config, "context", length)
         architecture, blocks = steps.report.architecture, steps.backend.block_count
         reports[length, GPULayersList()] = steps.backend.backend_memory()
+        vision = steps.engine.worst.vision
     layers = choose_layers(
         options.gpu_request, lambda found: measured(length, found), devices.found, blocks
     )
@@ -165,6 +170,7 @@ def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Est
         devices=on_devices(length),
         mapped=measured(length, layers).mapped,
         largest_context=largest_context(lambda n: _room(on_devices(n)), length, trained),
+        vision=vision,
     )
 
 
