@@ -54,11 +54,13 @@ class Llama(Base):
 """
 BOTH_WAYS = """
 from ggmodel import register
+from ggmodel.kvcache import Bidirectional
 from ggmodel.models.llama import Llama as Base
 
 @register("llama")
 class Llama(Base):
-    causal = False
+    def caches(self):
+        return [Bidirectional() for _ in self.layers]
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
@@ -298,6 +299,22 @@ def test_groups_are_computed_together(open_model: Open):
     )
     model.generate(prompt[:12], max_tokens=1)
     assert sizes == [4, 2, 6]
+
+
+def test_images_that_nobody_needs_are_forgotten(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ggmodel.runner.multimodal._KEPT", 2 * ROWS * HIDDEN * 4)
+    model = open_model(parallel=1)
+    waiting = model.request([picture(100), *TEXT], max_tokens=4, temperature=0)
+    for seed in range(6):
+        model.generate([picture(seed)], max_tokens=1)
+    gc.collect()
+    # Two are kept, one of them in the slot; another one is waited for, and not computed.
+    assert len(model.engine.images._known) == 3
+    assert model.engine.images.nbytes == 2 * ROWS * HIDDEN * 4
+    fresh = open_model().generate([picture(100), *TEXT], max_tokens=4, temperature=0)
+    assert waiting.run().tokens == fresh.tokens
 
 
 def test_memory_of_vision(open_model: Open, seeing: Callable[[str], MemorySource]):

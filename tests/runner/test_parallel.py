@@ -267,6 +267,7 @@ def test_closing_the_model_ends_requests(source: MemorySource):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_text_four_times_the_context_stays_fluent(seed: int):
     with ggmodel.load(STORIES, context_length=128, threads=2) as model:
+        assert model.tokenizer is not None
         never_ends = dict.fromkeys(model.tokenizer.eog, -100.0)
         done = model.generate(
             "Once upon a time",

@@ -57,7 +57,7 @@ def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.n
         PromptError: a text has to be computed at once and does not fit the batch size.
         ComputeError: the model's hidden states are not finite.
     """
-    if not engine.model.causal:
+    if engine.at_once:
         for i, text in enumerate(texts):
             if len(text) > engine.batch_size:
                 raise PromptError(
@@ -96,8 +96,7 @@ def _pool(
             "last": positions == last[sequences],
         }
         outputs = np.flatnonzero(wanted[pooling]).astype(np.int32)
-        groups = None if engine.model.causal else np.ones_like(positions)
-        step = Step(np.concatenate(pieces), positions, sequences, outputs, groups)
+        step = Step(np.concatenate(pieces), positions, sequences, outputs)
         graphs.cache.start_forward(step)
         states = graphs.run(step)
         if sums is None:

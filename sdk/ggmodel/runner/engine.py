@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from .turns import Turns
 if TYPE_CHECKING:
     from .generation import Generation
 
-Ids = Sequence[int]
+Ids = Sequence[int] | np.ndarray
 
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
@@ -60,6 +61,7 @@ class Engine:
 
     Attributes:
         vocabulary: token ids are below this.
+        at_once: a text has to be computed in one batch; nothing can be generated.
         images, places: what is known of images, and of the inputs that stand for them.
     """
 
@@ -76,6 +78,7 @@ class Engine:
         self.model, self.backend, self.kv_type = model, backend, kv_type
         self.context_length, self.batch_size = context_length, batch_size
         specs = self._declared_caches()
+        self.at_once = any(s.at_once for s in specs)
         self.images = MultimodalStore(model, backend)
         self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
         self.worst = Reservation(model, backend, self.images, self.places)
@@ -86,6 +89,7 @@ class Engine:
         self.graphs = Graphs(model, backend, self.cache)
         self.vocabulary = 0
         self.slots = Slots(self.cache, self.places, parallel)
+        self._numbered: list[weakref.ref[np.ndarray]] = []
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
         self._closed = False
@@ -126,17 +130,23 @@ class Engine:
 
     # prompts
 
-    def number(self, inputs: Sequence[Input]) -> list[int]:
-        """Inputs as numbers; see `Places`.
+    def number(self, inputs: Sequence[Input]) -> np.ndarray:
+        """Inputs as numbers, int32 [n]; see `Places`. They mean something as long as this array
+        lives, or a slot has them.
 
         Raises:
             PromptError: embeddings or groups that do not fit.
         """
         with self.turns.lock:
-            requests = (*self._waiting, *(s.request for s in self.slots.working))
-            prompts = (r.prompt.tolist() for r in requests if r is not None)
-            self.places.forget(chain(prompts, (s.tokens + s.pending for s in self.slots.all)))
-            return self.places.number(inputs)
+            prompts = [p for p in (ref() for ref in self._numbered) if p is not None]
+            held = (slot.tokens + slot.pending for slot in self.slots.all)
+            self.places.forget(chain((p.tolist() for p in prompts), held))
+            self._numbered = [weakref.ref(p) for p in prompts]
+            return self._note(np.array(self.places.number(inputs), np.int32))
+
+    def _note(self, numbers: np.ndarray) -> np.ndarray:
+        self._numbered.append(weakref.ref(numbers))
+        return numbers
 
     def check_prompt(self, ids: Ids, truncate: bool = False, keep: int = 0) -> np.ndarray:
         """The prompt as int32 [n].
@@ -156,14 +166,14 @@ class Engine:
             if token is not None and not 0 <= token < self.vocabulary:
                 raise PromptError(f"token id {token} is not in the vocabulary of {self.vocabulary}")
         if len(array) > self.context_length and truncate:
-            array = self._truncated(array.tolist(), keep)
+            array = self._note(self._truncated(array.tolist(), keep))
         if len(array) > self.context_length:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {self.context_length}; "
                 "load the model with a larger context_length, shorten the prompt, or give "
                 "truncate=True to leave its middle out"
             )
-        return array.astype(np.int32)
+        return array.astype(np.int32, copy=False)
 
     def _token_of(self, number: int) -> int | None:
         """The token behind a number; None if that means nothing."""
@@ -181,7 +191,7 @@ class Engine:
                 f"nothing is left of the prompt's end: {kept} of {self.context_length} positions "
                 "are kept for its beginning; give a smaller num_keep or a larger context_length"
             )
-        return np.array(numbers[:kept] + numbers[tail:])
+        return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
     def compute_images(self, embeddings: Sequence[Embedding]) -> None:
         """Computes their rows, unless that has been done."""

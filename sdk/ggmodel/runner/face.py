@@ -295,7 +295,7 @@ class LoadedModel:
             parts += [image, text]
         return parts
 
-    def _numbers(self, prompt: Prompt) -> list[int]:
+    def _numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
         """The inputs of a prompt as the engine numbers them; without images their token ids."""
         if isinstance(prompt, str):
             return self.tokenize(prompt)

@@ -22,8 +22,7 @@ from ..ml import Backend, Context, DType, Tensor
 from ..model import Embedding, Input, Model, Multimodal, Pixels, Span
 from ..model.source import author_code, file_of, line_of
 
-_KEPT = 16  # images that are remembered although no prompt at hand has them
-_MOST_PLACES = 1 << 16  # inputs that are remembered before unused ones are dropped
+_KEPT = 256 << 20  # bytes of images that are remembered although no prompt at hand has them
 _BATCH = 512  # tokens that encoding an image counts as
 
 
@@ -66,8 +65,13 @@ class Encoded:
         self.ctx, self._tensors = None, []
 
     @property
+    def size(self) -> int:
+        """Bytes that its rows take once they are computed."""
+        return sum(4 * len(one) * one.width for one in self.embeddings)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of system memory that its rows take."""
+        """Bytes of system memory that its rows take now."""
         return sum(rows.nbytes for rows in self._rows)
 
 
@@ -122,7 +126,7 @@ class MultimodalStore:
                 found = self._known[digest] = Encoded(self.model, self.backend, pixels, digest)
             self._kept[digest] = found
             self._kept.move_to_end(digest)
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > 1 and sum(e.size for e in self._kept.values()) > _KEPT:
                 self._kept.popitem(last=False)
             return found.embeddings
 
@@ -232,7 +236,8 @@ class Places:
                 numbers.append(inputs[i].token)
                 continue
             place = Place(inputs[i].token, embedding, row, self.whole, i - begin, end - begin)
-            content = (embedding.key if embedding else place.token, row, place.index, place.size)
+            what = (embedding.key, embedding.used) if embedding else place.token
+            content = (what, row, place.index, place.size)
             if content not in self._numbers:
                 self._numbers[content] = self._next
                 self._places[self._next] = place
@@ -330,9 +335,7 @@ class Places:
         return tokens, groups if groups.any() else None, tuple(spans)
 
     def forget(self, in_use: Iterable[Sequence[int]]) -> None:
-        """Drops what no prompt has any more, once there is a lot of it."""
-        if len(self._places) <= _MOST_PLACES:
-            return
+        """Drops what no prompt has any more."""
         alive = {n for numbers in in_use for n in numbers if n < 0}
         self._places = {n: p for n, p in self._places.items() if n in alive}
         self._numbers = {c: n for c, n in self._numbers.items() if n in alive}
