@@ -1,4 +1,4 @@
-"""Linear maps, embeddings, norms."""
+"""Linear maps, convolutions, embeddings, norms."""
 
 from __future__ import annotations
 
@@ -19,6 +19,20 @@ class Linear(Module):
         """x [in, n] → [out, n] F32."""
         y = self.weight.mulmat(x)
         return y if self.bias is None else y.add(self.bias)
+
+
+class Conv2D(Module):
+    """A kernel that goes over an image, + bias. As a field: shape=(width, height, in, out)."""
+
+    dims = {"weight": (0, 1, 2, 3), "bias": (3,)}
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def forward(self, x: Tensor, stride: int = 1) -> Tensor:
+        """x [w, h, in, n] → [w', h', out, n] F32; w' = ⌊(w − width) / stride⌋ + 1."""
+        y = self.weight.conv_2d(x, stride, stride)
+        return y if self.bias is None else y.add(self.bias.reshape(1, 1, -1))
 
 
 class Embedding(Module):

@@ -39,12 +39,14 @@ class Rope:
 
 
 def linear_factor(hf: Mapping[str, Any]) -> float | None:
-    """The factor by which "linear" rope scaling divides positions; None for other configs.
+    """The factor by which "linear" rope scaling divides positions; None for other configs. Where
+    `rope_parameters` are a table by kind of layer, those of "full_attention" count.
 
     Raises:
         Unsupported: a scaling that is neither linear nor llama 3's.
     """
-    scaling = hf.get("rope_scaling") or {}
+    by_kind = hf.get("rope_parameters") or {}
+    scaling = hf.get("rope_scaling") or by_kind.get("full_attention") or {}
     kind = _rope_type(scaling)
     if kind not in (None, "default", "linear", "llama3"):
         raise Unsupported(f"rope scaling {kind!r} is not there yet; there is linear and llama3")
