@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,10 +78,12 @@ def attended(q: np.ndarray, things: list[Thing], layer: int, dv: int) -> np.ndar
     return out
 
 
-Rows = list[tuple[int, int, "Thing | None"]]  # sequence, position, the object that is put there
+Row = tuple[int, int, "Thing | None"]  # sequence, position, the object that is put there
+Rows = list[Row]
 
 
-def step_of(rows: Rows) -> Step:
+def step_of(rows: Iterable[Row]) -> Step:
+    rows = list(rows)
     spans = tuple(
         Span(i, thing.embedding(), 0, thing.rows)
         for i, (_, _, thing) in enumerate(rows)
@@ -107,9 +110,12 @@ def attend(cache: Cache, rows: Rows, step: Step, d: int, dv: int) -> dict[int, n
                 v = ctx.input().from_floats(np.concatenate([t.values(i, dv) for t in things]))
                 layer.put(k, v)
             q = ctx.input().from_floats(np.stack([query(s, p, i, d) for s, p, _ in rows]))
-            out = q.scaled_dot_product_attention(*layer.get(), scale=SCALE, cache_config_applied=True)
+            out = q.scaled_dot_product_attention(
+                *layer.get(), scale=SCALE, cache_config_applied=True
+            )
             outs[i] = out
-            ctx.forward(out.mul(layer.seen.reshape(1, 1, -1)), out)
+            assert layer.seen.ne == (1, len(rows), 1, 1)
+            ctx.forward(out)
         executable = backend.compile(ctx.graph, tuple(outs.values()))
         try:
             executable.run(step)

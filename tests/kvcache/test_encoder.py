@@ -79,10 +79,12 @@ class Run:
         if apart:  # rows of sequences among each other
             rows = rows[::2] + rows[1::2]
         step, before = step_of(rows), snapshot(self.cache)
-        needed = {thing for s in kept for thing in next_sees(s)}
         new = [thing for *_, thing in rows if thing is not None]
+        needed = set()  # by the first row of the batch, else by what comes next
+        for old, sequence in zip(kept, self.sequences, strict=True):
+            needed |= set(seen_things([*sequence, None])[len(old)]) - set(new)
         if new and sum(thing.rows for thing in [*needed, *new]) > self.cache.rows:
-            with pytest.raises(KvCacheFull, match=r"fewer images at once, or .* larger parallel"):
+            with pytest.raises(KvCacheFull, match="larger parallel, or with a smaller batch_size"):
                 self.cache.start_forward(step)
             assert snapshot(self.cache) == before and not step.placed
             self.sequences = kept
@@ -92,7 +94,9 @@ class Run:
         assert snapshot(self.cache) == before and not step.placed
         self.cache.start_forward(step)
         if new:
-            self.replaced |= {t for s in kept for t in s if t is not None and t not in needed}
+            self.replaced |= {t for s in kept for t in s if t is not None} - needed
+        seen = [[bool(seen_things(self.sequences[s])[p])] for s, p, _ in rows]
+        np.testing.assert_array_equal(step.placed[self.cache].seen, seen)
         self.compare(rows, attend(self.cache, rows, step, self.d, self.dv))
 
     def compare(self, rows: Rows, got: dict[int, np.ndarray]) -> None:
@@ -351,7 +355,7 @@ def test_other_dtypes_are_not_there(make_cache: MakeCache):
 def test_a_dry_run_lays_out_the_largest_object(flash: bool):
     with small_backend(flash, alloc_memory=False) as backend:
         size = {"sequences": 2, "capacity": 16, "max_batch": 4}
-        cache = new_cache(backend, [Cross(20, 3)], dtype=DType.F16, **size)
+        cache = encoder_of(new_cache(backend, [Cross(20, 3)], dtype=DType.F16, **size))
         text, image = step_of([(0, 0, None)] * 4), step_of([(0, 0, Thing(1, 20)), (0, 0, None)])
         for step in (text, image, text):
             cache.start_forward(step, reserve=True)

@@ -152,7 +152,7 @@ class EncoderCache(Cache):
         """Adds the step's objects of n rows to their sequences; gives their cells."""
         free = self._free()
         if len(free) < n:
-            free = self._evict(n)
+            free = self._evict(step, n)
         self._need(n, len(free))
         cells, first = free[:n], 0
         for span in step.spans:
@@ -174,13 +174,15 @@ class EncoderCache(Cache):
                 "fewer images at once"
             )
 
-    def _evict(self, n: int) -> np.ndarray:
-        """Gives up objects that nothing to come can see, until n cells are free; gives these."""
-        needed = {
-            self.objects[s][p]
-            for s, length in enumerate(self.lengths)
-            for p in self._seen_by(s, int(length))
-        }
+    def _evict(self, step: Step, n: int) -> np.ndarray:
+        """Gives up objects that neither the step nor what follows it can see, until n cells are
+        free; gives these."""
+        new = [(step.sequences[span.index], step.positions[span.index]) for span in step.spans]
+        needed: set[Encoded | None] = set()
+        for sequence, objects in enumerate(self.objects):
+            there = sorted([*objects, *(int(p) for s, p in new if s == sequence)])
+            run = _run(there, self.length(sequence))
+            needed.update(objects[p] for p in run if p in objects)
         for objects in self.objects:
             for encoded in list(objects.values()):
                 if encoded is not None and encoded not in needed:
@@ -210,8 +212,9 @@ class EncoderCache(Cache):
         size = self._masks.padded(1 + max(int(cells.max()) for _, cells in visible))
         looks = np.zeros((len(seen), size), bool)
         for rows, cells in visible:
-            seen[rows] = 1
-            looks[np.ix_(rows, cells)] = True
+            alike = np.zeros(size, bool)
+            alike[cells] = True
+            looks[rows], seen[rows] = alike, 1
         looks[:, 0] = seen[:, 0] == 0
         return size, self._masks.of(looks), seen
 
@@ -224,22 +227,10 @@ class EncoderCache(Cache):
             mine = np.flatnonzero(step.sequences == sequence)
             latest = np.searchsorted(list(objects), step.positions[mine], side="right")
             for n in np.unique(latest[latest > 0]):
-                run = self._seen_by(sequence, list(objects)[n - 1])
-                found = [objects[p] for p in run]
+                found = [objects[p] for p in _run(list(objects), list(objects)[n - 1])]
                 cells = [encoded.cells for encoded in found if encoded is not None]
                 if cells:
                     yield mine[latest == n], np.concatenate(cells)
-
-    def _seen_by(self, sequence: int, position: int) -> list[int]:
-        """Where the objects are that a position sees, or what was given up of them; the latest
-        first."""
-        run: list[int] = []
-        for p in reversed(self.objects[sequence]):
-            if p <= position and (not run or p == run[-1] - 1):
-                run.append(p)
-            elif run:
-                break
-        return run
 
     def shape_key(self, step: Step) -> Hashable:
         placed: Placed = step.placed[self]
@@ -275,7 +266,7 @@ class EncoderCache(Cache):
     def resume_point(self, sequence: int, position: int) -> int:
         objects = self.objects[sequence]
         point = min(position, self.length(sequence))
-        while lost := [p for p in self._seen_by(sequence, point - 1) if objects[p] is None]:
+        while lost := [p for p in _run(list(objects), point - 1) if objects[p] is None]:
             point = lost[-1]
         return point
 
@@ -375,3 +366,14 @@ def _checked(span: Span) -> Span:
             "these go to one position"
         )
     return span
+
+
+def _run(there: list[int], position: int) -> list[int]:
+    """Which of the objects at these positions, ascending, a position sees; the latest first."""
+    run: list[int] = []
+    for p in reversed(there):
+        if p <= position and (not run or p == run[-1] - 1):
+            run.append(p)
+        elif run:
+            break
+    return run

@@ -1,0 +1,7 @@
+"""Llama 3.2 Vision: text that attends to images."""
+
+from __future__ import annotations
+
+from .model import Mllama
+
+__all__ = ["Mllama"]

@@ -1,0 +1,53 @@
+"""From a picture to tiles, and how they lie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggmodel.errors import PromptError
+from ggmodel.image import best_canvas, composite, fit, normalize, pad, resize, split_tiles
+from ggmodel.image import tile_grids as grids
+from ggmodel.model import Pixels
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Of CLIP's pictures: red, green and blue.
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+
+
+def tiles_of(image: Image, side: int, most: int) -> Pixels:
+    """`most` tiles of side × side pixels, row by row, those that are not used zero; `data` has
+    `aspect_ratio_id`, the number of the grid of tiles in `tile_grids`, from 1 on.
+
+    The picture keeps its proportions, stands in the top left corner, and is enlarged at most until
+    it is as large as one tile.
+    """
+    image = composite(image)
+    canvas = best_canvas(image.size, [(c * side, r * side) for r, c in grids(most)])
+    width, height = (min(max(n, side), m) for n, m in zip(image.size, canvas, strict=True))
+    image = pad(resize(image, fit(image.size, (width, height))), canvas)
+    columns, rows = canvas[0] // side, canvas[1] // side
+    tiles = split_tiles(normalize(image, MEAN, STD), rows, columns)
+    return Pixels(filled(tiles, most), {"aspect_ratio_id": grids(most).index((rows, columns)) + 1})
+
+
+def filled(tiles: np.ndarray, most: int) -> np.ndarray:
+    """Tiles [n, 3, side, side] and as many zeros behind them as make `most` of them."""
+    return np.pad(tiles, [(0, most - len(tiles)), (0, 0), (0, 0), (0, 0)])
+
+
+def tiles_used(ratio: int, most: int) -> int:
+    """How many tiles an `aspect_ratio_id` means.
+
+    Raises:
+        PromptError: there is no such grid.
+    """
+    known = grids(most)
+    if not 1 <= ratio <= len(known):
+        raise PromptError(f"an aspect_ratio_id of {ratio}; it must be 1 to {len(known)}")
+    rows, columns = known[ratio - 1]
+    return rows * columns
