@@ -206,18 +206,24 @@ def test_two_forwards_are_identical(images: Golden, model: LoadedModel):
     assert first.tobytes() == model.logits(inputs).tobytes()
 
 
-def test_more_images_at_once_than_there_is_room_for(images: Golden):
+def test_more_images_than_there_is_room_for(images: Golden):
     prompt = images.prompts["many"]
-    with load(images, batch_size=512) as model:
-        inputs = laid_out(model, images, prompt)
-        with pytest.raises(KvCacheFull, match=r"120 rows of images .* smaller batch_size"):
-            model.generate(inputs, max_tokens=1)
+    for batch_size in (512, 7, 3):
+        with load(images, batch_size=batch_size) as model:
+            before = model.memory.size()
+            assert nmse(model.logits(laid_out(model, images, prompt)), prompt.logits) < EXACT
+            assert model.memory.size() == before
+
+
+def test_more_images_side_by_side_than_there_is_room_for(images: Golden):
+    picture = next(p for p in images.pictures.values() if len(p.pixels) == 4)
+    with load(images) as model:
+        several = [model.embeddings(picture.pixels, aspect_ratio_id=n) for n in (6, 3, 8)]
+        with pytest.raises(KvCacheFull, match="larger parallel"):
+            model.generate([1, *several, 5], max_tokens=1)
         text = images.prompts["start"]
         done = model.generate(laid_out(model, images, text), max_tokens=GREEDY, temperature=0)
         assert done.tokens == text.greedy.tolist()
-    for batch_size in (7, 5, 3):
-        with load(images, batch_size=batch_size) as model:
-            assert nmse(model.logits(laid_out(model, images, prompt)), prompt.logits) < EXACT
 
 
 def test_the_token_of_an_image_is_the_first_without_an_output(images: Golden, model: LoadedModel):

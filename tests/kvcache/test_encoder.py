@@ -84,7 +84,7 @@ class Run:
         for old, sequence in zip(kept, self.sequences, strict=True):
             needed |= set(seen_things([*sequence, None])[len(old)]) - set(new)
         if new and sum(thing.rows for thing in [*needed, *new]) > self.cache.rows:
-            with pytest.raises(KvCacheFull, match="larger parallel, or with a smaller batch_size"):
+            with pytest.raises(KvCacheFull, match="larger parallel, or show it fewer"):
                 self.cache.start_forward(step)
             assert snapshot(self.cache) == before and not step.placed
             self.sequences = kept

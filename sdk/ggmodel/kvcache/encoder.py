@@ -170,8 +170,7 @@ class EncoderCache(Cache):
         if n > free:
             raise KvCacheFull(
                 f"{n} rows of images need as many free cells; {free} of {self.rows} are free. Load "
-                "the model with a larger parallel, or with a smaller batch_size, which computes "
-                "fewer images at once"
+                "the model with a larger parallel, or show it fewer images side by side"
             )
 
     def _evict(self, step: Step, n: int) -> np.ndarray:

@@ -33,10 +33,11 @@ class Batches:
     Args:
         size: the most inputs in one.
         most: as many may be needed for a group that must not be split.
+        rows: the most rows of whole images in one; a single image may have more.
     """
 
-    def __init__(self, places: Places, size: int, most: int):
-        self.places, self.size, self.most = places, size, most
+    def __init__(self, places: Places, size: int, most: int, rows: int):
+        self.places, self.size, self.most, self.rows = places, size, most, rows
         self._turn = 0
 
     def plan(self, pending: Sequence[tuple[Slot, int, list[int]]], slots: int) -> list[Work]:
@@ -52,21 +53,21 @@ class Batches:
             key=lambda one: (len(one[2]) > 1, (one[0].sequence - self._turn) % slots),
         )
         work: list[Work] = []
-        used = 0
+        used = rows = 0
         for slot, start, numbers in order:
-            n = self._fitting(numbers, used)
+            n = self._fitting(numbers, used, rows)
             if n:
                 work.append(Work(slot, start, numbers[:n], n == len(numbers)))
-                used += n
+                used, rows = used + n, rows + self.places.whole_rows(numbers[:n])
         return work
 
     def next_turn(self, by: int = 1) -> None:
         """Another sequence goes first."""
         self._turn += by
 
-    def _fitting(self, numbers: Sequence[int], used: int) -> int:
-        """How many of these inputs fit a batch that has `used` already."""
-        n = min(len(numbers), self.size - used)
+    def _fitting(self, numbers: Sequence[int], used: int, rows: int) -> int:
+        """How many of these inputs fit a batch that has `used`, and `rows` of whole images."""
+        n = self._before_too_many_rows(numbers, min(len(numbers), self.size - used), used, rows)
         if n <= 0:
             return 0
         n = self.places.before(numbers, n)
@@ -75,11 +76,19 @@ class Batches:
             n = group if used + group <= self.most else 0
         return n
 
+    def _before_too_many_rows(self, numbers: Sequence[int], n: int, used: int, rows: int) -> int:
+        if self.places.whole:
+            for i in range(n):
+                rows += self.places.whole_rows(numbers[i : i + 1])
+                if numbers[i] < 0 and rows > self.rows and used + i > 0:
+                    return i
+        return n
+
     def split(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The bounds of batches for one sequence alone."""
         lo = 0
         while lo < len(numbers):
-            n = self._fitting(numbers[lo : lo + self.size + 1], 0)
+            n = self._fitting(numbers[lo : lo + self.size + 1], 0, 0)
             yield lo, lo + n
             lo += n
 

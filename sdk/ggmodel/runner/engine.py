@@ -84,7 +84,7 @@ class Engine:
         self.worst = Reservation(model, backend, self.images, self.places)
         # A group of an image and a token of every other sequence fit together.
         most = max(batch_size, self.worst.largest_group + parallel - 1)
-        self._batches = Batches(self.places, batch_size, most)
+        self._batches = Batches(self.places, batch_size, most, self.worst.rows)
         self.cache = self._new_cache(parallel, context_length, most)
         self.graphs = Graphs(model, backend, self.cache)
         self.vocabulary = 0
@@ -511,7 +511,8 @@ class Engine:
         Returns:
             Batch by batch the results of `tokens[first:]`, float32 [.., width].
         """
-        batches = Batches(self.places, self.batch_size, graphs.cache.max_batch)
+        most = graphs.cache.max_batch
+        batches = Batches(self.places, self.batch_size, most, self.worst.rows)
         for lo, hi in batches.split(tokens.tolist()):
             step = batches.step_of(
                 tokens[lo:hi].tolist(),

@@ -298,6 +298,13 @@ class Places:
         """How many inputs must be computed together; 1 without groups."""
         return max((self._places[n].size for n in numbers if n < 0), default=1)
 
+    def whole_rows(self, numbers: Sequence[int]) -> int:
+        """Rows of the images that belong to one of these inputs each; 0 where none do."""
+        if not self.whole:
+            return 0
+        found = (self._places[n].embedding for n in numbers if n < 0)
+        return sum(len(e) if e.used is None else e.used for e in found if e is not None)
+
     def resolve(
         self, numbers: np.ndarray, positions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None, tuple[Span, ...]]:

@@ -39,6 +39,7 @@ class Reservation:
 
     Attributes:
         vision: what the latter takes; None for models that see nothing.
+        rows: of the largest image that belongs to one input; 0 where none do.
         largest_group: the most inputs that must be computed together because of an image; 1 without
             images.
     """
@@ -47,12 +48,14 @@ class Reservation:
         self.model, self.backend = model, backend
         self._traces: list[Trace] = []
         self._image: Encoded | None = None
-        self._whole, self.largest_group = places.whole, 1
+        self._whole, self.largest_group, self.rows = places.whole, 1, 0
         self.vision: VisionMemory | None = None
         if model.sees:
             self._image = images.largest()
             inputs = images.expand([Input(0), self._image.embeddings])
-            self.largest_group = places.largest_group(places.number(inputs))
+            numbers = places.number(inputs)
+            self.largest_group = places.largest_group(numbers)
+            self.rows = places.whole_rows(numbers)
             assert self._image.ctx is not None
             names = _weights_of([self._image.ctx.graph])
             self.vision = VisionMemory(
