@@ -99,7 +99,7 @@ class History:
         past = [
             t
             for t in self.lists[sequence]
-            if sees(spec, token.position, t.position) or 0 < t.group == token.group
+            if sees(spec, token.position, t.position, 0 < t.group == token.group)
         ]
         query = rotated(token.key(layer, d), token.position, spec.rope)
         keys = np.stack([rotated(t.key(layer, d), t.position, spec.rope) for t in past])
@@ -109,13 +109,13 @@ class History:
         return np.einsum("hn,nhd->hd", weights, values)
 
 
-def sees(spec: Spec, p: int, q: int) -> bool:
-    """Whether position p sees q."""
+def sees(spec: Spec, p: int, q: int, together: bool = False) -> bool:
+    """Whether position p sees q; together: of one group, which looks ahead."""
+    if q > p and not together:
+        return False
     if isinstance(spec, Sliding):
-        return q in range(p - spec.window + 1, p + 1)
-    if isinstance(spec, Chunked):
-        return q <= p and p // spec.size == q // spec.size
-    return q <= p
+        return q > p - spec.window
+    return not isinstance(spec, Chunked) or q // spec.size >= p // spec.size
 
 
 def first_kept(spec: Spec, p: int) -> int:

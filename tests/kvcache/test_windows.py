@@ -214,15 +214,17 @@ def test_neighbouring_groups_are_apart(make_cache: MakeCache):
     assert sees(make_cache(1, 8), batch)[0] == {0, 1}
 
 
-def test_a_group_reaches_beyond_window_and_chunk(make_cache: MakeCache):
+def test_a_group_looks_ahead_but_no_further_back(make_cache: MakeCache):
     batch = grouped(run(0, 0, 5), 0, 1, 1, 1, 1)
     assert sees(make_cache(1, 8, [Sliding(2)]), batch) == [
         {0},
         {0, 1, 2, 3, 4},
-        *[{1, 2, 3, 4}] * 3,
+        {1, 2, 3, 4},
+        {2, 3, 4},
+        {3, 4},
     ]
     batch = grouped(run(0, 0, 5), 0, 1, 1, 1, 1)
-    assert sees(make_cache(1, 8, [Chunked(3)]), batch)[3:] == [{1, 2, 3, 4}] * 2
+    assert sees(make_cache(1, 8, [Chunked(3)]), batch)[2:] == [{0, 1, 2, 3, 4}, {3, 4}, {3, 4}]
 
 
 def test_groups_do_not_depend_on_the_batch(make_cache: MakeCache):

@@ -395,6 +395,27 @@ def test_a_complete_alternative_beats_a_part_of_another():
     assert report.unused == ["ffn_gate_inp.weight"]
 
 
+class Pair(Module):
+    first: Tensor = gguf("up", shape=(2, 3))
+    second: Tensor = gguf("down", shape=(3, 2))
+
+
+class SwappedPair(Pair):
+    first: Tensor = gguf("down", shape=(2, 3))
+    second: Tensor = gguf("up", shape=(3, 2))
+
+
+class Pairs(Module):
+    ffn: Pair | SwappedPair
+
+
+@pytest.mark.parametrize(("up", "kind"), [((3, 2), Pair), ((2, 3), SwappedPair)])
+def test_of_alternatives_with_the_same_names_the_shapes_decide(up: tuple, kind: type):
+    model = Pairs()
+    load(model, up=up, down=up[::-1]).check()
+    assert type(model.ffn) is kind
+
+
 def test_of_an_incomplete_alternative_the_rest_is_missed():
     report = load(Union(), "ffn_gate_inp.weight")
     assert lacking(report) == [("ffn.up.weight", ("ffn_up_exps.weight",))]

@@ -129,6 +129,20 @@ def test_all_parts_together_are_the_fused_tensor(rows: list[int], more: list[int
     assert np.array_equal(again, fused)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2])
+def test_parts_along_any_axis(axis: int):
+    fused = array(6, 6, 6, seed=1)
+    again = np.full_like(fused, np.nan)
+    for i, want in enumerate(np.split(fused, [2], axis)):
+        part = Part("gate_up", i, (2, 4), axis=axis)
+        piece = part.join([fused], None)
+        np.testing.assert_array_equal(piece, want)
+        ((where, values),) = part.split(piece, None).values()
+        assert np.isnan(again[where]).all()
+        again[where] = values
+    np.testing.assert_array_equal(again, fused)
+
+
 def test_sizes_of_parts_and_stacks_may_be_attributes_of_the_config():
     part = Part("qkv", 1, ("q_rows", "k_rows", 2))
     assert np.array_equal(part.join([np.arange(9)], CONFIG), [5, 6])
@@ -148,6 +162,7 @@ def test_a_computed_tensor_has_no_sources():
         (lambda: PermuteRope("zero").to_gguf(array(12, 2), CONFIG), "12 rows are not 0 heads"),
         (lambda: Part("qkv", 0, (5, 2)).join([array(8, 2)], CONFIG), "qkv: 8 rows, not 7"),
         (lambda: Part("qkv", 0, (5, 2)).split(array(2, 2), CONFIG), "qkv: 2 rows, not 5"),
+        (lambda: Part("qkv", 0, (1, 1), axis=2).join([array(2, 2)], CONFIG), "qkv: 0 rows, not 2"),
         (lambda: Stack("e{}", 3).split(array(2, 2), CONFIG), "2 tensors are stacked, not 3"),
         (lambda: value_of(CONFIG, "nothing"), "SimpleNamespace.nothing has no value"),
         (lambda: value_of(CONFIG, "bad"), "SimpleNamespace.bad is 'x', not an integer"),

@@ -11,7 +11,7 @@ import pytest
 
 MODELS = Path(__file__).parents[2] / "models"
 # All Python of an architecture, counted by `lines_of`.
-LIMITS = {"llama": 90, "gemma3": 260, "llama4": 340, "mllama": 340}
+LIMITS = {"llama": 90, "gemma3": 260, "gemma_embedding": 10, "llama4": 340, "mllama": 340}
 
 
 def files_of(architecture: str) -> list[Path]:

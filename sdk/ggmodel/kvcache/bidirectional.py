@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class Bidirectional(Remembers):
     """
 
     window: int | None = None
+    at_once: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.window is not None and self.window < 1:

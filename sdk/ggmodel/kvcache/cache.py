@@ -33,9 +33,11 @@ class Remembers(ABC):
 
     Attributes:
         of_images: it remembers the rows of images, rather than have them laid over the inputs.
+        at_once: a sequence is computed in one step, and not gone on with.
     """
 
     of_images: ClassVar[bool] = False
+    at_once: ClassVar[bool] = False
 
     @property
     @abstractmethod

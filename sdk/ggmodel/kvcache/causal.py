@@ -168,6 +168,10 @@ class CausalCache(Cache):
     def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray:
         position, positions = self.position[:size], step.positions[:, None]
         seen = position <= positions
+        if step.groups is not None and step.groups.any():
+            grouped = step.groups[:, None]
+            seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
+        # Groups look ahead, not further back: as in transformers' `create_masks_for_vision_model`.
         if self.rule.bounded:
             seen &= position >= self.rule.sees_from(positions)
         sequences = step.sequences
@@ -175,11 +179,6 @@ class CausalCache(Cache):
             seen &= self.member[sequences[0], :size]
         else:
             seen &= self.member[sequences, :size]
-        if step.groups is not None and step.groups.any():
-            grouped = step.groups[:, None]
-            together = (grouped == step.groups) & (grouped > 0)
-            together &= sequences[:, None] == sequences
-            seen[:, cells] |= together
         return self._masks.of(seen)
 
     def shape_key(self, step: Step) -> int:

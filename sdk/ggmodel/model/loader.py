@@ -275,8 +275,8 @@ class _Loader:
                     module = choice(self.config)
             module.scope = label
             tried.append((module, self.module(module, place, path, shape)))
-        # Complete ones first, then those whose shapes fit, then those that use more of the file; ties
-        # keep the declared order.
+        # Complete ones first, then those whose shapes fit, then those that use more of the file;
+        # ties keep the declared order.
         value, outcome = max(tried, key=_fitness)
         if outcome.own or (outcome.bound and not outcome.missing):
             return value, outcome

@@ -29,8 +29,6 @@ class Model(Module):
 
     Attributes:
         ignore: patterns of tensors that a file may have and the model does not need.
-        causal: when a text is embedded, each token sees itself and earlier ones; False lets all
-            tokens see each other.
         architecture: the name it is registered under.
         tokenizer: of the file, if it has a vocabulary; set once that has been read.
         bidirectional_images: the rows of an image see each other in both directions. They are then
@@ -39,7 +37,6 @@ class Model(Module):
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
-    causal: ClassVar[bool] = True
     architecture: ClassVar[str] = ""
     hf_architectures: ClassVar[tuple[str, ...]] = ()
 

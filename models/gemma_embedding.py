@@ -1,0 +1,11 @@
+"""EmbeddingGemma under the name that llama.cpp's converter gives it."""
+
+from __future__ import annotations
+
+from ggmodel import register
+from ggmodel.models.gemma3 import EmbeddingGemma
+
+
+@register("gemma-embedding")
+class GemmaEmbedding(EmbeddingGemma):
+    pass
