@@ -156,9 +156,9 @@ def test_an_image_is_encoded_once(open_model: Open, monkeypatch: pytest.MonkeyPa
     made: list[bytes] = []
     init = Encoded.__init__
 
-    def counted(self: Encoded, model, backend, pixels, digest: bytes) -> None:
+    def counted(self: Encoded, model, backend, pixels, digest: bytes, guard) -> None:
         made.append(digest)
-        init(self, model, backend, pixels, digest)
+        init(self, model, backend, pixels, digest, guard)
 
     model = open_model(batch_size=3)
     monkeypatch.setattr(Encoded, "__init__", counted)

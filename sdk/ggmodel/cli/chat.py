@@ -157,7 +157,7 @@ class _Conversation:
         nothing was said because of an error or Ctrl-C."""
         asked: dict[str, Any] = {"role": "user", "content": question}
         if self._images:
-            asked["images"], self._images = self._images, []
+            asked["images"] = self._images
         prompt = self._prompt(asked)
         said: list[str] = []
         try:
@@ -172,6 +172,7 @@ class _Conversation:
 
     def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
         self.history += [asked, {"role": "assistant", "content": "".join(said)}]
+        self._images = []
 
     def _prompt(self, asked: dict[str, Any]) -> list[Any]:
         from ..chat import fitting

@@ -7,7 +7,7 @@ range of cells is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ class Placed:
     cells: np.ndarray
     range: int
     mask: np.ndarray | None
-    evicted: tuple[Evicted, ...] = ()
+    evicted: Sequence[Evicted] = ()
     lengths: np.ndarray | None = None
 
 
@@ -111,6 +111,23 @@ class CausalCache(Cache):
             step.placed[self] = Placed(np.arange(n), self.cells, None)
             return
         evicted: list[Evicted] = []
+        before = self.lengths.copy()
+        step.placed[self] = Placed(np.arange(0), 0, None, evicted, before)
+        try:
+            cells = self._room(step, evicted)
+            # From here on `undo` takes back what is written.
+            step.placed[self] = Placed(cells, 0, None, evicted, before)
+            self._write(step, cells)
+            size = self._masks.padded(self._end)
+            mask = self._masked(step, cells, size)
+        except BaseException:  # Ctrl-C included
+            self.undo(step)
+            raise
+        step.placed[self] = Placed(cells, size, mask, evicted, before)
+
+    def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
+        """Free cells for the step's tokens, int64 [n]; adds what made room to `evicted`."""
+        n = len(step.positions)
         upcoming = dict(_upcoming(step)) if self.rule.bounded else {}
         for sequence, position in upcoming.items():
             self._evict(sequence, position, evicted)
@@ -121,20 +138,18 @@ class CausalCache(Cache):
                     self._evict(sequence, self.length(sequence), evicted)
             cells = self._lowest_free(n)
         if len(cells) < n:
-            self._bring_back(evicted)
             raise KvCacheFull(
                 f"{n} tokens need as many free cells; {len(cells)} of {self.cells} are free"
             )
+        return cells
+
+    def _write(self, step: Step, cells: np.ndarray) -> None:
         self.position[cells] = step.positions
         self.group[cells] = 0 if step.groups is None else step.groups
         self.member[step.sequences, cells] = True
-        before = self.lengths.copy()
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
         self._end = max(self._end, int(cells[-1]) + 1)
         self._touched = max(self._touched, self._end)
-        size = self._masks.padded(self._end)
-        mask = self._masked(step, cells, size)
-        step.placed[self] = Placed(cells, size, mask, tuple(evicted), before)
 
     def undo(self, step: Step) -> None:
         placed: Placed | None = step.placed.pop(self, None)
@@ -159,7 +174,7 @@ class CausalCache(Cache):
             evicted.append(Evicted(sequence, cells, self.position[cells], group))
             self._forget(sequence, cells)
 
-    def _bring_back(self, evicted: list[Evicted] | tuple[Evicted, ...]) -> None:
+    def _bring_back(self, evicted: Sequence[Evicted]) -> None:
         for e in evicted:
             self.position[e.cells], self.group[e.cells] = e.position, e.group
             self.member[e.sequence, e.cells] = True

@@ -138,15 +138,16 @@ class EncoderCache(Cache):
             step.placed[self] = Placed(np.arange(1, 1 + n), looks)
             return
         before = [objects.copy() for objects in self.objects] if n else None
-        lengths = self.lengths.copy()
+        was = before, self.lengths.copy()
+        step.placed[self] = Placed(_NOTHING, 0, before=was)
         try:
             cells = self._put(step, n) if n else _NOTHING
-        except BaseException:
-            self.objects = before or self.objects
+            np.maximum.at(self.lengths, step.sequences, step.positions + 1)
+            size, mask, seen = self._masked(step)
+        except BaseException:  # Ctrl-C included
+            self.undo(step)
             raise
-        np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-        size, mask, seen = self._masked(step)
-        step.placed[self] = Placed(cells, size, mask, seen, (before, lengths))
+        step.placed[self] = Placed(cells, size, mask, seen, was)
 
     def _put(self, step: Step, n: int) -> np.ndarray:
         """Adds the step's objects of n rows to their sequences; gives their cells."""

@@ -144,6 +144,8 @@ class RecurrentCache(Cache):
         pieces = self._pieces(step)
         before = {s: (self.states[s], self.lengths[s]) for s in pieces}
         reads, writes = [], self._free()[: len(pieces)]
+        groups = tuple((n, len(list(alike))) for n, alike in groupby(pieces.values()))
+        step.placed[self] = Placed(groups, before=before)  # for `undo`, should this be interrupted
         for (sequence, n), slot in zip(pieces.items(), writes, strict=True):
             states = self.states[sequence]
             reads.append(states[-1].slot if states else 0)
@@ -151,7 +153,6 @@ class RecurrentCache(Cache):
             del kept[: max(0, len(kept) - self.checkpoints)]
             self.lengths[sequence] += n
             self.states[sequence] = (*kept, State(self.lengths[sequence], slot, n > 1))
-        groups = tuple((n, len(list(alike))) for n, alike in groupby(pieces.values()))
         slots = np.array([reads, writes], np.int32)
         step.placed[self] = Placed(groups, slots[0], slots[1], before)
 

@@ -30,8 +30,8 @@ class WrapperCache(Cache):
             try:
                 cache.start_forward(step, reserve)
             except BaseException:
-                for earlier in reversed(self.caches[:i]):
-                    earlier.undo(step)
+                for placed in reversed(self.caches[: i + 1]):
+                    placed.undo(step)
                 raise
 
     def undo(self, step: Step) -> None:

@@ -68,7 +68,10 @@ class Embedding:
             assert shape is not None and key is not None
             self._compute, self.shape = rows, shape
         else:
-            array = np.ascontiguousarray(rows, np.float32)
+            try:
+                array = np.ascontiguousarray(rows, np.float32)
+            except (TypeError, ValueError) as error:
+                raise PromptError(f"rows are float32 [rows, width]: {error}") from None
             if array.ndim != 2 or not array.size:
                 raise PromptError(f"rows of shape {list(array.shape)}; [rows, width] is needed")
             self._compute, self.shape = lambda: array, array.shape

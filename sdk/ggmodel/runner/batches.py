@@ -48,9 +48,14 @@ class Batches:
             pending: of each sequence its slot, how long it is, and what it has pending.
             slots: how many there are.
         """
+        # Where single tokens alone would fill every batch, nobody goes before others.
+        crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
         order = sorted(
             pending,
-            key=lambda one: (len(one[2]) > 1, (one[0].sequence - self._turn) % slots),
+            key=lambda one: (
+                not crowded and len(one[2]) > 1,
+                (one[0].sequence - self._turn) % slots,
+            ),
         )
         work: list[Work] = []
         used = rows = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import numpy as np
 from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError
 from ..kvcache import Cache, Remembers, new_cache
 from ..ml import Backend, DType
-from ..model import Embedding, Input, Model, Step
+from ..model import Input, Model, Step
 from .batches import Batches, Work
 from .graphs import Forward, Graphs
 from .multimodal import MultimodalStore, Places
@@ -79,9 +80,11 @@ class Engine:
         self.context_length, self.batch_size = context_length, batch_size
         specs = self._declared_caches()
         self.at_once = any(s.at_once for s in specs)
-        self.images = MultimodalStore(model, backend)
+        self.turns = Turns(self._step, self._refusal)
+        self.images = MultimodalStore(model, backend, self._computing)
         self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
         self.worst = Reservation(model, backend, self.images, self.places)
+        self.places.forget(())
         # A group of an image and a token of every other sequence fit together.
         most = max(batch_size, self.worst.largest_group + parallel - 1)
         self._batches = Batches(self.places, batch_size, most, self.worst.rows)
@@ -93,7 +96,6 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
         self._closed = False
-        self.turns = Turns(self._step, self._refusal)
 
     def _new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
         return new_cache(
@@ -145,40 +147,41 @@ class Engine:
             return self._note(np.array(self.places.number(inputs), np.int32))
 
     def _note(self, numbers: np.ndarray) -> np.ndarray:
-        self._numbered.append(weakref.ref(numbers))
-        return numbers
+        with self.turns.lock:
+            self._numbered.append(weakref.ref(numbers))
+            return numbers
 
-    def check_prompt(self, ids: Ids, truncate: bool = False, keep: int = 0) -> np.ndarray:
+    def check_prompt(self, ids: Ids, truncate: bool | None = None, keep: int = 0) -> np.ndarray:
         """The prompt as int32 [n].
 
         Args:
-            ids: token ids, and what `number` gave.
-            truncate: of one that is too long, take the first `keep` inputs and the last ones.
+            ids: token ids, or what `number` gave.
+            truncate: of one that is too long, take the first `keep` inputs and the last ones;
+                None says that this is no choice.
 
         Raises:
             PromptError: empty, an id out of range, or no room for it.
         """
         if not len(ids):
             raise PromptError("the prompt is empty; give at least one token")
-        array = np.asarray(ids)
-        for i in np.flatnonzero((array < 0) | (array >= self.vocabulary)).tolist():
-            token = int(array[i]) if array[i] >= 0 else self._token_of(int(array[i]))
+        numbered = isinstance(ids, np.ndarray)
+        for i in set(ids.tolist() if numbered else ids):
+            token = self._token_of(i) if i < 0 and numbered else i
             if token is not None and not 0 <= token < self.vocabulary:
                 raise PromptError(f"token id {token} is not in the vocabulary of {self.vocabulary}")
+        array = np.asarray(ids, np.int32)
         if len(array) > self.context_length and truncate:
             array = self._note(self._truncated(array.tolist(), keep))
         if len(array) > self.context_length:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {self.context_length}; "
-                "load the model with a larger context_length, shorten the prompt, or give "
-                "truncate=True to leave its middle out"
+                "load the model with a larger context_length, or shorten the prompt"
+                + ("" if truncate is None else "; truncate=True leaves its middle out")
             )
-        return array.astype(np.int32, copy=False)
+        return array
 
     def _token_of(self, number: int) -> int | None:
-        """The token behind a number; None if that means nothing."""
-        if number not in self.places:
-            return number
+        """The token of an input that is more than that; None if that means nothing."""
         place = self.places[number]
         return place.token if place.embedding is None or place.whole else None
 
@@ -193,11 +196,16 @@ class Engine:
             )
         return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
-    def compute_images(self, embeddings: Sequence[Embedding]) -> None:
-        """Computes their rows, unless that has been done."""
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Nobody else computes: around what is computed on behalf of a step, or apart from any."""
+        if self.turns.mine:
+            yield
+            return
         with self.turns.alone():
-            for one in embeddings:
-                one.rows  # noqa: B018
+            if self._closed:
+                raise GraphError("this model is closed; load it again")
+            yield
 
     # requests
 
@@ -266,6 +274,7 @@ class Engine:
                 if request.failed:
                     self.cache.wipe(slot.sequence)
                     slot.tokens.clear()
+                    slot.exact = math.inf
                 self.slots.release(slot)
         self._waiting = deque(r for r in self._waiting if not r.cancelled)
         while self._waiting and any(slot.free for slot in self.slots.all):
@@ -278,10 +287,7 @@ class Engine:
     def _collect(self) -> list[Work]:
         """What goes into the next batch."""
         ready = [s for s in self.slots.working if s.request is not None and s.request.wants_more]
-        ready = [s for s in ready if self._room(s)]
-        for slot in ready:
-            if not slot.pending:
-                self._compute_last_again(slot)
+        ready = [s for s in ready if self._made_ready(s)]
         self._batches.next_turn()
         pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
         return self._batches.plan(pending, len(self.slots.all))
@@ -303,15 +309,30 @@ class Engine:
         self._batches.next_turn(-1)
         if planned:
             step = self._batches.step(planned)
-            with suppress(Error):  # whatever it is shows when the batch is needed
+            self._prepared = Prepared(planned, step)
+            try:
                 self.cache.start_forward(step)
-                self._prepared = Prepared(planned, step)
+            except Error:  # whatever it is shows when the batch is needed
+                self._prepared = None
 
     def _retract(self) -> None:
         """Takes back what was prepared: the cache is about to change otherwise."""
         if self._prepared is not None:
             self.cache.undo(self._prepared.step)
             self._prepared = None
+
+    def _made_ready(self, slot: Slot) -> bool:
+        """Whether something of the slot can be computed; one where that fails ends alone."""
+        try:
+            if not self._room(slot):
+                return False
+            if not slot.pending:
+                self._compute_last_again(slot)
+            return True
+        except Exception as error:
+            assert slot.request is not None
+            slot.request.fail(error)
+            return False
 
     def _compute_last_again(self, slot: Slot) -> None:
         """Something like Ctrl-C came between the logits and the request they were for."""
@@ -340,13 +361,14 @@ class Engine:
         rest = slot.tokens[:keep] + slot.tokens[end:]
         try:
             self.cache.remove(slot.sequence, keep, end)
+            slot.exact = min(slot.exact, keep)
         except Error:  # its cells are shared, or its cache cannot move
             self.cache.remove(slot.sequence, 0, None)
         if self.cache.can_resume(slot.sequence, len(rest)):
             slot.tokens = rest
         else:
             self.cache.remove(slot.sequence, 0, None)
-            slot.tokens, slot.pending = [], rest + slot.pending
+            slot.tokens, slot.pending, slot.exact = [], rest + slot.pending, math.inf
 
     def _compute(self, work: list[Work]) -> list[tuple[Slot, np.ndarray | Exception | None]]:
         """For each piece its logits float32 [vocabulary] where it is the last of what is pending.
@@ -372,8 +394,9 @@ class Engine:
             step.placed, self._prepared = self._prepared.step.placed, None
         else:
             self._retract()
-            self._place(step)
         try:
+            if not step.placed:
+                self._place(step)
             rows = self.graphs.run(step, lambda: self._prepare(work))
         except BaseException:
             self._retract()
@@ -410,6 +433,7 @@ class Engine:
         working = self.slots.working
         for slot in self.slots.all:
             slot.tokens, slot.pending = [], slot.tokens + slot.pending
+            slot.exact = math.inf
             self.cache.wipe(slot.sequence)
         results = []
         for slot in working:

@@ -263,7 +263,8 @@ class LoadedModel:
             ImageError: it is none.
         """
         found = self.embeddings(image, **data)
-        self.engine.compute_images(found)
+        for one in found:
+            one.rows  # noqa: B018 (computes them)
         return found
 
     def embeddings(self, image: Any, **data: Any) -> list[Embedding]:

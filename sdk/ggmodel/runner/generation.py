@@ -170,13 +170,14 @@ class Generation:
         if token in self._eog:
             self.finish("stop")
             return None
-        self._sampling.accept(token)
-        self.tokens.append(token)
-        text, logprob, top = self._stop.push(self._text.push(token)), None, None
+        logprob, top = None, None
         if self._want_logprobs:
             logprob, top = log_probabilities(logits, token, self._top)
             self.logprobs.append(logprob)
-        self._queue.append(Piece(text, token, logprob, top))
+        self._sampling.accept(token)
+        piece = Piece(self._stop.push(self._text.push(token)), token, logprob, top)
+        self.tokens.append(token)
+        self._queue.append(piece)
         if self._stop.stopped or self._sampling.finished:
             self.finish("stop")
         elif len(self.tokens) >= self._max:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -26,16 +27,25 @@ _KEPT = 256 << 20  # bytes of images that are remembered although no prompt at h
 _BATCH = 512  # tokens that encoding an image counts as
 
 
+Guard = Callable[[], AbstractContextManager[None]]
+
+
 class Encoded:
     """One image: its graph is recorded when the image is first seen, and computed when a row of
     its embeddings is first needed.
+
+    Args:
+        guard: around computing.
 
     Attributes:
         embeddings: one for each tensor that the model made of it.
         ctx: the recorded graph, until it has been computed.
     """
 
-    def __init__(self, model: Model, backend: Backend, pixels: Pixels, digest: bytes):
+    def __init__(
+        self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, guard: Guard
+    ):
+        self._guard = guard
         self.ctx: Context | None = backend.new_context().set_batch_size(_BATCH)
         cls = type(model)
         with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
@@ -52,10 +62,11 @@ class Encoded:
         return Embedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
 
     def _row(self, i: int) -> np.ndarray:
-        if self.ctx is not None:
-            self.ctx.compute(*self._tensors)
-            self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
-            self.close()
+        with self._guard():
+            if self.ctx is not None:
+                self.ctx.compute(*self._tensors)
+                self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
+                self.close()
         return self._rows[i]
 
     def close(self) -> None:
@@ -88,10 +99,14 @@ def _checked(model: Model, made: Any) -> list[Multimodal]:
 
 
 class MultimodalStore:
-    """The images of a model's prompts, by what they show."""
+    """The images of a model's prompts, by what they show.
 
-    def __init__(self, model: Model, backend: Backend):
-        self.model, self.backend = model, backend
+    Args:
+        guard: around computing one; nobody else computes within.
+    """
+
+    def __init__(self, model: Model, backend: Backend, guard: Guard):
+        self.model, self.backend, self._guard = model, backend, guard
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
@@ -112,8 +127,7 @@ class MultimodalStore:
         pixels = None
         if isinstance(image, np.ndarray):
             pixels = _pixels(image, data or {})
-            shape = repr((pixels.values.shape, sorted(pixels.data.items())))
-            digest = hashlib.blake2b(pixels.values.tobytes() + shape.encode()).digest()
+            digest = _digest(pixels)
         else:
             from ..image import content_hash, open_image
 
@@ -123,12 +137,15 @@ class MultimodalStore:
             found = self._known.get(digest)
             if found is None:
                 pixels = self._preprocessed(image) if pixels is None else pixels
-                found = self._known[digest] = Encoded(self.model, self.backend, pixels, digest)
+                found = self._known[digest] = self._encoded(pixels, digest)
             self._kept[digest] = found
             self._kept.move_to_end(digest)
             while len(self._kept) > 1 and sum(e.size for e in self._kept.values()) > _KEPT:
                 self._kept.popitem(last=False)
             return found.embeddings
+
+    def _encoded(self, pixels: Pixels, digest: bytes) -> Encoded:
+        return Encoded(self.model, self.backend, pixels, digest, self._guard)
 
     def _preprocessed(self, image: Any) -> Pixels:
         cls = type(self.model)
@@ -158,7 +175,8 @@ class MultimodalStore:
         if not self.model.sees:
             raise Unsupported(
                 f"this {type(self.model).architecture} model takes no images: the file holds no "
-                "vision tensors; where they lie in a file of their own, give it with mmproj="
+                "vision tensors; where they lie in a file of their own, give it with mmproj= "
+                "(--mmproj)"
             )
 
     def largest(self) -> Encoded:
@@ -166,7 +184,7 @@ class MultimodalStore:
         from PIL import Image
 
         grey = Image.new("RGB", self.model.largest_image, (128, 128, 128))
-        return Encoded(self.model, self.backend, self._preprocessed(grey), b"largest")
+        return self._encoded(self._preprocessed(grey), b"largest")
 
     @property
     def nbytes(self) -> int:
@@ -184,6 +202,15 @@ def _pixels(values: np.ndarray, data: Mapping[str, Any]) -> Pixels:
     return Pixels(np.ascontiguousarray(values, np.float32), data)
 
 
+def _digest(pixels: Pixels) -> bytes:
+    digest = hashlib.blake2b()
+    for name, value in (("", pixels.values), *sorted(pixels.data.items())):
+        array = np.asarray(value)
+        content = repr(value).encode() if array.dtype == object else array.tobytes()
+        digest.update(repr((name, array.shape, array.dtype.str, len(content))).encode() + content)
+    return digest.digest()
+
+
 @dataclass(frozen=True)
 class Place:
     """An input that is more than its token.
@@ -199,6 +226,17 @@ class Place:
     whole: bool
     index: int
     size: int
+
+
+def _check(i: int, one: Input) -> None:
+    counts = (one.token, one.same_batch)
+    if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in counts):
+        raise PromptError(f"input {i}: token and same_batch are integers, not {counts}")
+    if not 0 <= one.token < 1 << 31 or one.same_batch < 0:
+        raise PromptError(f"input {i}: token {one.token}, same_batch {one.same_batch}")
+    if one.multimodal is not None and not isinstance(one.multimodal, Embedding):
+        kind = type(one.multimodal).__name__
+        raise PromptError(f"input {i}: multimodal is an Embedding, not {kind}; see encode_image")
 
 
 class Places:
@@ -225,9 +263,11 @@ class Places:
         """Each input as a number: its token, or a negative one.
 
         Raises:
-            PromptError: an embedding without as many inputs as it has rows, or a group beyond the
-                end.
+            PromptError: what is no input, an embedding without as many inputs as it has rows, or
+                a group beyond the end.
         """
+        for i, one in enumerate(inputs):
+            _check(i, one)
         rows = self._rows(inputs)
         numbers: list[int] = []
         for i, (begin, end) in enumerate(self._groups(inputs, rows)):
@@ -237,7 +277,8 @@ class Places:
                 continue
             place = Place(inputs[i].token, embedding, row, self.whole, i - begin, end - begin)
             what = (embedding.key, embedding.used) if embedding else place.token
-            content = (what, row, place.index, place.size)
+            token = place.token if self.whole else None
+            content = (what, token, row, place.index, place.size)
             if content not in self._numbers:
                 self._numbers[content] = self._next
                 self._places[self._next] = place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ class Slot:
     Attributes:
         tokens: what the cache holds of it, by position, numbered as `Places` does; stays when a
             request ends.
+        exact: so many of these are as they would be computed now; those behind, left over from a
+            context shift, have seen what is forgotten.
         pending: what has to be computed next.
         request: whom it serves. owner: the thread whose own it is, outside of any request.
         used: when it was last taken; larger is later.
@@ -26,6 +29,7 @@ class Slot:
 
     sequence: int
     tokens: list[int] = field(default_factory=list)
+    exact: float = math.inf
     pending: list[int] = field(default_factory=list)
     request: Generation | None = None
     owner: object = None
@@ -66,14 +70,14 @@ class Slots:
         if not free:
             return None
         wanted = list(prompt[:-1])
-        held_by = {s: self._resumed(s, common_prefix(s.tokens, wanted)) for s in self.all}
+        held_by = {s: self._held(s, wanted) for s in self.all}
         slot = max(free, key=lambda s: (held_by[s], -s.used))
         source = max(self.all, key=lambda s: held_by[s])
         held, shared = held_by[slot], held_by[source]
         if shared > held:
             slot = min(free, key=lambda s: s.used)
             self._cache.copy_prefix(source.sequence, slot.sequence, shared)
-            slot.tokens = source.tokens[:shared]
+            slot.tokens, slot.exact = source.tokens[:shared], math.inf
         else:
             self.cut(slot, held)
         self._clock += 1
@@ -87,6 +91,13 @@ class Slots:
             length = self._resumed(slot, length)
         self._cache.remove(slot.sequence, length, None)
         del slot.tokens[length:]
+        if length <= slot.exact:
+            slot.exact = math.inf
+
+    def _held(self, slot: Slot, prompt: Sequence[int]) -> int:
+        """How much of a prompt a slot has."""
+        n = min(common_prefix(slot.tokens, prompt), slot.exact)
+        return self._resumed(slot, int(n))
 
     def _resumed(self, slot: Slot, length: int) -> int:
         """The latest position up to `length` at which the slot can go on with something else."""

@@ -8,6 +8,7 @@ it wants. For coroutines, which must not wait, a thread is kept as long as there
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -36,11 +37,13 @@ class Turns:
         self._step, self._refusal = step, refusal
         self.lock = threading.RLock()
         self.stepping = False
+        self._stepper = 0  # the thread that is at it
         self._changes = 0
         # For those who wait for anything to happen, which are few; sleepers are woken one by one.
         self._anything = threading.Condition(self.lock)
         self._sleepers: dict[Generation, tuple[threading.Condition, Callable[[], bool]]] = {}
-        self._wanted = 0
+        self._queue: deque[object] = deque()  # those who want to be alone, in order
+        self._step_due = False  # after one was, before the next: so that both get on
         self._attended: dict[Generation, Callable[[], None]] = {}
         self._driver: threading.Thread | None = None
 
@@ -58,7 +61,7 @@ class Turns:
         """
         while True:
             with self.lock:
-                while not satisfied() and (self.stepping or self._wanted):
+                while not satisfied() and (self.stepping or self._others_first()):
                     woken = threading.Condition(self.lock)
                     self._sleepers[request] = (woken, satisfied)
                     try:
@@ -69,7 +72,7 @@ class Turns:
                     self._pass_on()
                     return
                 changes = self._changes
-                self.stepping = True
+                self._begin(step=True)
             if not self._take_step():
                 with self.lock:
                     refusal = self._refusal(request)
@@ -81,17 +84,48 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Waits for a step under way, and keeps others from beginning."""
+        """Waits for a step under way, and keeps others from beginning.
+
+        Whoever is waited for comes first: those who want to be alone in their order, and between
+        two of them a step, if anybody wants one.
+        """
+        place = object()
         with self.lock:
-            self._wanted += 1
-            while self.stepping:
-                self._anything.wait()
-            self._wanted -= 1
-            self.stepping = True
+            self._queue.append(place)
+            try:
+                while self.stepping or self._queue[0] is not place or self._owes_a_step():
+                    self._anything.wait()
+            except BaseException:
+                self._queue.remove(place)
+                self._pass_on()
+                raise
+            self._queue.popleft()
+            self._begin(step=False)
         try:
             yield
         finally:
+            self._step_due = True
             self._end()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread is at it."""
+        return self.stepping and self._stepper == threading.get_ident()
+
+    def _begin(self, step: bool) -> None:
+        self.stepping, self._stepper = True, threading.get_ident()
+        if step:
+            self._step_due = False
+
+    def _owes_a_step(self) -> bool:
+        if not self._step_due:
+            return False
+        wants = any(not satisfied() for _, satisfied in self._sleepers.values())
+        return wants or (self._driver is not None and self._hungry())
+
+    def _others_first(self) -> bool:
+        """Whether someone who wants to be alone goes before a step."""
+        return bool(self._queue) and not self._step_due
 
     def attend(self, request: Generation, notify: Callable[[], None]) -> None:
         """Sees to it that steps are taken for a request for which no thread waits.
@@ -117,14 +151,19 @@ class Turns:
     def _drive(self) -> None:
         while True:
             with self.lock:
-                while self.stepping or self._wanted or not self._hungry():
+                while self.stepping or self._others_first() or not self._hungry():
                     if not self._attended:
                         self._driver = None
                         return
                     self._anything.wait()
                 changes = self._changes
-                self.stepping = True
-            if not self._take_step():
+                self._begin(step=True)
+            try:
+                progress = self._take_step()
+            except Exception as error:
+                self._abandon(error)
+                continue
+            if not progress:
                 with self.lock:
                     for request in self._attended:
                         refusal = self._refusal(request)
@@ -133,6 +172,13 @@ class Turns:
                     self._tell()
                     if changes == self._changes and self._hungry():
                         self._anything.wait()
+
+    def _abandon(self, error: Exception) -> None:
+        """No step should raise; whoever waits for one learns why it did."""
+        with self.lock:
+            for request in self._attended:
+                request.fail(error)
+            self._tell()
 
     def _hungry(self) -> bool:
         return any(request.wants_more for request in self._attended)
@@ -145,7 +191,7 @@ class Turns:
 
     def _end(self) -> None:
         with self.lock:
-            self.stepping = False
+            self.stepping, self._stepper = False, 0
             for woken, satisfied in self._sleepers.values():
                 if satisfied():
                     woken.notify()
@@ -162,7 +208,7 @@ class Turns:
         if self.stepping:
             return
         self._anything.notify_all()
-        if not self._wanted:
+        if not self._others_first():
             for woken, _ in self._sleepers.values():
                 woken.notify()
                 return

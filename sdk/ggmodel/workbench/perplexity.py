@@ -60,8 +60,8 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
     context = model.context_length if context is None else context
     if not 8 <= context <= model.context_length:
         raise ConfigError(
-            f"chunks of {context} tokens; give 8 to {model.context_length}, the context that the "
-            "model is loaded with"
+            f"chunks of {context} tokens, and the model is loaded with a context of "
+            f"{model.context_length}; a chunk has at least 8, and no more than the context"
         )
     if model.tokenizer is None:
         raise TokenizerError(f"{model.source.name} holds no vocabulary to read a text with")
@@ -75,20 +75,18 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
     chunks = len(ids) // context
     bos = model.tokenizer.bos if model.tokenizer.add_bos else None
     losses: list[float] = []
-    engine = model.engine
-    with engine.apart(model.model, 1, context) as graphs:
-        for done in range(chunks):
-            chunk = ids[done * context : (done + 1) * context].copy()
-            if bos is not None:
-                chunk[0] = bos
-            graphs.cache.remove(0, 0, None)
-            upcoming = iter(chunk[first + 1 :].tolist())
-            for rows in engine.batches(graphs, 0, chunk, 0, first):
+    for done in range(chunks):
+        chunk = ids[done * context : (done + 1) * context].copy()
+        if bos is not None:
+            chunk[0] = bos
+        upcoming = iter(chunk[first + 1 :].tolist())
+        with model.engine.apart(model.model, 1, context) as graphs:
+            for rows in model.engine.batches(graphs, 0, chunk, 0, first):
                 # The last row has no token to come.
                 pairs = zip(rows, upcoming, strict=False)
                 losses += [-log_probability(row, token) for row, token in pairs]
-            value, error = _mean(losses)
-            yield Perplexity(value, error, len(losses), done + 1, context, chunks, len(ids), whole)
+        value, error = _mean(losses)
+        yield Perplexity(value, error, len(losses), done + 1, context, chunks, len(ids), whole)
 
 
 def _mean(losses: list[float]) -> tuple[float, float]:
