@@ -20,11 +20,13 @@ HEAD = """\
 # Models against transformers
 
 Tiny models of every architecture, their weights derived from the tensors' names, against what
-transformers computes with the same checkpoint: float32, whole prompt. The error is that of the logits
-of all positions (of an image: of the rows that the vision graph makes of it), the mean square of the
-difference relative to that of the logits. Where it is 1e-7 rather than 1e-13 ggml's GELU goes through
-a table in F16. Greedy: how many of the next tokens are equal. Written by `python -m tests.golden.table`;
-tests hold all this, and more: batch splits, F16 and Q8_0 weights, files by llama.cpp's converter.
+transformers computes with the same checkpoint: float32, whole prompt. The error is that of the
+logits of all positions (of an image: of the rows that the vision graph makes of it), the mean
+square of the difference relative to that of the logits. Where it is 1e-7 rather than 1e-13 ggml's
+GELU goes through a table in F16. Greedy: how many of the next tokens are equal. Tests hold all
+this, and more: batch splits, F16 and Q8_0 weights, files by llama.cpp's converter.
+
+`python -m tests.golden.table` writes this page.
 
 """
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import CausalCache
+from ggmodel.kvcache import CausalCache, Sliding
 from ggmodel.ml import Backend
 from ggmodel.model import Step
 from tests.kvcache.history import snapshot
@@ -276,3 +276,26 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
         for s in range(SEQUENCES):
             assert cache.length(s) == naive.length(s)
             assert cache.can_resume(s, 3) == naive.can_resume(s, 3)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("method", ["_lowest_free", "_write", "_masked"])
+def test_a_step_that_is_interrupted_leaves_nothing(
+    make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch, method: str, error: type[BaseException]
+):
+    cache = make_cache(2, 8, [Sliding(2)])
+    for p in range(4):
+        put(cache, step((0, p), (1, p)))
+    before = snapshot(cache)
+    original = getattr(CausalCache, method)
+
+    def interrupted(self: CausalCache, *args: object) -> None:
+        original(self, *args)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalCache, method, interrupted)
+        with pytest.raises(error):
+            cache.start_forward(step((0, 4), (1, 4)))
+    assert snapshot(cache) == before
+    assert put(cache, step((0, 4), (1, 4))) is not None

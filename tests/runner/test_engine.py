@@ -156,13 +156,39 @@ def test_bad_options(source: MemorySource, options: dict, error: type[Error]):
         ggmodel.load(source, **options)
 
 
+def test_negative_ids_are_nobodys_images(model: LoadedModel):
+    for ids in ([-1, 3], [3, -19], np.array([2, -1])):
+        with pytest.raises(PromptError, match="token id -"):
+            model.generate(ids)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"num_keep": "a"},
+        {"num_keep": -1},
+        {"max_tokens": 1.5},
+        {"max_tokens": "3"},
+        {"stop": 5},
+        {"stop": [5]},
+        {"top_logprobs": -2},
+        {"truncate": "x"},
+        {"context_shift": 1},
+    ],
+    ids=str,
+)
+def test_bad_request_options(model: LoadedModel, option: dict):
+    with pytest.raises(ConfigError, match=f"{next(iter(option))} is .*must be"):
+        model.generate(PROMPT, **option)
+
+
 @pytest.mark.parametrize(
     "option", [{"temperature": -1}, {"top_p": 1.5}, {"min_p": -0.1}, {"top_k": -1}, {"seed": -2}]
 )
 def test_bad_sampling_options(model: LoadedModel, option: dict):
     with pytest.raises(ConfigError, match=next(iter(option))):
         model.generate(PROMPT, **option)
-    with pytest.raises(PromptError, match="max_tokens"):
+    with pytest.raises(ConfigError, match="max_tokens"):
         model.generate(PROMPT, max_tokens=-1)
 
 

@@ -255,11 +255,11 @@ def test_one_user_whose_image_cannot_be_encoded_fails_alone(
 
 def test_markers_say_where_images_belong(open_model: Open):
     model = open_model()
-    parts = model._with_images("a<image>b", [picture(1)])
+    parts = model.prompts.with_images("a<image>b", [picture(1)])
     assert [parts[0], parts[2]] == ["a", "b"]
-    assert model._with_images("a", [picture(1)])[1:] == ["a"]
+    assert model.prompts.with_images("a", [picture(1)])[1:] == ["a"]
     with pytest.raises(PromptError, match="2 times for 1 images"):
-        model._with_images("<image><image>", [picture(1)])
+        model.prompts.with_images("<image><image>", [picture(1)])
     with pytest.raises(PromptError, match="goes with a text"):
         model.generate([1, 2], images=[picture(1)])
 
@@ -301,9 +301,7 @@ def test_groups_are_computed_together(open_model: Open):
     assert sizes == [4, 2, 6]
 
 
-def test_images_that_nobody_needs_are_forgotten(
-    open_model: Open, monkeypatch: pytest.MonkeyPatch
-):
+def test_images_that_nobody_needs_are_forgotten(open_model: Open, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ggmodel.runner.multimodal._KEPT", 2 * ROWS * HIDDEN * 4)
     model = open_model(parallel=1)
     waiting = model.request([picture(100), *TEXT], max_tokens=4, temperature=0)
@@ -315,6 +313,50 @@ def test_images_that_nobody_needs_are_forgotten(
     assert model.engine.images.nbytes == 2 * ROWS * HIDDEN * 4
     fresh = open_model().generate([picture(100), *TEXT], max_tokens=4, temperature=0)
     assert waiting.run().tokens == fresh.tokens
+
+
+def test_rows_that_are_read_while_others_generate(open_model: Open):
+    model = open_model(parallel=2)
+    want = model.generate([picture(1), *TEXT], max_tokens=20, temperature=0).tokens
+    over = threading.Event()
+
+    def look() -> None:
+        seed = 10
+        while not over.is_set():
+            assert model.embeddings(picture(seed))[0].rows.shape == (ROWS, HIDDEN)
+            seed += 1
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(8):
+            done = model.generate([picture(1), *TEXT], max_tokens=20, temperature=0)
+            assert done.tokens == want
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_images_that_differ_in_their_data_are_two(open_model: Open):
+    model, pixels = open_model(), np.zeros((1, 3, 6, 6), np.float32)
+    mask = np.zeros(2000)
+    mask[1000] = 1
+    one, other = (model.embeddings(pixels, mask=m) for m in (mask, 0 * mask))
+    assert one[0].key != other[0].key
+    assert model.embeddings(pixels, mask=mask.copy()) is one
+
+
+def test_inputs_are_checked(open_model: Open):
+    model = open_model()
+    for bad in (Input(-19), Input(1.5), Input("a"), Input(3, "x"), Input(3, same_batch=-3)):  # type: ignore[arg-type]
+        with pytest.raises(PromptError, match="input 1"):
+            model.logits([3, bad])
+    for bad in (5, None, picture(1), np.array(3), Path("a.png"), b"PNG"):
+        with pytest.raises(PromptError, match="a prompt is text, or a list"):
+            model.generate(bad)  # type: ignore[arg-type]
+    for bad in (5, "a.png", None):
+        with pytest.raises(PromptError, match="images is a list"):
+            model.generate("text", images=bad)  # type: ignore[arg-type]
 
 
 def test_memory_of_vision(open_model: Open, seeing: Callable[[str], MemorySource]):

@@ -36,7 +36,8 @@ def take_images(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
 def _without_images(message: Any, images: list[Any]) -> Any:
     if not isinstance(message, Mapping):
         return message
-    own, content = message.get("images") or (), message.get("content")
+    own, content = message.get("images"), message.get("content")
+    own = () if own is None else own
     if not isinstance(own, (list, tuple)):
         raise PromptError("the images of a message are a list")
     images += own

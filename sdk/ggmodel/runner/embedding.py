@@ -50,7 +50,7 @@ def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.n
     takes several. Each step has a cache of its own, and between two of them requests go on.
 
     Args:
-        texts: token ids, int32 [n] each, that `check_prompt` has seen.
+        texts: token ids, int32 [n] each, that `Prompts.read` gave.
 
     Raises:
         Unsupported: the architecture has no embeddings.

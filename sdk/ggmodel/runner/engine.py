@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError
+from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError, Unsupported
 from ..kvcache import Cache, Remembers, new_cache
 from ..ml import Backend, DType
-from ..model import Input, Model, Step
+from ..model import Model, Step
 from .batches import Batches, Work
 from .graphs import Forward, Graphs
 from .multimodal import MultimodalStore, Places
@@ -27,9 +25,6 @@ from .turns import Turns
 
 if TYPE_CHECKING:
     from .generation import Generation
-
-Ids = Sequence[int] | np.ndarray
-
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
 
@@ -92,7 +87,6 @@ class Engine:
         self.graphs = Graphs(model, backend, self.cache)
         self.vocabulary = 0
         self.slots = Slots(self.cache, self.places, parallel)
-        self._numbered: list[weakref.ref[np.ndarray]] = []
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
         self._closed = False
@@ -129,72 +123,6 @@ class Engine:
     def allocate(self) -> None:
         """Allocates weights and cache, placed by the ops that read them."""
         self.backend.allocate(*self.worst.graphs)
-
-    # prompts
-
-    def number(self, inputs: Sequence[Input]) -> np.ndarray:
-        """Inputs as numbers, int32 [n]; see `Places`. They mean something as long as this array
-        lives, or a slot has them.
-
-        Raises:
-            PromptError: embeddings or groups that do not fit.
-        """
-        with self.turns.lock:
-            prompts = [p for p in (ref() for ref in self._numbered) if p is not None]
-            held = (slot.tokens + slot.pending for slot in self.slots.all)
-            self.places.forget(chain((p.tolist() for p in prompts), held))
-            self._numbered = [weakref.ref(p) for p in prompts]
-            return self._note(np.array(self.places.number(inputs), np.int32))
-
-    def _note(self, numbers: np.ndarray) -> np.ndarray:
-        with self.turns.lock:
-            self._numbered.append(weakref.ref(numbers))
-            return numbers
-
-    def check_prompt(self, ids: Ids, truncate: bool | None = None, keep: int = 0) -> np.ndarray:
-        """The prompt as int32 [n].
-
-        Args:
-            ids: token ids, or what `number` gave.
-            truncate: of one that is too long, take the first `keep` inputs and the last ones;
-                None says that this is no choice.
-
-        Raises:
-            PromptError: empty, an id out of range, or no room for it.
-        """
-        if not len(ids):
-            raise PromptError("the prompt is empty; give at least one token")
-        numbered = isinstance(ids, np.ndarray)
-        for i in set(ids.tolist() if numbered else ids):
-            token = self._token_of(i) if i < 0 and numbered else i
-            if token is not None and not 0 <= token < self.vocabulary:
-                raise PromptError(f"token id {token} is not in the vocabulary of {self.vocabulary}")
-        array = np.asarray(ids, np.int32)
-        if len(array) > self.context_length and truncate:
-            array = self._note(self._truncated(array.tolist(), keep))
-        if len(array) > self.context_length:
-            raise PromptError(
-                f"the prompt has {len(array)} tokens, the context {self.context_length}; "
-                "load the model with a larger context_length, or shorten the prompt"
-                + ("" if truncate is None else "; truncate=True leaves its middle out")
-            )
-        return array
-
-    def _token_of(self, number: int) -> int | None:
-        """The token of an input that is more than that; None if that means nothing."""
-        place = self.places[number]
-        return place.token if place.embedding is None or place.whole else None
-
-    def _truncated(self, numbers: list[int], keep: int) -> np.ndarray:
-        """The first `keep` inputs and as many of the last as fit; groups stay whole."""
-        kept = self.places.before(numbers, min(max(keep, 0), self.context_length))
-        tail = self.places.after(numbers, len(numbers) - self.context_length + kept)
-        if tail >= len(numbers):
-            raise PromptError(
-                f"nothing is left of the prompt's end: {kept} of {self.context_length} positions "
-                "are kept for its beginning; give a smaller num_keep or a larger context_length"
-            )
-        return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -505,6 +433,8 @@ class Engine:
 
     def every_logits(self, tokens: np.ndarray) -> Iterator[np.ndarray]:
         """`all_logits` batch by batch."""
+        if self.model.only_embeds:
+            raise Unsupported("this model gives no logits, it only embeds: use embed")
         group = self.places.largest_group(tokens.tolist())
         with self.apart(self.model, 1, len(tokens), group) as graphs:
             yield from self.batches(graphs, 0, tokens, 0)

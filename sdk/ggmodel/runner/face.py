@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import GraphError, PromptError, TokenizerError
+from ..errors import GraphError, PromptError, Unsupported
 from ..gguf import TensorSource
 from ..ml import Backend, BackendMemory
-from ..model import Embedding, Input, LoadReport, Model
+from ..model import Embedding, LoadReport, Model
 from .completion import Completion, Piece
 from .embedding import Pooling, embed, normalized, pooling_of
 from .engine import Engine
 from .generation import Generation
+from .prompts import Prompt, Prompts
 from .request import RequestOptions, split_options
 from .reservation import VisionMemory
 from .sampling import log_probability
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
     from ..tokenizer import Tokenizer
     from .placing import Devices
-
-# Images are whatever `ggmodel.image.open_image` takes, but for strings: these are text.
-Prompt = str | Sequence[int] | Sequence[Any]
 
 
 class LoadedModel:
@@ -51,6 +49,7 @@ class LoadedModel:
         self.source, self.devices = source, devices
         self.backend, self.model = backend, model
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
+        self.prompts = Prompts(engine, tokenizer, source.name)
 
     @property
     def context_length(self) -> int:
@@ -70,11 +69,11 @@ class LoadedModel:
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text, special tokens in it recognised; `add_special` adds those that
         the vocabulary wants around a text, such as a beginning-of-sequence token."""
-        return self._vocabulary().encode(text, add_special=add_special)
+        return self.prompts.vocabulary().encode(text, add_special=add_special)
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """The text of token ids."""
-        return self._vocabulary().decode(ids)
+        return self.prompts.vocabulary().decode(ids)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
         """Logits after every input of the prompt, float32 [n, vocabulary].
@@ -86,7 +85,7 @@ class LoadedModel:
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return self.engine.all_logits(self.engine.check_prompt(self._numbers(prompt)))
+        return self.engine.all_logits(self.prompts.read(prompt))
 
     def score(self, prompt: Prompt) -> np.ndarray:
         """How likely the model takes each token of the prompt but the first, given those before it:
@@ -96,8 +95,8 @@ class LoadedModel:
             PromptError: as for `logits`.
         """
         self._check_open()
-        ids = self.engine.check_prompt(self._numbers(prompt))
-        if (ids[1:] < 0).any():
+        ids = self.prompts.read(prompt)
+        if (ids < 0).any():
             raise PromptError("images have no log-probabilities: score a prompt without any")
         scores: list[float] = []
         for rows in self.engine.every_logits(ids):
@@ -177,30 +176,29 @@ class LoadedModel:
         """The prompt that `chat` makes of messages: token ids and images."""
         from ..chat import ChatTemplate, take_images
 
-        chosen = ChatTemplate.from_metadata(self.source.metadata, self._vocabulary(), template)
+        chosen = ChatTemplate.from_metadata(
+            self.source.metadata, self.prompts.vocabulary(), template
+        )
         messages, images = take_images(messages)
-        marker = self._marker() if images else ""
+        marker = self.prompts.marker() if images else ""
         given = {"tools": tools, **(variables or {})}
         parts = chosen.encode_parts(messages, image_marker=marker, **given)
-        prompt: list[Any] = list(parts[0])
-        for image, ids in zip(images, parts[1:], strict=True):
-            prompt += [self._image(image), *ids]
-        return prompt
+        return self.prompts.of_messages(parts, images)
 
     def length(self, prompt: Prompt) -> int:
         """How many positions of the context a prompt takes."""
-        return len(self._numbers(prompt))
+        return len(self.prompts.numbers(prompt))
 
     def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
         """A request that has not begun; for those who want its pieces and its usage."""
         self._check_open()
         own, sampler = split_options(options)
+        if self.engine.at_once:
+            raise Unsupported("this model generates nothing, it only embeds: use embed")
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
-        if max_tokens is not None and max_tokens < 0:
-            raise PromptError(f"max_tokens is {max_tokens}; it must be 0 or more, or None")
         truncate, images = own.pop("truncate", False), own.pop("images", ())
-        numbers = self._numbers(self._with_images(prompt, images))
-        ids = self.engine.check_prompt(numbers, truncate, own.get("num_keep", 0))
+        prompt = self.prompts.with_images(prompt, images)
+        ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0))
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         return Generation(
             self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
@@ -233,13 +231,16 @@ class LoadedModel:
         self._check_open()
         if isinstance(texts, str):
             raise PromptError("texts is one string; give a list: embed([text])")
-        if not len(texts):
+        if not isinstance(texts, Iterable):
+            raise PromptError(f"texts is a list of texts, not {type(texts).__name__}")
+        texts = list(texts)
+        if not texts:
             raise PromptError("there are no texts; give at least one")
         chosen = pooling_of(self.source.metadata, pooling)
         ids = []
         for i, text in enumerate(texts):
             try:
-                ids.append(self.engine.check_prompt(self._numbers(text)))
+                ids.append(self.prompts.read(text))
                 if (ids[-1] < 0).any():
                     raise PromptError("it holds an image; only texts are embedded")
             except PromptError as error:
@@ -271,70 +272,6 @@ class LoadedModel:
         """`encode_image`, but computed only when a prompt that holds them is."""
         self._check_open()
         return self.engine.images.encode(image, data)
-
-    def _marker(self) -> str:
-        self.engine.images.need_sight()
-        return self.model.image_marker
-
-    def _with_images(self, prompt: Prompt, images: Sequence[Any]) -> Prompt:
-        """The prompt with images in the places of the markers, or before it."""
-        if not images:
-            return prompt
-        if not isinstance(prompt, str):
-            raise PromptError("images= goes with a text; put them into the list where they belong")
-        marker = self._marker()
-        texts = prompt.split(marker) if marker and marker in prompt else None
-        found = [self.embeddings(image) for image in images]
-        if texts is None:
-            return [*found, prompt]
-        if len(texts) != len(images) + 1:
-            raise PromptError(
-                f"the prompt holds {marker!r} {len(texts) - 1} times for {len(images)} images"
-            )
-        parts: list[Any] = [texts[0]]
-        for image, text in zip(found, texts[1:], strict=True):
-            parts += [image, text]
-        return parts
-
-    def _numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
-        """The inputs of a prompt as the engine numbers them; without images their token ids."""
-        if isinstance(prompt, str):
-            return self.tokenize(prompt)
-        inputs: list[Any] = []
-        for i, part in enumerate(prompt):
-            if isinstance(part, str):
-                inputs += self.tokenize(part, add_special=i == 0)
-            elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-                inputs.append(int(part))
-            elif isinstance(part, Input):
-                inputs.append(part)
-            else:
-                if i == 0 and self.tokenizer is not None:
-                    inputs += self.tokenize("")
-                inputs.append(self._image(part))
-        if all(isinstance(one, int) for one in inputs):
-            return inputs
-        inputs = [Input(one) if isinstance(one, int) else one for one in inputs]
-        if any(isinstance(one, list) for one in inputs):
-            inputs = self.engine.images.expand(inputs)
-        return self.engine.number(inputs)
-
-    def _image(self, part: Any) -> list[Embedding]:
-        if isinstance(part, list) and part and all(isinstance(e, Embedding) for e in part):
-            return part
-        if isinstance(part, (bool, float, complex, list, tuple, dict, set, type(None))):
-            raise PromptError(
-                "a prompt is text, or a list of texts, token ids and images, not of "
-                f"{type(part).__name__}"
-            )
-        return self.embeddings(part)
-
-    def _vocabulary(self) -> Tokenizer:
-        if self.tokenizer is None:
-            raise TokenizerError(
-                f"{self.source.name} holds no vocabulary (tokenizer.ggml.*): give token ids"
-            )
-        return self.tokenizer
 
     def _check_open(self) -> None:
         if self.backend.closed:

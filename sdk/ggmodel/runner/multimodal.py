@@ -42,9 +42,7 @@ class Encoded:
         ctx: the recorded graph, until it has been computed.
     """
 
-    def __init__(
-        self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, guard: Guard
-    ):
+    def __init__(self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, guard: Guard):
         self._guard = guard
         self.ctx: Context | None = backend.new_context().set_batch_size(_BATCH)
         cls = type(model)

@@ -71,6 +71,10 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Sampler]:
             hint = f"; do you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"there is no option {name!r}{hint}")
     own = {name: options[name] for name in _OF_REQUEST if name in options}
+    for name, value in own.items():
+        wanted = _wanted(name, value)
+        if wanted:
+            raise ConfigError(f"{name} is {value!r}; it must be {wanted}")
     others = {name: value for name, value in options.items() if name not in own}
     sampler = others.pop("sampler", None)
     if sampler is None:
@@ -78,3 +82,20 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Sampler]:
     if others:
         raise ConfigError(f"{next(iter(others))} belongs to the sampler, which is given already")
     return own, sampler
+
+
+def _wanted(name: str, value: Any) -> str:
+    """What an option of a request must be; "" if it is."""
+    if name in ("logprobs", "context_shift", "truncate"):
+        return "" if isinstance(value, bool) else "True or False"
+    if name == "stop":
+        texts = [value] if isinstance(value, str) else value
+        listed = isinstance(texts, Sequence) and all(isinstance(t, str) for t in texts)
+        return "" if listed else "a string or a list of strings"
+    if name in ("max_tokens", "num_keep", "top_logprobs"):
+        if value is None and name == "max_tokens":
+            return ""
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return ""
+        return "an integer of 0 or more"
+    return ""

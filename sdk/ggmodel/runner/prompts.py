@@ -1,0 +1,208 @@
+"""Prompts: what callers may write, as inputs the way the engine numbers them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import PromptError, TokenizerError
+from ..model import Embedding, Input
+from .engine import Engine
+
+if TYPE_CHECKING:
+    from ..tokenizer import Tokenizer
+
+# Images are whatever `ggmodel.image.open_image` takes, but for strings: these are text.
+Prompt = str | Sequence[int] | Sequence[Any]
+
+_NO_PART = (bool, float, complex, list, tuple, Mapping, set, type(None))
+
+
+class Prompts:
+    """Reads prompts for a model.
+
+    Args:
+        tokenizer: None without a vocabulary.
+        name: of the file, for messages.
+    """
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer | None, name: str):
+        self.engine, self.tokenizer, self.name = engine, tokenizer, name
+        self._places = engine.places
+        self._numbered: list[weakref.ref[np.ndarray]] = []
+
+    def vocabulary(self) -> Tokenizer:
+        """The tokenizer.
+
+        Raises:
+            TokenizerError: there is none.
+        """
+        if self.tokenizer is None:
+            raise TokenizerError(
+                f"{self.name} holds no vocabulary (tokenizer.ggml.*): give token ids"
+            )
+        return self.tokenizer
+
+    def read(self, prompt: Prompt, truncate: bool | None = None, keep: int = 0) -> np.ndarray:
+        """A prompt as the engine takes it, int32 [n]: numbers, see `Places`. Those of images mean
+        something as long as this array lives, or a slot has them.
+
+        Args:
+            truncate: of one that is too long, take the first `keep` inputs and the last ones;
+                None says that this is no choice.
+
+        Raises:
+            PromptError: it is none, or empty, or has an id out of range, or there is no room for
+                it.
+            ImageError: something that should be an image, and is none.
+        """
+        numbers = self.numbers(prompt)
+        if not len(numbers):
+            raise PromptError("the prompt is empty; give at least one token")
+        array = self._checked(numbers)
+        most = self.engine.context_length
+        if len(array) > most and truncate:
+            array = self._note(self._truncated(array.tolist(), keep))
+        if len(array) > most:
+            raise PromptError(
+                f"the prompt has {len(array)} tokens, the context {most}; load the model with a "
+                "larger context_length, or shorten the prompt"
+                + ("" if truncate is None else "; truncate=True leaves its middle out")
+            )
+        return array
+
+    def _checked(self, numbers: list[int] | np.ndarray) -> np.ndarray:
+        """The numbers as an array; negative ones only where they were given out."""
+        known = isinstance(numbers, np.ndarray)
+        for n in dict.fromkeys(numbers.tolist() if known else numbers):
+            token: int | None = n
+            if known and n < 0:
+                place = self._places[n]
+                laid = place.embedding is not None and not place.whole
+                token = None if laid else place.token  # a placeholder may be any
+            if token is not None and not 0 <= token < self.engine.vocabulary:
+                raise PromptError(
+                    f"token id {token} is not in the vocabulary of {self.engine.vocabulary}"
+                )
+        return np.asarray(numbers, np.int32)
+
+    def _truncated(self, numbers: list[int], keep: int) -> np.ndarray:
+        """The first `keep` inputs and as many of the last as fit; groups stay whole."""
+        most = self.engine.context_length
+        kept = self._places.before(numbers, min(keep, most))
+        tail = self._places.after(numbers, len(numbers) - most + kept)
+        if tail >= len(numbers):
+            raise PromptError(
+                f"nothing is left of the prompt's end: {kept} of {most} positions are kept for its "
+                "beginning; give a smaller num_keep or a larger context_length"
+            )
+        return np.array(numbers[:kept] + numbers[tail:], np.int32)
+
+    def _number(self, inputs: Sequence[Input]) -> np.ndarray:
+        with self.engine.turns.lock:
+            held = [p for p in (ref() for ref in self._numbered) if p is not None]
+            self._numbered = [weakref.ref(p) for p in held]
+            slots = (slot.tokens + slot.pending for slot in self.engine.slots.all)
+            self._places.forget(chain((p.tolist() for p in held), slots))
+            return self._note(np.array(self._places.number(inputs), np.int32))
+
+    def _note(self, numbers: np.ndarray) -> np.ndarray:
+        with self.engine.turns.lock:
+            self._numbered.append(weakref.ref(numbers))
+            return numbers
+
+    def numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
+        """The inputs of a prompt, not checked; a list of token ids where they are no more.
+
+        Raises:
+            PromptError: something that is no prompt.
+            ImageError: something that should be an image, and is none.
+        """
+        if isinstance(prompt, str):
+            return self.vocabulary().encode(prompt)
+        if not _is_list(prompt):
+            raise PromptError(
+                f"a prompt is text, or a list of texts, token ids and images, not "
+                f"{type(prompt).__name__}; put an image into a list, or give it with images="
+            )
+        inputs: list[Any] = []
+        for i, part in enumerate(prompt):
+            if isinstance(part, str):
+                inputs += self.vocabulary().encode(part, add_special=i == 0)
+            elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+                inputs.append(int(part))
+            elif isinstance(part, Input):
+                inputs.append(part)
+            else:
+                if i == 0 and self.tokenizer is not None:
+                    inputs += self.tokenizer.encode("")  # what begins a text
+                inputs.append(self.image(part))
+        if all(isinstance(one, int) for one in inputs):
+            return inputs
+        inputs = [Input(one) if isinstance(one, int) else one for one in inputs]
+        if any(isinstance(one, list) for one in inputs):
+            inputs = self.engine.images.expand(inputs)
+        return self._number(inputs)
+
+    def image(self, part: Any) -> list[Embedding]:
+        """The embeddings of an image in a prompt, not computed yet."""
+        if isinstance(part, list) and part and all(isinstance(e, Embedding) for e in part):
+            return part
+        if isinstance(part, _NO_PART):
+            raise PromptError(
+                "a prompt is text, or a list of texts, token ids and images, not of "
+                f"{type(part).__name__}"
+            )
+        return self.engine.images.encode(part)
+
+    def marker(self) -> str:
+        """What stands for an image in a text.
+
+        Raises:
+            Unsupported: the model takes no images.
+        """
+        self.engine.images.need_sight()
+        return self.engine.model.image_marker
+
+    def with_images(self, prompt: Prompt, images: Iterable[Any]) -> Prompt:
+        """A text with images in the places of the markers, or before it."""
+        if isinstance(images, str) or not (_is_list(images) or isinstance(images, Iterable)):
+            raise PromptError(f"images is a list of images, not {type(images).__name__}")
+        found = [self._given(image) for image in images]
+        if not found:
+            return prompt
+        if not isinstance(prompt, str):
+            raise PromptError("images= goes with a text; put them into the list where they belong")
+        marker = self.marker()
+        texts = prompt.split(marker) if marker else [prompt]
+        if len(texts) == 1:
+            return [*found, prompt]
+        if len(texts) != len(found) + 1:
+            raise PromptError(
+                f"the prompt holds {marker!r} {len(texts) - 1} times for {len(found)} images"
+            )
+        parts: list[Any] = [texts[0]]
+        for image, text in zip(found, texts[1:], strict=True):
+            parts += [image, text]
+        return parts
+
+    def of_messages(self, parts: Sequence[list[int]], images: Sequence[Any]) -> list[Any]:
+        """Token ids with an image between each two parts of them."""
+        prompt: list[Any] = list(parts[0])
+        for image, ids in zip(images, parts[1:], strict=True):
+            prompt += [self._given(image), *ids]
+        return prompt
+
+    def _given(self, image: Any) -> list[Embedding]:
+        """An image where nothing else can be: strings are paths and data URLs."""
+        return self.engine.images.encode(image) if isinstance(image, str) else self.image(image)
+
+
+def _is_list(value: object) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
