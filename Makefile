@@ -18,8 +18,11 @@ BINDING := setup.py native/build.py native/guards.py native/headers.py native/in
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
 
-demo: $(VENV)/installed  ## let the embedded model tell a story
+demo: $(VENV)/installed  ## let the embedded models tell a story, and say what they see
 	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
+	@echo
+	@$(BIN)/ggmodel run examples/assets/shapes.gguf "what is in the picture?" \
+	    --image examples/assets/scene.png --temperature 0
 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest

@@ -14,7 +14,7 @@ from pathlib import Path
 import ggmodel
 
 ASSETS = Path(__file__).parent / "assets"
-QUESTIONS = ("what is in the picture?", "how many shapes are there?")
+QUESTIONS = ("what is in the picture?", "how many shapes are there?", "where is the circle?")
 
 
 def main(

@@ -299,3 +299,16 @@ def test_help_loads_nothing_heavy():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+ASSETS = Path(__file__).parents[2] / "examples" / "assets"
+
+
+def test_pictures(program: Any, tmp_path: Path):
+    question = "what is in the picture?"
+    said = f"/image {ASSETS / 'scene.png'}\n{question}\nhow many shapes are there?\n"
+    ran = program("chat", ASSETS / "shapes.gguf", "--temperature", 0, stdin=said)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "a red circle and a blue square.\ntwo.\n"
+    refused(program("chat", ASSETS / "shapes.gguf", stdin="/image none.png\n"), "none.png")
+    refused(program("chat", ASSETS / "shapes.gguf", stdin="/image\n"), "give /image FILE")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_bad_input import refused
 from tests.cli.test_show_check import has_row
 from tests.shapes import write_llama_1b
 
@@ -71,3 +72,13 @@ def test_wrong_options(program, model_path: Path, arguments: tuple[str, ...], me
     ran = program("estimate", model_path, *arguments)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(f"error: {message}")
+
+
+def test_a_model_that_sees(program):
+    folder = Path(__file__).parents[1] / "golden" / "gemma3" / "converted"
+    ran = program("estimate", folder / "text.gguf")  # its projector lies beside it
+    assert ran.returncode == 0, ran.stderr
+    assert "96.00 KiB of the weights see; an image takes 1.12 KiB more" in ran.stdout
+    blind = program("estimate", folder / "text.gguf", "--mmproj", "")
+    assert blind.returncode == 0 and "see;" not in blind.stdout
+    refused(program("estimate", folder / "text.gguf", "--mmproj", "none.gguf"), "none.gguf")

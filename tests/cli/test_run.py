@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ggmodel
 from ggmodel.cli import app
 from ggmodel.cli.run import run as run_command
+
+from .test_bad_input import refused
 
 RATES = r"prompt: \d+ tokens, [\d.]+ tokens/s; answer: \d+ tokens, [\d.]+ tokens/s"
 
@@ -167,3 +170,23 @@ def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):
         process.wait(60)
     assert process.returncode == 141
     assert re.fullmatch(f"({RATES}\n)?", errors.decode())
+
+
+ASSETS = Path(__file__).parents[2] / "examples" / "assets"
+
+
+def test_a_picture(program: Any):
+    ran = program(
+        *("run", ASSETS / "shapes.gguf", "what is in the picture?"),
+        *("--image", ASSETS / "scene.png", "--temperature", 0),
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "what is in the picture?\na red circle and a blue square.\n"
+
+
+def test_no_picture(program: Any, tmp_path: Path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes((ASSETS / "scene.png").read_bytes()[:200])
+    for image, message in ((tmp_path / "none.png", "none.png"), (broken, "broken.png")):
+        ran = program("run", ASSETS / "shapes.gguf", "what is it?", "--image", image)
+        refused(ran, message)

@@ -16,7 +16,8 @@ EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.name not in ELSEW
 
 def test_there_are_examples():
     assert {p.name for p in EXAMPLES} >= {
-        f"{name}.py" for name in "generate logits chat batch structured embed".split()
+        f"{name}.py"
+        for name in "generate logits chat batch structured embed describe_image".split()
     }
 
 

@@ -116,7 +116,8 @@ def run(
             stop=tuple(stop or ()),
         )
         if echo:
-            print(dim(text, sys.stdout), end="", flush=True)
+            # What follows an image and a text is an answer, mostly, and no continuation.
+            print(dim(text, sys.stdout), end="\n" if image else "", flush=True)
         last = text[-1:] if echo else ""
         interrupt = None
         try:
