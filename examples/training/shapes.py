@@ -1,7 +1,7 @@
 """Train the embedded example model that sees: a gemma3 of about a million parameters.
 
     pip install torch==2.13.0 transformers==5.23.0 safetensors -e .
-    python examples/training/shapes.py --work shapes --minutes 30
+    python examples/training/shapes.py --work shapes --minutes 75
     python examples/training/shapes.py --work shapes --export     # only write and measure
 
 On a CPU, a small SentencePiece-like vocabulary and a gemma3 with a SigLIP tower are trained on the
@@ -455,7 +455,7 @@ def main() -> None:
     """Train, save, convert, measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder of this run")
-    parser.add_argument("--minutes", type=float, default=30, help="time for training, in all")
+    parser.add_argument("--minutes", type=float, default=75, help="time for training, in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="more hardly help a small model")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "assets")
