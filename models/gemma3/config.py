@@ -27,6 +27,15 @@ def _vision(key: str, hf: str, default: float = 0) -> Any:
     return kv(f"vision.{key}", f"clip.vision.{key}", hf=f"vision_config.{hf}", default=default)
 
 
+def _factor(hf: Mapping[str, Any]) -> float:
+    return nn.linear_factor(hf) or 1.0
+
+
+def _unsaid_factor(h: Hyper) -> float:
+    """Of files that do not say so: 4B, 12B and 27B divide positions by 8."""
+    return 8.0 if h.layers in (34, 48, 62) and 0 < h.window < h.context else 1.0
+
+
 class Hyper(Config):
     layers: int = kv("block_count", hf="num_hidden_layers")
     hidden: int = kv("embedding_length", hf="hidden_size")
@@ -49,7 +58,7 @@ class Hyper(Config):
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[6])
     rope_base: float = _base(1e6, "theta", "full", "freq_base", "global.freq_base")
     local_base: float = _base(1e4, "local_base_freq", "sliding", "local.freq_base", "freq_base_swa")
-    rope_factor: float = kv("rope.scaling.factor", hf=nn.linear_factor, default=1.0)
+    rope_factor: float = kv("rope.scaling.factor", hf=_factor, default=_unsaid_factor)
     scaling: str = kv("rope.scaling.type", hf=nn.linear_type, default="")
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)

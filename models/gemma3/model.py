@@ -83,6 +83,8 @@ TEXT = ("model", "language_model.model", "model.language_model")
 HEAD = ("lm_head", "language_model.lm_head")
 TOWER = ("vision_tower.vision_model", "vision_tower", "model.vision_tower")
 PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
+# Around an image; the first stands behind it, too.
+FRAME = (("\n\n", 108), ("<start_of_image>", 255999), ("<end_of_image>", 256000))
 
 
 @register("gemma3", hf=("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"))
@@ -100,7 +102,8 @@ class Gemma3(Model):
         h = self.config
         if len(h.local) != h.layers:
             raise ConfigError(f"a sliding_window_pattern of {len(h.local)} for {h.layers} layers")
-        if self.sees and not 1 <= h.pool <= h.grid:
+        fits = self.sees and 1 <= h.pool <= h.grid and h.rows in (None, (h.grid // h.pool) ** 2)
+        if self.sees and not fits:
             raise ConfigError(f"{h.patches} patches cannot become {h.rows} rows of an image")
 
     def caches(self) -> list[Causal | Sliding]:
@@ -115,13 +118,8 @@ class Gemma3(Model):
         logits, cap = self.head(self.states(ctx, batch)), self.config.softcap
         return logits.scale(1 / cap).tanh().scale(cap) if cap else logits
 
-    @property
-    def sees(self) -> bool:
-        return self.vision is not None and self.projector is not None
-
-    @property
-    def largest_image(self) -> tuple[int, int]:
-        return self.config.side, self.config.side
+    sees = property(lambda m: m.vision is not None and m.projector is not None)
+    largest_image = property(lambda m: (m.config.side, m.config.side))
 
     def preprocess(self, image) -> Pixels:
         """In -1 to 1; proportions are not kept."""
@@ -136,9 +134,7 @@ class Gemma3(Model):
         return [Multimodal(self.projector(self.vision(tile))) for tile in tiles]
 
     def post_tokenize(self, inputs: list) -> list[Input]:
-        newlines = Input(self.token_id("\n\n", 108))
-        begin = Input(self.token_id("<start_of_image>", 255999))
-        end = Input(self.token_id("<end_of_image>", 256000))
+        newlines, begin, end = (Input(self.token_id(*token)) for token in FRAME)
         done: list[Input] = []
         for one in inputs:
             if isinstance(one, Input):

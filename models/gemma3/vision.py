@@ -91,4 +91,4 @@ class Projector(Module):
         h = self.config
         x = x.permute(1, 0).contiguous(h.grid, h.grid, h.v_hidden).avg_pool_2d(h.pool, h.pool)
         x = x.reshape(-1, h.v_hidden).permute(1, 0).contiguous()
-        return self.weight.permute(1, 0).contiguous().mulmat(self.norm(x, h.v_eps))
+        return self.weight.cast(DType.F32).permute(1, 0).contiguous().mulmat(self.norm(x, h.v_eps))

@@ -38,7 +38,7 @@ class Hyper(Config):
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
     rope_base: float = kv("rope.freq_base", hf="rope_theta", default=500000.0)
     chunk: int = kv("attention.chunk_size", hf="attention_chunk_size", default=8192)
-    no_rope_interval: int = kv("no_rope_interval", hf=_no_rope_interval, default=4)
+    no_rope_interval: int = kv("no_rope_interval", hf=_no_rope_interval, default=4, least=1)
     # Files by llama.cpp do not say; of the two models the one with 128 experts has none.
     qk_norm: bool = kv("use_qk_norm", hf="use_qk_norm", default=lambda h: h.experts != 128)
     # Some checkpoints give a number of layers here, which means yes.
@@ -48,7 +48,7 @@ class Hyper(Config):
         default=True,
     )
     tuning_scale: float = kv("attention.scale", hf="attn_scale", default=0.1)
-    tuning_floor: int = kv("attention.floor_scale", hf="floor_scale", default=8192)
+    tuning_floor: int = kv("attention.floor_scale", hf="floor_scale", default=8192, least=1)
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="intermediate_size")

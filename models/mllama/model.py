@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ggmodel import Model, Module, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError, PromptError
 from ggmodel.kvcache import Causal, Cross, LayerObjects, Remembers
 from ggmodel.model import Batch, Computed, Embedding, Input, Multimodal, PermuteRope, Pixels
 from ggmodel.nn import Linear, RMSNorm
@@ -147,6 +150,20 @@ class Mllama(Model):
             x = layer(x, batch, cache, batch.outputs if last else None)
         return self.norm(x)
 
+    def validate(self) -> None:
+        h = self.config
+        if not self.sees:
+            return
+        if h.tile < 1 or h.patch < 1 or h.tile % h.patch or h.vision_hidden % h.vision_heads:
+            raise ConfigError(
+                f"tiles of {h.tile} pixels in patches of {h.patch}, {h.vision_hidden} numbers for "
+                f"{h.vision_heads} heads: the second must divide the first"
+            )
+        if not all(isinstance(i, int) and 0 <= i < h.vision_layers for i in h.intermediate):
+            raise ConfigError(
+                f"vision.intermediate_layers_indices {h.intermediate} of {h.vision_layers} layers"
+            )
+
     @property
     def sees(self) -> bool:
         return self.vision is not None and self.projector is not None
@@ -161,7 +178,15 @@ class Mllama(Model):
     def encode_multimodal(self, ctx, image: Pixels) -> list[Multimodal]:
         """`image.data` may have `aspect_ratio_id`; one row of tiles is assumed."""
         assert self.vision is not None and self.projector is not None
-        ratio = int(image.data.get("aspect_ratio_id", len(image.values)))
+        shape, h = image.values.shape, self.config
+        ratio = image.data.get("aspect_ratio_id", shape[0])
+        if shape[1:] != (3, h.tile, h.tile) or not isinstance(ratio, (int, np.integer)):
+            raise PromptError(
+                f"pixels {list(shape)} and an aspect_ratio_id of {ratio!r}; tiles are "
+                f"[3, {h.tile}, {h.tile}]"
+            )
+        if shape[0] not in (h.tiles, tiles_used(ratio, h.tiles)):
+            raise PromptError(f"{shape[0]} tiles for the aspect_ratio_id {ratio}")
         used, tiles = tiles_used(ratio, self.config.tiles), filled(image.values, self.config.tiles)
         rows = self.projector(self.vision(ctx, tiles, ratio, used))
         return [Multimodal(rows, used=used * self.config.positions)]

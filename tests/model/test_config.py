@@ -320,3 +320,18 @@ class ModuleWithoutType(Module):
 def test_a_tag_that_would_be_overlooked_names_its_line(fields_of, cls: type, message: str):
     with pytest.raises(ConfigError, match=message):
         fields_of(cls)
+
+
+class Bounded(Config):
+    interval: int = kv("interval", default=0, least=1)
+    scale: float = kv("scale", default=1.0)
+
+
+def test_numbers_of_a_file_are_checked():
+    assert read(Bounded, interval=1).interval == 1
+    assert read(Bounded).interval == 0  # defaults are the author's
+    with pytest.raises(ConfigError, match=r"file.gguf: arch.interval is 0; it must be 1 or more"):
+        read(Bounded, interval=0)
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"arch.scale is .*, no finite number"):
+            read(Bounded, scale=value)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from PIL import Image
 
 import ggmodel
-from ggmodel.convert import from_hf
+from ggmodel.convert import from_hf, metadata_of, normalise
 from ggmodel.errors import PromptError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf import DType, MemorySource
 from ggmodel.ml import RopeType
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import Config, config_class, find
@@ -149,3 +150,27 @@ def test_pixels(source: MemorySource):
         assert len(model.model.post_tokenize(text)) == 1 + 2 * (9 + 4)
         with pytest.raises(PromptError, match="24 × 20 pixels; give 24 × 24"):
             model.encode_image(np.zeros((1, 3, 20, 24), np.float32))
+
+
+def test_files_that_do_not_say_how_positions_are_scaled():
+    golden = Golden.load("gemma3", "images")
+    base = {**golden.config["text_config"], "max_position_embeddings": 4096}
+    for layers, factor in ((26, 1.0), (34, 8.0), (48, 8.0), (62, 8.0)):
+        metadata = metadata_of(find("gemma3"), normalise({**base, "num_hidden_layers": layers}))
+        assert metadata["gemma3.rope.scaling.factor"] == 1.0  # a config that says so
+        del metadata["gemma3.rope.scaling.factor"]
+        config: Any = config_class(find("gemma3")).read(KeyValues(metadata, "file"))
+        assert config.rope_factor == factor
+
+
+def test_a_projector_in_8_bits(source: MemorySource, vary: Vary):
+    name = "mm.mm_input_projection.weight"
+    shape = source.tensors[name].shape
+    weight = np.frombuffer(source.data(name), np.float32).reshape(shape[::-1])
+    blocks = gguf.quants.quantize(weight, gguf.GGMLQuantizationType.Q8_0)
+    rounded = vary(source, tensors={name: (DType.Q8_0, shape, blocks.tobytes())})
+    with ggmodel.load(source) as exact, ggmodel.load(rounded) as model:
+        side = model.model.config.side
+        pixels = np.random.default_rng(1).normal(size=(1, 3, side, side)).astype(np.float32)
+        want, got = (m.encode_image(pixels)[0].rows for m in (exact, model))
+    assert 0 < ((got - want) ** 2).sum() / (want**2).sum() < 1e-4

@@ -190,3 +190,15 @@ def test_stripping_does_not_eat_into_neighbours():
     assert list(splitter.split("<a> <a>")) == [1, 1]
     assert list(splitter.split("  <a>\x1cy")) == [2, 1, "\x1cy"]
     assert list(splitter.split("x\x1c\u3000<a>")) == ["x\x1c", 1]
+
+
+@pytest.mark.parametrize("metadata", ["spm-bytes"], indirect=True)
+def test_gemma_takes_no_space_in_front_even_where_the_file_does_not_say_so(metadata):
+    metadata.pop(G + "add_space_prefix", None)
+    ids = {}
+    for architecture in ("llama", "gemma3"):
+        metadata["general.architecture"] = architecture
+        ids[architecture] = Tokenizer.from_metadata(metadata).encode("the", add_special=False)
+    assert ids["llama"] != ids["gemma3"]
+    metadata[G + "add_space_prefix"] = True
+    assert Tokenizer.from_metadata(metadata).encode("the", add_special=False) == ids["llama"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -85,6 +86,7 @@ class Config:
             for key in field.names:
                 values[name] = metadata.get(key, kind)
                 if values[name] is not None:
+                    _check_least(metadata, key, values[name], field.least)
                     break
             if values[name] is None and field.default is MISSING and not optional:
                 keys = [metadata.full(k) for k in field.names]
@@ -126,6 +128,15 @@ class Config:
     def __repr__(self) -> str:
         values = ", ".join(f"{n}={getattr(self, n)!r}" for n, *_ in key_fields(type(self)))
         return f"{type(self).__name__}({values})"
+
+
+def _check_least(metadata: KeyValues, key: str, value: Any, least: float | None) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{metadata.name}: {metadata.full(key)} is {value}, no finite number")
+    if least is not None and value < least:
+        raise ConfigError(
+            f"{metadata.name}: {metadata.full(key)} is {value}; it must be {least} or more"
+        )
 
 
 def _descend(tree: Any, path: str) -> Any:

@@ -35,6 +35,7 @@ class KeyField:
     names: tuple[str, ...]
     hf: tuple[str | Callable[[Mapping[str, Any]], Any], ...]
     default: Any
+    least: float | None = None
 
     def __get__(self, config: Any, owner: type) -> Any:
         # Reached only while no value is set: defaults may refer to each other in any order.
@@ -83,6 +84,7 @@ def kv(
     *names: str,
     hf: str | Callable[[Mapping[str, Any]], Any] | Sequence[Any] = (),
     default: Any = MISSING,
+    least: float | None = None,
 ) -> Any:
     """Names the metadata key of a hyperparameter.
 
@@ -93,6 +95,7 @@ def kv(
             config; alternates in order of preference.
         default: a value, the name of another field (unless the field is a str), or a function of
             the config. Without one the key is required, unless the type allows None.
+        least: a number in a file must not be below this.
 
     Raises:
         ConfigError: no name is given.
@@ -101,4 +104,4 @@ def kv(
         raise ConfigError("kv(...) takes the metadata key of the hyperparameter")
     if isinstance(hf, str) or callable(hf):
         hf = (hf,)
-    return KeyField(names, tuple(hf), default)
+    return KeyField(names, tuple(hf), default, least)

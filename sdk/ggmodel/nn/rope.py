@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Unsupported
+from ..errors import ConfigError, Unsupported
 from ..ml import RopeType, Tensor
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ class Rope:
         base: of the frequencies.
         scale: factor on positions; linear scaling by s is 1/s.
         factors: F32 [dims/2], divide the frequencies.
+
+    Raises:
+        ConfigError: base or scale is not above 0.
     """
 
     dims: int
@@ -30,6 +33,12 @@ class Rope:
     scale: float = 1.0
     type: RopeType = RopeType.NORM
     factors: Tensor | None = None
+
+    def __post_init__(self):
+        if not (self.base > 0 and self.scale > 0 and math.isfinite(self.base * self.scale)):
+            raise ConfigError(
+                f"a rope of base {self.base} and scale {self.scale}; both are finite and above 0"
+            )
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [head dim, heads, n] rotated by positions I32 [n]."""

@@ -193,7 +193,7 @@ class LoadedModel:
         """A request that has not begun; for those who want its pieces and its usage."""
         self._check_open()
         own, sampler = split_options(options)
-        if self.engine.at_once:
+        if self.model.only_embeds:
             raise Unsupported("this model generates nothing, it only embeds: use embed")
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
         truncate, images = own.pop("truncate", False), own.pop("images", ())

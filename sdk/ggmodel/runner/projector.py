@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import ConfigError, Error
 from ..gguf import TensorSource, open_gguf
-from ..model import Model, find
+from ..model import Model, find, supported
 from .slots import common_prefix
 
 _OF_VISION = ("v.", "mm.")
@@ -60,7 +60,8 @@ def _beside(source: TensorSource, models: str | Path | None) -> Path | None:
         if isinstance(name, str) and _sees(find(name, models)):
             width = source.metadata.get(f"{name}.embedding_length")
             own = source.files[0].name
-            fitting = [p for p in _candidates(source) if _fits(p, width)]
+            others = {*supported(models)} - {name}
+            fitting = [p for p in _candidates(source) if _fits(p, width, others)]
             fitting.sort(key=lambda p: (-_in_common(p.name, own), p.stat().st_size, p.name))
             return fitting[0] if fitting else None
     return None
@@ -78,12 +79,15 @@ def _candidates(source: TensorSource) -> Iterator[Path]:
                 yield path
 
 
-def _fits(path: Path, width: object) -> bool:
+def _fits(path: Path, width: object, others: set[str]) -> bool:
+    """Whether it is a projector to that width, and not one of another architecture's."""
     try:
         with open_gguf(path) as projector:
             keys = projector.metadata
             given = keys.get("clip.vision.projection_dim", width)
-            return keys.get("general.architecture") == "clip" and given == width
+            kind = keys.get("clip.projector_type", keys.get("clip.vision.projector_type"))
+            is_one = keys.get("general.architecture") == "clip" and kind not in others
+            return is_one and given == width
     except Error:
         return False
 

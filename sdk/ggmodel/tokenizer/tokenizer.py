@@ -42,8 +42,10 @@ class Tokenizer:
         self.size = len(vocab.tokens)
         self._read_ends()
         # Byte pair vocabularies have the key too, but their text takes no space in front.
+        # Gemma's takes none, which not all converters say.
+        gemma = vocab.keys.get("general.architecture", str, "").startswith("gemma")
         self._space_first = vocab.model == "llama" and vocab.keys.get(
-            PREFIX + "add_space_prefix", bool, True
+            PREFIX + "add_space_prefix", bool, not gemma
         )
         self.hides_space = self._space_first or vocab.model == "bert"
         self._escapes_space = vocab.model == "llama" or (
