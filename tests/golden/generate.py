@@ -5,7 +5,6 @@
 Run it from the root of the repository, in an environment of its own; the tests need none of this:
 
     pip install torch==2.13.0 transformers==5.23.0 safetensors gguf numpy
-    (torch for CPU alone: --extra-index-url https://download.pytorch.org/whl/cpu)
 
 An architecture is a folder with `cases.py`: CASES (name -> config.json), PROMPT and LENGTHS (of
 prompts). Each case is written out as a real checkpoint, with its names on disk and
