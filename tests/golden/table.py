@@ -13,6 +13,7 @@ import numpy as np
 
 import ggmodel
 from tests.golden.files import GREEDY, HERE, Golden, cases
+from tests.golden.laying import laid_out
 from tests.model.test_size import LIMITS, files_of, lines_of
 
 TARGET = Path(__file__).parents[2] / "docs" / "goldens.md"
@@ -58,9 +59,7 @@ def rows_of(golden: Golden) -> list[str]:
             )
             rows.append(f", image {name} | {len(found)} | {error(found, picture.rows)} | |")
         for name, prompt in golden.prompts.items():
-            rows.append(
-                row(f", prompt {name}", model, module.laid_out(model, golden, prompt), prompt)
-            )
+            rows.append(row(f", prompt {name}", model, laid_out(model, golden, prompt), prompt))
     return rows
 
 

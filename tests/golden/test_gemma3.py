@@ -22,8 +22,9 @@ from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import config_class, find
 from ggmodel.runner import LoadedModel
 from tests.conftest import Vary
-from tests.golden.files import GREEDY, Embeddings, Golden, Picture, Prompt, cases
+from tests.golden.files import GREEDY, Embeddings, Golden, Picture, cases
 from tests.golden.gemma3 import cases as gemma3
+from tests.golden.laying import laid_out
 
 TABLE = 1e-6
 # A layer: ggml rounds activations to F16 where weights are F16, to Q8_0 where they are Q8_0. With
@@ -75,17 +76,6 @@ def load(golden: Golden | Embeddings, dtype: DType = DType.F32, **options: objec
     model = ggmodel.load(source_of(golden, dtype), **given)
     model.model.tokenizer = Names()
     return model
-
-
-def laid_out(model: LoadedModel, golden: Golden, prompt: Prompt) -> list:
-    """The prompt, its images as their embeddings."""
-    items: list = []
-    for part in prompt.parts:
-        if isinstance(part, str):
-            items.append(model.embeddings(golden.pictures[part].pixels))
-        else:
-            items += part
-    return items
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -17,7 +17,8 @@ from ggmodel.gguf import MemorySource, open_gguf
 from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import GREEDY, Golden, Prompt, cases, lossy
+from tests.golden.files import GREEDY, Golden, cases, lossy
+from tests.golden.laying import laid_out
 from tests.image.noise import LARGE, SIDE, SIZES, noise
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64. The tower's
@@ -87,18 +88,6 @@ def changed(
 def load(golden: Golden, source: Any = None, **options: Any) -> LoadedModel:
     given = {"kv_type": "f32", "flash_attention": "off", **options}
     return ggmodel.load(source_of(golden) if source is None else source, **given)
-
-
-def laid_out(model: LoadedModel, golden: Golden, prompt: Prompt) -> list:
-    """The prompt, its images as their embeddings."""
-    items: list = []
-    for part in prompt.parts:
-        if isinstance(part, str):
-            picture = golden.pictures[part]
-            items.append(model.embeddings(picture.pixels, **picture.data))
-        else:
-            items += part
-    return items
 
 
 @pytest.fixture(scope="module", params=CASES)

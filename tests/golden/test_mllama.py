@@ -15,7 +15,8 @@ from ggmodel.errors import KvCacheFull, LoadError, PromptError
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import GREEDY, Golden, Prompt, cases
+from tests.golden.files import GREEDY, Golden, cases
+from tests.golden.laying import laid_out
 from tests.image.noise import SIDE, SIZES, noise
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64.
@@ -48,18 +49,6 @@ def source_of(golden: Golden, dtype: DType = DType.F32) -> MemorySource:
 def load(golden: Golden, source: MemorySource | None = None, **options: object) -> LoadedModel:
     given = {"kv_type": "f32", "flash_attention": "off", **options}
     return ggmodel.load(source_of(golden) if source is None else source, **given)
-
-
-def laid_out(model: LoadedModel, golden: Golden, prompt: Prompt) -> list:
-    """The prompt, its images as their embeddings."""
-    items: list = []
-    for part in prompt.parts:
-        if isinstance(part, str):
-            picture = golden.pictures[part]
-            items.append(model.embeddings(picture.pixels, **picture.data))
-        else:
-            items += part
-    return items
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -38,15 +38,13 @@ class Batches:
 
     def __init__(self, places: Places, size: int, most: int, rows: int):
         self.places, self.size, self.most, self.rows = places, size, most, rows
-        self._turn = 0
 
-    def plan(self, pending: Sequence[tuple[Slot, int, list[int]]], slots: int) -> list[Work]:
-        """The next batch: single tokens first, then prompts in turn as far as there is room; one
-        that had none goes first next time.
+    def plan(self, pending: Sequence[tuple[Slot, int, list[int]]], first: int = 0) -> list[Work]:
+        """The next batch: single tokens first, then prompts in turn as far as there is room.
 
         Args:
             pending: of each sequence its slot, how long it is, and what it has pending.
-            slots: how many there are.
+            first: the sequence whose turn it is; those after it follow, then those before.
         """
         # Where single tokens alone would fill every batch, nobody goes before others.
         crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
@@ -54,7 +52,8 @@ class Batches:
             pending,
             key=lambda one: (
                 not crowded and len(one[2]) > 1,
-                (one[0].sequence - self._turn) % slots,
+                one[0].sequence < first,
+                one[0].sequence,
             ),
         )
         work: list[Work] = []
@@ -65,10 +64,6 @@ class Batches:
                 work.append(Work(slot, start, numbers[:n], n == len(numbers)))
                 used, rows = used + n, rows + self.places.whole_rows(numbers[:n])
         return work
-
-    def next_turn(self, by: int = 1) -> None:
-        """Another sequence goes first."""
-        self._turn += by
 
     def _fitting(self, numbers: Sequence[int], used: int, rows: int) -> int:
         """How many of these inputs fit a batch that has `used`, and `rows` of whole images."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -89,6 +88,7 @@ class Engine:
         self.slots = Slots(self.cache, self.places, parallel)
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
+        self._turn = 0
         self._closed = False
 
     def _new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
@@ -176,8 +176,6 @@ class Engine:
         with self.turns.lock:
             self._sweep()
             work = self._collect()
-            if self._prepared is not None and not self._prepared.serves(work):
-                self._retract()
         results = self._compute(work)
         if self._poisoned([r for _, r in results if isinstance(r, np.ndarray)]):
             results = self._compute_apart()
@@ -201,8 +199,7 @@ class Engine:
                 self._retract()
                 if request.failed:
                     self.cache.wipe(slot.sequence)
-                    slot.tokens.clear()
-                    slot.exact = math.inf
+                    slot.start_over()
                 self.slots.release(slot)
         self._waiting = deque(r for r in self._waiting if not r.cancelled)
         while self._waiting and any(slot.free for slot in self.slots.all):
@@ -216,9 +213,13 @@ class Engine:
         """What goes into the next batch."""
         ready = [s for s in self.slots.working if s.request is not None and s.request.wants_more]
         ready = [s for s in ready if self._made_ready(s)]
-        self._batches.next_turn()
+        self._turn += 1
         pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
-        return self._batches.plan(pending, len(self.slots.all))
+        return self._batches.plan(pending, self._first(self._turn))
+
+    def _first(self, turn: int) -> int:
+        """The sequence that comes first in a turn."""
+        return turn % len(self.slots.all)
 
     def _prepare(self, work: list[Work]) -> None:
         """While a batch is computed: finds room for the one that comes after it, if all go on."""
@@ -232,9 +233,7 @@ class Engine:
             if length >= self.context_length:
                 return  # it ends, or is shifted
             pending.append((slot, length, rest))
-        self._batches.next_turn()
-        planned = self._batches.plan(pending, len(self.slots.all))
-        self._batches.next_turn(-1)
+        planned = self._batches.plan(pending, self._first(self._turn + 1))
         if planned:
             step = self._batches.step(planned)
             self._prepared = Prepared(planned, step)
@@ -296,7 +295,7 @@ class Engine:
             slot.tokens = rest
         else:
             self.cache.remove(slot.sequence, 0, None)
-            slot.tokens, slot.pending, slot.exact = [], rest + slot.pending, math.inf
+            slot.start_over(rest + slot.pending)
 
     def _compute(self, work: list[Work]) -> list[tuple[Slot, np.ndarray | Exception | None]]:
         """For each piece its logits float32 [vocabulary] where it is the last of what is pending.
@@ -316,8 +315,6 @@ class Engine:
     def _run(self, work: list[Work]) -> np.ndarray:
         """Logits float32 [pieces that are last, vocabulary]; the slots then hold the tokens."""
         step = self._batches.step(work)
-        for span in step.spans:
-            span.embedding.rows  # noqa: B018 (computes it, in a graph of its own)
         if self._prepared is not None and self._prepared.serves(work):
             step.placed, self._prepared = self._prepared.step.placed, None
         else:
@@ -360,15 +357,14 @@ class Engine:
         self._retract()
         working = self.slots.working
         for slot in self.slots.all:
-            slot.tokens, slot.pending = [], slot.tokens + slot.pending
-            slot.exact = math.inf
+            slot.start_over(slot.tokens + slot.pending)
             self.cache.wipe(slot.sequence)
         results = []
         for slot in working:
             result = None
             while result is None:
                 pending = [(slot, len(slot.tokens), slot.pending)]
-                ((_, result),) = self._compute(self._batches.plan(pending, 1))
+                ((_, result),) = self._compute(self._batches.plan(pending))
                 self._retract()
             if isinstance(result, Exception) or not np.isfinite(result).all():
                 self.cache.wipe(slot.sequence)
@@ -474,8 +470,6 @@ class Engine:
                 [sequence] * (hi - lo),
                 range(max(0, min(hi, first) - lo), hi - lo),
             )
-            for span in step.spans:
-                span.embedding.rows  # noqa: B018
             graphs.cache.start_forward(step)
             yield graphs.run(step)
 

@@ -183,7 +183,7 @@ class LoadedModel:
         marker = self.prompts.marker() if images else ""
         given = {"tools": tools, **(variables or {})}
         parts = chosen.encode_parts(messages, image_marker=marker, **given)
-        return self.prompts.of_messages(parts, images)
+        return self.prompts.between(parts, images)
 
     def length(self, prompt: Prompt) -> int:
         """How many positions of the context a prompt takes."""

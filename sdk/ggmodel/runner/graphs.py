@@ -91,6 +91,8 @@ class Graphs:
         Returns:
             float32 [outputs, width].
         """
+        if step.spans:
+            step.rows  # noqa: B018 (computes images now: their graphs share memory with this one)
         key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
         if entry is not None and not entry.executable.valid:

@@ -170,7 +170,7 @@ class Prompts:
 
     def with_images(self, prompt: Prompt, images: Iterable[Any]) -> Prompt:
         """A text with images in the places of the markers, or before it."""
-        if isinstance(images, str) or not (_is_list(images) or isinstance(images, Iterable)):
+        if isinstance(images, str) or not isinstance(images, Iterable):
             raise PromptError(f"images is a list of images, not {type(images).__name__}")
         found = [self._given(image) for image in images]
         if not found:
@@ -185,16 +185,13 @@ class Prompts:
             raise PromptError(
                 f"the prompt holds {marker!r} {len(texts) - 1} times for {len(found)} images"
             )
-        parts: list[Any] = [texts[0]]
-        for image, text in zip(found, texts[1:], strict=True):
-            parts += [image, text]
-        return parts
+        return self.between([[text] for text in texts], found)
 
-    def of_messages(self, parts: Sequence[list[int]], images: Sequence[Any]) -> list[Any]:
-        """Token ids with an image between each two parts of them."""
+    def between(self, parts: Sequence[Sequence[Any]], images: Sequence[Any]) -> list[Any]:
+        """A prompt of these parts with an image between each two of them."""
         prompt: list[Any] = list(parts[0])
-        for image, ids in zip(images, parts[1:], strict=True):
-            prompt += [self._given(image), *ids]
+        for image, part in zip(images, parts[1:], strict=True):
+            prompt += [self._given(image), *part]
         return prompt
 
     def _given(self, image: Any) -> list[Embedding]:

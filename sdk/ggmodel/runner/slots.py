@@ -35,6 +35,10 @@ class Slot:
     owner: object = None
     used: int = 0
 
+    def start_over(self, pending: Sequence[int] = ()) -> None:
+        """The cache holds nothing of it any more."""
+        self.tokens, self.pending, self.exact = [], list(pending), math.inf
+
     @property
     def free(self) -> bool:
         """Whether it can be given to a request."""
