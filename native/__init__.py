@@ -15,11 +15,13 @@ from typing import Any, NoReturn, TypeVar
 from ggmodel.errors import NativeError
 
 from . import install, loader
+from .loader import cache
 from .threads import ThreadPool
 
 __all__ = [
     "Abort",
     "ThreadPool",
+    "cache",
     "check",
     "describe",
     "fail",

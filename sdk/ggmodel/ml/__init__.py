@@ -13,6 +13,7 @@ from .backend import (
     CacheConfig,
     Executable,
     FlashAttention,
+    Optimize,
     new_backend,
     register_backend,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "FlashAttention",
     "GPULayers",
     "GPULayersList",
+    "Optimize",
     "RopeType",
     "RunnerDiscovery",
     "SamplingMode",

@@ -56,6 +56,22 @@ class FlashAttention(enum.IntEnum):
         raise Unsupported(f"flash_attention is 'auto', 'on' or 'off', not {value!r}")
 
 
+class Optimize(enum.Enum):
+    """What decides where two arrangements of a weight are each faster at something: SPEED keeps
+    both where memory allows, MEMORY one."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+    @classmethod
+    def parse(cls, value: str | Optimize) -> Optimize:
+        """ "speed" or "memory"."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise Unsupported(f"optimize is 'speed' or 'memory', not {value!r}") from None
+
+
 @dataclass(frozen=True)
 class BackendParams:
     """How a backend loads and executes a model.
@@ -65,6 +81,7 @@ class BackendParams:
         num_threads: CPU threads; 0 lets the backend choose.
         gpu_layers: which layers go to which device; all others stay on the CPU.
         flash_attention: the fused attention op.
+        optimize: speed or memory, where one costs the other.
         rpc: workers on other machines, "host:port", whose devices are used like this machine's.
         tensor_overrides: pairs of a regular expression and the name of a device: a weight whose
             name it finds lies there, whatever its layer. The first that finds it counts.
@@ -74,6 +91,7 @@ class BackendParams:
     num_threads: int = 0
     gpu_layers: GPULayersList = field(default_factory=GPULayersList)
     flash_attention: FlashAttention = FlashAttention.AUTO
+    optimize: Optimize = Optimize.SPEED
     rpc: tuple[str, ...] = ()
     tensor_overrides: tuple[tuple[str, str], ...] = ()
 

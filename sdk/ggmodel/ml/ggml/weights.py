@@ -3,23 +3,27 @@
 A weight lies on the device of its layer. On the CPU it is mapped where the file's bytes can be used
 as they lie. Where ggml's kernels are faster with another arrangement (its "extra" buffer types),
 the ops that profit read a second copy: each buffer type itself is asked, weight by weight, whether
-it serves the op.
+it serves the op. Some dtypes are faster rearranged for a few columns and as they lie for many: then
+prompts read one copy and single tokens the other.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...errors import Error
 from ...native import ffi, lib, proc
-from ..backend import Progress
+from ..backend import Optimize, Progress
 from ..graph import Graph
 from ..node import Node
 from ..placement import INPUT, layer_of, weights_of
 from ..storage import Weight
+from ..system import system_info
 from ..tensor import Tensor
+from . import kernels
 from .hardware import Device
 from .loading import Transfer, transfer
 from .memory import Arena, Buffer, Mapping
@@ -69,6 +73,7 @@ class Weights:
         self.copies: list[Copy] = []
         self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
+        self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
         self._devices: dict[tuple[int, int], Device] = {}
         self._spots: dict[int, list[Spot]] = {}
         self._groups: list[Buffer | Mapping] = []
@@ -80,6 +85,7 @@ class Weights:
         plain = self._plain.get(node.uid, {})
         rearranged = self._fast.get(node.uid)
         product = _is_product(reader, operand) and device is self._backend.hardware.cpu
+        fast = fast and not self._wants_plain(node, reader, operand)
         if product and rearranged is not None and (fast or not plain):
             return rearranged
         if plain:
@@ -146,7 +152,9 @@ class Weights:
         self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self.nodes.values()}
         fast = self._choose_fast(readers)
         others = {
-            uid for uid, ops in readers.items() if not all(_is_product(*reader) for reader in ops)
+            node.uid
+            for node in self.nodes.values()
+            if any(self._wants_plain(node, *reader) for reader in readers[node.uid])
         }
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
@@ -161,7 +169,7 @@ class Weights:
             view = self._backend.source.mapped(file)
             assert view is not None
             group = Mapping(view, [node for node, _ in nodes])
-            # What only products read that have a copy of their own takes no memory in the file.
+            # What is only read rearranged takes no memory in the file.
             idle = {node.uid for node, _ in nodes if node.uid in fast and node.uid not in others}
             self._keep(group, nodes, "mapped", idle)
         for device, nodes in copied.items():
@@ -215,17 +223,49 @@ class Weights:
         if not types or backend.hardware.offloads:
             return {}
         chosen: dict[int, Any] = {}
+        serves = functools.cache(functools.partial(_serves, backend))
         for node in self.nodes.values():
             ops = [
                 op
                 for op, i in readers[node.uid]
                 if _is_product(op, i) and self._device_of_use(node, op, i) is backend.hardware.cpu
             ]
+            products = [_Product.of(op) for op in ops]
             for buffer_type in types if ops else ():
-                if all(_serves(backend, buffer_type, op) for op in ops):
+                if all(serves(buffer_type, product) for product in products):
                     chosen[node.uid] = buffer_type
                     break
+        return self._without_second_copies(chosen, readers)
+
+    def _without_second_copies(
+        self, chosen: dict[int, Any], readers: dict[int, list[tuple[Node, int]]]
+    ) -> dict[int, Any]:
+        """Leaves out what is always faster as it lies; and what sometimes is, where memory is to be
+        saved or short."""
+        both: dict[int, int] = {}
+        for node in self.nodes.values():
+            if node.uid not in chosen:
+                continue
+            faster = kernels.plain_is_faster(node.dtype, chosen[node.uid])
+            self._plain_is_faster[node.uid] = faster
+            plain = [kernels.at(faster, _columns(op)) for op, i in readers[node.uid] if i == 0]
+            if all(plain):
+                del chosen[node.uid]
+            elif any(plain):
+                both[node.uid] = node.nbytes
+        if self._backend.params.optimize is Optimize.MEMORY or (
+            both and 2 * sum(both.values()) > system_info().free_memory
+        ):
+            for uid in both:
+                del chosen[uid]
         return chosen
+
+    def _wants_plain(self, node: Tensor | Node, reader: Node, operand: int) -> bool:
+        """Whether an op should read a weight as it lies, though it may be there rearranged."""
+        if not _is_product(reader, operand):
+            return True
+        faster = self._plain_is_faster.get(node.uid)
+        return faster is not None and kernels.at(faster, _columns(reader))
 
     # values
 
@@ -282,10 +322,33 @@ def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
     return info.file
 
 
-def _serves(backend: GGMLBackend, buffer_type: Any, op: Node) -> bool:
+def _columns(product: Node) -> int:
+    """How many columns a product multiplies at once; of experts, how many each has on average."""
+    weight, x = product.sources[:2]
+    assert weight is not None and x is not None and product.op is not None
+    if product.op.name == "mulmat":
+        return x.ne[1]
+    return max(1, product.ne[1] * product.ne[2] // weight.ne[2])
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product as far as kernels care: two that are equal are served alike."""
+
+    operands: tuple[Any, ...]
+    op: Node = field(compare=False)
+
+    @staticmethod
+    def of(op: Node) -> _Product:
+        assert op.op is not None
+        return _Product((op.op.name, *((x.ne, x.nb, x.dtype) for x in op.sources if x)), op)
+
+
+def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:
     """Whether the CPU computes a product on a weight that lies in this buffer type."""
     from .emitters import EMITTERS
 
+    op = product.op
     assert op.op is not None
     arena = Arena(8)
     buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, 0)

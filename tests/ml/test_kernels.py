@@ -1,0 +1,217 @@
+"""Which copy of a weight a product reads: measured once, chosen by the number of columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel.errors import Unsupported
+from ggmodel.gguf import MemorySource, open_gguf
+from ggmodel.ml import Backend, BackendParams, DType, Optimize, new_backend
+from ggmodel.ml.ggml import kernels
+from ggmodel.ml.ggml.backend import GGMLBackend
+from ggmodel.ml.ggml.weights import extra_buffer_types
+from ggmodel.native import lib
+from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
+
+MANY, FEW = 16, 1
+PLAIN_FOR_MANY = (False, False, True, True, True)
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "ggmodel" / "native"
+
+
+@pytest.fixture
+def rearranging() -> Any:
+    """The buffer type that rearranges Q4_0 on this processor."""
+    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+    types = extra_buffer_types(cpu)
+    if not types:
+        pytest.fail("this ggml rearranges nothing: build one with GGML_CPU_REPACK")
+    return types[-1]
+
+
+def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
+    assert kernels.COLUMNS == (1, 4, 8, 16, 64)
+    at = [kernels.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
+    assert at == [False, False, False, False, True, True, True]
+
+
+def test_a_dtype_is_measured_once(cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch):
+    first = kernels.plain_is_faster(DType.Q4_0, rearranging)
+    assert len(first) == len(kernels.COLUMNS)
+    (file,) = cache.glob("kernels-*.json")
+    assert list(json.loads(file.read_text()).values()) == [list(first)]
+    monkeypatch.setattr(kernels, "_measure", lambda *args: pytest.fail("measured again"))
+    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == first
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"CPU_REPACK Q4_0": 7}', "\xff"])
+def test_what_was_remembered_badly_is_measured_again(
+    cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    monkeypatch.setattr(kernels, "_measure", lambda *args: list(PLAIN_FOR_MANY))
+    kernels.plain_is_faster(DType.Q4_0, rearranging)
+    (file,) = cache.glob("kernels-*.json")
+    file.write_text(text, encoding="latin-1")
+    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
+    assert json.loads(file.read_text())["CPU_REPACK Q4_0"] == list(PLAIN_FOR_MANY)
+
+
+def test_nothing_need_be_remembered(cache: Path, rearranging: Any):
+    cache.parent.mkdir(parents=True)
+    cache.write_text("where the folder should be")
+    assert len(kernels.plain_is_faster(DType.Q4_0, rearranging)) == len(kernels.COLUMNS)
+    assert cache.read_text() == "where the folder should be"
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[bool]], None]:
+    """Says which kernels are faster, in place of the measurement."""
+
+    def say(plain: Sequence[bool]) -> None:
+        monkeypatch.setattr(kernels, "plain_is_faster", lambda *args: tuple(plain))
+
+    return say
+
+
+@pytest.fixture
+def table() -> Blocks:
+    return blocks(DType.Q4_0, normal(64, 256))
+
+
+def products(backend: Backend) -> dict[int, np.ndarray]:
+    """Of the only weight with few columns and with many, placed by both graphs; by columns."""
+    results = {}
+    w = backend.get("w")
+    assert w is not None
+    contexts = [backend.new_context() for _ in range(2)]
+    outputs = []
+    for ctx, n in zip(contexts, (FEW, MANY), strict=True):
+        with ctx.trace():
+            outputs.append(w.mulmat(ctx.input().from_floats(normal(n, 256, seed=n))))
+            ctx.forward(outputs[-1])
+    backend.allocate(*(ctx.graph for ctx in contexts))
+    backend.load()
+    for ctx, y in zip(contexts, outputs, strict=True):
+        ctx.compute(y)
+        results[y.dim(1)] = y.numpy().reshape(y.dim(1), -1)
+        ctx.close()
+    return results
+
+
+def kinds(backend: Backend) -> set[str]:
+    assert isinstance(backend, GGMLBackend)
+    return {copy.kind for copy in backend.weights.copies if copy.node.name == "w"}
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, table: Blocks) -> Path:
+    import gguf
+
+    path = tmp_path / "w.gguf"
+    writer = gguf.GGUFWriter(path, "test")
+    writer.add_block_count(2)
+    raw = np.frombuffer(table.data, np.uint8).reshape(64, -1)
+    writer.add_tensor("w", raw, raw_dtype=gguf.GGMLQuantizationType.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("plain", "optimize", "from_file", "from_memory"),
+    [
+        ((False,) * 5, Optimize.SPEED, {"fast"}, {"fast"}),
+        ((False,) * 5, Optimize.MEMORY, {"fast"}, {"fast"}),
+        (PLAIN_FOR_MANY, Optimize.SPEED, {"fast", "mapped"}, {"fast", "plain"}),
+        (PLAIN_FOR_MANY, Optimize.MEMORY, {"mapped"}, {"plain"}),
+        ((True,) * 5, Optimize.SPEED, {"mapped"}, {"plain"}),
+    ],
+    ids=["rearranged", "rearranged-memory", "both", "one-of-both", "plain"],
+)
+def test_copies(
+    rearranging: Any,
+    faster: Callable[[Sequence[bool]], None],
+    table: Blocks,
+    mapped: Path,
+    plain: Sequence[bool],
+    optimize: Optimize,
+    from_file: set[str],
+    from_memory: set[str],
+):
+    faster(plain)
+    params = BackendParams(num_threads=1, optimize=optimize)
+    memory = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
+    for source, want in ((open_gguf(mapped), from_file), (memory, from_memory)):
+        with source, new_backend(source, params) as backend:
+            for n, got in products(backend).items():
+                x = normal(n, 256, seed=n).astype(float)
+                assert nmse(got, x @ table.values.T) < 1e-4  # rounding of activations to Q8_0
+            assert kinds(backend) == want
+            counted = backend.backend_memory()
+            assert sum(counted.cpu.weights) + counted.input_weights == sum(
+                copy.nbytes
+                for copy in backend.weights.copies  # type: ignore[attr-defined]
+            )
+
+
+def test_each_product_reads_the_copy_that_is_faster(
+    rearranging: Any, faster: Callable[[Sequence[bool]], None], table: Blocks
+):
+    faster(PLAIN_FOR_MANY)
+    source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
+    with new_backend(source, BackendParams(num_threads=1)) as backend:
+        assert isinstance(backend, GGMLBackend)
+        products(backend)
+        w = backend.get("w")
+        assert w is not None
+        for n in (1, 7, 8, 512):
+            with backend.new_context() as ctx, ctx.trace():
+                y = w.mulmat(ctx.input().from_floats(normal(n, 256)))
+                read = backend.weights.tensor(w, y, 0, fast=True)
+            assert (read == backend.weights._fast[w.uid]) == (n < 8)
+
+
+def test_without_memory_for_both_there_is_one(
+    rearranging: Any,
+    faster: Callable[[Sequence[bool]], None],
+    table: Blocks,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    faster(PLAIN_FOR_MANY)
+    little = type("Little", (), {"free_memory": 2 * len(table.data) - 1})
+    monkeypatch.setattr("ggmodel.ml.ggml.weights.system_info", lambda: little)
+    source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
+    with new_backend(source, BackendParams(num_threads=1)) as backend:
+        products(backend)
+        assert kinds(backend) == {"plain"}
+
+
+def test_experts_count_the_columns_that_each_has_on_average():
+    source = MemorySource(METADATA, {"w": normal(8, 16, 32)})
+    with new_backend(source, BackendParams(num_threads=1)) as backend:
+        w = backend.get("w")
+        assert w is not None
+        with backend.new_context() as ctx, ctx.trace():
+            x = ctx.input().from_floats(normal(64, 1, 32))
+            ids = ctx.input().from_ints(np.zeros((64, 2)))
+            y = w.mulmat_id(x, ids)
+        from ggmodel.ml.ggml.weights import _columns
+
+        assert _columns(y) == 64 * 2 // 8
+
+
+def test_an_unknown_aim_is_refused():
+    with pytest.raises(Unsupported, match="'speed' or 'memory', not 'looks'"):
+        Optimize.parse("looks")
