@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -221,6 +222,7 @@ POSITIONS = st.integers(0, 8)
 ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.lists(NUMBERS, min_size=1, max_size=6)),
+        st.tuples(st.just("on"), st.booleans()),
         st.tuples(st.just("end"), NUMBERS, POSITIONS),
         st.tuples(st.just("middle"), NUMBERS, POSITIONS, POSITIONS),
         st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
@@ -228,6 +230,76 @@ ACTIONS = st.lists(
     ),
     max_size=16,
 )
+
+
+def advanced(cache: CausalCache, naive: Naive, last: Step, taken_back: bool) -> None:
+    """Moves the last step on, if each of its sequences has one token in it, as `advance` wants."""
+    sequences = last.sequences.tolist()
+    if not sequences or len(set(sequences)) < len(sequences):
+        return
+    before = snapshot(cache)
+    if not cache.advance(last):
+        assert snapshot(cache) == before
+        return
+    cells = last.placed[cache].cells.tolist()
+    assert not set(cells) & naive.used()
+    batch = [(s, naive.length(s)) for s in sequences]
+    if taken_back:
+        cache.undo(last)
+        assert snapshot(cache) == before
+        assert not cache.advance(last)
+        return
+    for (sequence, position), cell in zip(batch, cells, strict=True):
+        naive.lists[sequence].append((cell, position))
+    assert last.positions.tolist() == [p for _, p in batch]
+    assert seen(cache, last) == [naive.visible(s, p) for s, p in batch]
+
+
+def test_a_step_of_single_tokens_moves_on(make_cache: MakeCache):
+    cache = make_cache(2, 12)
+    cache.start_forward(run(0, 0, 3))
+    cache.start_forward(run(1, 0, 2))
+    batch = step((0, 3), (1, 2))
+    assert put(cache, batch) == [{0, 1, 2, 5}, {3, 4, 6}]
+    assert not cache.advance(batch)  # cell 8 lies behind the range of 8 cells
+    cache.start_forward(batch := step((0, 4), (1, 3)))
+    for i in range(2):
+        assert cache.advance(batch) == (i == 0)
+    assert batch.positions.tolist() == [5, 4]
+    assert seen(cache, batch) == [{0, 1, 2, 5, 7, 9}, {3, 4, 6, 8, 10}]
+    assert [cache.length(s) for s in range(2)] == [6, 5]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda cache: cache.start_forward(step((1, 0))),
+        lambda cache: cache.remove(0, 1, 2),
+        lambda cache: cache.remove(0, 3, None),
+        lambda cache: cache.copy_prefix(0, 1, 2),
+        lambda cache: cache.wipe(1),
+    ],
+    ids=["put", "removed", "cut", "copied", "wiped"],
+)
+def test_a_step_does_not_move_on_once_something_has_changed(make_cache: MakeCache, change: Do):
+    cache = make_cache(2, 12)
+    cache.start_forward(run(0, 0, 2))
+    batch = step((0, 2))
+    cache.start_forward(batch)
+    assert cache.advance(batch)
+    change(cache)
+    before = snapshot(cache)
+    assert not cache.advance(batch)
+    assert snapshot(cache) == before and batch.positions.tolist() == [3]
+
+
+def test_windows_and_groups_do_not_move_on(make_cache: MakeCache):
+    cache = make_cache(1, 12, [Sliding(2)])
+    cache.start_forward(batch := step((0, 0)))
+    assert not cache.advance(batch)
+    cache = make_cache(1, 12)
+    cache.start_forward(batch := replace(step((0, 0)), groups=np.ones(1, np.int32)))
+    assert not cache.advance(batch)
 
 
 @given(actions=ACTIONS)
@@ -241,8 +313,11 @@ ACTIONS = st.lists(
 def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, actions: list):
     cache = make_cache(SEQUENCES, CAPACITY)
     naive = Naive(SEQUENCES, cache.cells)
+    last = Step(*(np.zeros(0, np.int32) for _ in range(4)))
     for name, *rest in actions:
-        if name == "put":
+        if name == "on":
+            advanced(cache, naive, last, taken_back=rest[0])
+        elif name == "put":
             batch: list[tuple[int, int]] = []
             for s in rest[0]:
                 batch.append((s, naive.length(s) + sum(t == s for t, _ in batch)))
@@ -255,6 +330,7 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
                 assert snapshot(cache) == before
                 continue
             got = put(cache, given_step)
+            last = given_step
             assert given_step.placed[cache].cells.tolist() == cells
             assert got == [naive.visible(s, p) for s, p in batch]
             highest = max(naive.used()) + 1

@@ -83,6 +83,17 @@ class Cache(ABC):
             KvCacheFull: there is none; nothing has changed.
         """
 
+    def advance(self, step: Step) -> bool:
+        """Moves a step that was computed on: the next token of each of its sequences takes the
+        place of the one it had, a position further. `step.positions` and `step.placed` are changed.
+
+        Returns:
+            False where that takes more than using the next cell, or anything has happened since;
+            nothing has changed then.
+        """
+        del step
+        return False
+
     @abstractmethod
     def undo(self, step: Step) -> None:
         """Takes back the latest `start_forward`, whose step will not be computed: all is as it was

@@ -44,6 +44,7 @@ class Placed:
         mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
         evicted: what made room for it.
         lengths: int32 [sequences], of all sequences before.
+        state: that of the cache right after.
     """
 
     cells: np.ndarray
@@ -51,6 +52,7 @@ class Placed:
     mask: np.ndarray | None
     evicted: Sequence[Evicted] = ()
     lengths: np.ndarray | None = None
+    state: int = -1
 
 
 class CausalCache(Cache):
@@ -98,6 +100,7 @@ class CausalCache(Cache):
                 f"a cache of {self.cells:,} cells for {size.sequences:,} sequences does not fit "
                 "in memory; a smaller context_length or parallel needs less"
             ) from None
+        self._state = 0  # another number after every change
         self._end = 0  # behind the last cell in use
         self._touched = 0  # behind the last cell that has been since all free ones were cleared
 
@@ -123,7 +126,36 @@ class CausalCache(Cache):
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
-        step.placed[self] = Placed(cells, size, mask, evicted, before)
+        self._state += 1
+        step.placed[self] = Placed(cells, size, mask, evicted, before, self._state)
+
+    def advance(self, step: Step) -> bool:
+        placed: Placed | None = step.placed.get(self)
+        if placed is None or placed.state != self._state or self.rule.bounded:
+            return False
+        mask, n, begin = placed.mask, len(step.positions), self._end
+        assert mask is not None
+        # Their cells were the last ones: so the next ones are free, if the graph looks at them.
+        in_a_row = placed.cells.item(0) + n == begin == placed.cells.item(-1) + 1
+        if not in_a_row or begin + n > placed.range or step.groups is not None:
+            return False
+        cells, before = np.arange(begin, begin + n), self.lengths.copy()
+        step.placed[self] = Placed(cells, placed.range, mask, (), before, placed.state)
+        old = zip(step.sequences.tolist(), step.positions.tolist(), strict=True)
+        try:
+            # Number by number: for a few that is faster than numpy's functions.
+            for i, (sequence, position) in enumerate(old):
+                step.positions[i] = self.position[begin + i] = position + 1
+                self.group[begin + i] = 0
+                self.member[sequence, begin + i] = True
+                self.lengths[sequence] = position + 2
+                mask[i, begin + i] = 0
+            self._end = begin + n
+            self._touched = max(self._touched, self._end)
+        except BaseException:  # Ctrl-C included
+            self.undo(step)
+            raise
+        return True
 
     def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
         """Free cells for the step's tokens, int64 [n]; adds what made room to `evicted`."""
@@ -155,6 +187,7 @@ class CausalCache(Cache):
         placed: Placed | None = step.placed.pop(self, None)
         if placed is None or placed.lengths is None:
             return
+        self._state += 1
         self.lengths = placed.lengths
         self.position[placed.cells] = -1
         self.member[:, placed.cells] = False
@@ -234,6 +267,7 @@ class CausalCache(Cache):
         if source == target:
             self.remove(target, n, None)
             return
+        self._state += 1
         self.remove(target, 0, None)
         self.member[target] = self.member[source] & (self.position < n)
         self.lengths[target] = min(n, self.length(source))
@@ -257,6 +291,7 @@ class CausalCache(Cache):
                 empty sequence can go on after `remove(sequence, 0, None)`.
         """
         self.check_remove(sequence, begin, end)
+        self._state += 1
         later = self._behind(sequence, begin, end)
         gone = self.member[sequence] & (self.position >= begin)
         if end is not None:

@@ -57,6 +57,10 @@ class HostData:
     def __init__(self, array: np.ndarray):
         self.array = array
 
+    def write(self, target: np.ndarray, node: Node, step: Any) -> None:
+        """Puts the values where the graph reads them."""
+        target[...] = self.array
+
 
 class Feed:
     """An input filled before each execution: a graph whose inputs are all feeds can be replayed.
@@ -89,7 +93,19 @@ class Feed:
         except Error:
             raise
         except Exception as error:
-            site = f"\n  at {node.site}" if node.site else ""
-            raise ComputeError(
-                f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
-            ) from error
+            raise self._failure(node, error) from error
+
+    def write(self, target: np.ndarray, node: Node, step: Any) -> None:
+        """Puts the values for a step where the graph reads them; raises as `values` does."""
+        try:
+            target[...] = self.fill(step)
+        except Error:
+            raise
+        except Exception as error:
+            raise self._failure(node, error) from error
+
+    def _failure(self, node: Node, error: Exception) -> ComputeError:
+        site = f"\n  at {node.site}" if node.site else ""
+        return ComputeError(
+            f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
+        )

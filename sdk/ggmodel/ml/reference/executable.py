@@ -67,11 +67,8 @@ class ReferenceExecutable(Executable):
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         self._check_valid()
         for node, target in self._fills:
-            storage = node.storage
-            if isinstance(storage, Feed):
-                target[...] = storage.values(node, step)
-            elif isinstance(storage, HostData):
-                target[...] = storage.array
+            assert isinstance(node.storage, Feed | HostData)
+            node.storage.write(target, node, step)
         for check in self._checks:
             check.run()
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
