@@ -4,16 +4,22 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-GGML   := $(shell sed -n 's/^ *"\(libggml-python==[^"]*\)",$$/\1/p' pyproject.toml)
+NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' native/newest.py)
 PREFIX := .cache/ggml-native
-# The sign that the build below $(PREFIX) is finished and of that version.
-NATIVE := $(PREFIX)/built-$(lastword $(subst =, ,$(GGML)))
+# The signs that these builds are finished and of that version.
+NATIVE := $(PREFIX)/built-$(NEWEST)
+PEER   := .cache/peer/built-$(NEWEST)
+
+# The folder of llama-bench and llama-batched-bench.
+LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Whatever shapes the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-peers lint native clean
+# Two pips in one environment disturb each other.
+.NOTPARALLEL:
+.PHONY: help demo test test-peers lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -35,10 +41,22 @@ lint: $(VENV)/developer  ## ruff and pyright
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
-native: $(VENV)/installed $(NATIVE)  ## build ggml for this very machine, RPC included
-	@GGMODEL_GGML=$(PREFIX)/libggml $(BIN)/python -c 'from ggmodel import native; \
+native: $(VENV)/installed $(NATIVE)  ## build the newest ggml for this very machine, RPC included
+	@GGMODEL_GGML=$(PREFIX) $(BIN)/python -c 'from ggmodel import native; \
 	    d = native.describe(); print("ggml", d["version"], *d["backends"], *d["features"])'
-	@echo "to use it:  export GGMODEL_GGML=$(CURDIR)/$(PREFIX)/libggml"
+	@echo "to use it:  export GGMODEL_GGML=$(CURDIR)/$(PREFIX)"
+
+peer: $(PEER)    ## build llama.cpp's benchmarks, to compare with
+
+ifeq ($(LLAMA_BENCH),)
+bench:
+	$(error say where llama-bench is: make bench LLAMA_BENCH=FOLDER (make peer builds one))
+else
+bench: $(VENV)/installed $(NATIVE)  ## compare with llama.cpp in two minutes, on the same ggml
+	@$(BIN)/python benchmarks/compare.py --quick --again --results .cache/bench.json \
+	    --peer "$(LLAMA_BENCH)" --models .cache/models \
+	    --ggml "$${GGMODEL_GGML:-$(CURDIR)/$(PREFIX)}"
+endif
 
 clean:           ## remove what was built here
 	rm -rf $(VENV) .cache build dist sdk/*.egg-info native/_ggml_*.so
@@ -61,14 +79,19 @@ $(VENV)/developer: $(VENV)/installed
 	@$(PIP) install --editable ".[test,lint]"
 	@touch $@
 
-# Options of one's own ask for a new build, but only `make native` says that they are meant.
-ifneq ($(and $(CMAKE_ARGS),$(filter native,$(MAKECMDGOALS))),)
-.PHONY: $(NATIVE)
+$(VENV)/builder: $(VENV)/python
+	@$(PIP) install cmake ninja
+	@touch $@
+
+# Options of one's own ask for a new build, but only a target named here says that they are meant.
+ifdef CMAKE_ARGS
+.PHONY: $(if $(filter native,$(MAKECMDGOALS)),$(NATIVE)) $(if $(filter peer,$(MAKECMDGOALS)),$(PEER))
 endif
 
-$(NATIVE): | $(VENV)/python
-	@echo "building $(GGML) for this machine into $(PREFIX) (about a minute on two cores)"
-	@rm -rf $(PREFIX)
-	@CMAKE_ARGS="-DGGML_NATIVE=ON -DGGML_RPC=ON $(CMAKE_ARGS)" $(PIP) install --target $(PREFIX) \
-	    --no-cache-dir --no-binary libggml-python --force-reinstall --no-deps "$(GGML)"
-	@touch $@
+$(NATIVE): | $(VENV)/builder
+	@echo "building the newest ggml for this machine into $(PREFIX) (two minutes on two cores)"
+	@$(BIN)/python native/newest.py ggml $(PREFIX)
+
+$(PEER): | $(VENV)/builder
+	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
+	@$(BIN)/python native/newest.py peer .cache/peer

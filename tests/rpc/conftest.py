@@ -89,7 +89,7 @@ def free_port() -> int:
 def rpc_ggml() -> Path:
     """The prefix of a ggml that was built with the RPC backend."""
     chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
-    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native" / "libggml"
+    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native"
     if not prefix.is_dir():
         pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
     return prefix
