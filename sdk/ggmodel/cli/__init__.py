@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import Error
+from .bench import bench
 from .chat import chat
 from .check import check
 from .devices import devices
@@ -69,6 +70,7 @@ app.command()(show)
 app.command()(check)
 app.command()(estimate)
 app.command()(perplexity)
+app.command()(bench)
 app.command()(devices)
 app.command()(worker)
 

@@ -84,7 +84,7 @@ def size(nbytes: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
 
 
-def print_json(value: dict[str, Any]) -> None:
+def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
     """Numbers that JSON lacks become strings."""
     # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
     print(json.dumps(_finite(value), indent=2))

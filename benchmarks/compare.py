@@ -1,0 +1,246 @@
+"""Ours beside llama.cpp's on the same files: pairs of processes, one of each, in turn.
+
+    python benchmarks/compare.py --peer FOLDER --models FOLDER [--ggml PREFIX] [--output FILE.md]
+    python benchmarks/compare.py --peer FOLDER --models FOLDER --quick
+
+FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; that of --models gets
+the files, of random weights, that are not there. Rows come in groups, of which a pair measures all
+at once:
+
+    speed      a prompt of 512 tokens, decoding 64
+    depth      decoding 32 tokens behind 2,048
+    sequences  decoding 32 tokens of 2, 4 and 8 sequences
+    start      a process that loads the file and gives one token; memory at that token
+    cold       the same, the file not in the page cache
+    long       decoding 16 tokens behind 8,192 (files with 1b in their name) or 32,768
+
+Both sides: flash attention, keys and values in f16, batches of 512 tokens, mapped files, the same
+number of threads. Which side goes first alternates. A pair during which others use more than 5 % of
+the cores is measured again, at most three times. What counts is the ratio within a pair. Results
+are kept in a JSON file as they come: a comparison that was stopped goes on, --again measures anew.
+Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.compare_report import Row, markdown, table, write_between
+from benchmarks.compare_sides import Clock, Failed, Ours, Peer, Side, run
+
+GROUPS = ("speed", "depth", "sequences", "start", "cold", "long")
+FILES = (
+    "smollm-135m-q8_0", "smollm-135m-q4_0", "smollm-135m-f16", "llama-1b-q8_0", "llama-1b-q4_0",
+    "llama-1b-q4_K_M", "llama-1b-f16", "gemma3-1b-q8_0",
+)  # fmt: skip
+QUICK = {"files": FILES[:2], "groups": ("speed", "start"), "pairs": 6}
+FOREIGN = 0.05
+RETRIES = 3
+
+Pair = dict[str, Any]  # ours, peer: {row: value}; foreign: share of the cores
+
+
+def measure_pair(ours: Side, peer: Side, file: Path, group: str, first: int) -> Pair:
+    """A pair that nobody disturbed, or the least disturbed one of several."""
+    pairs: list[Pair] = []
+    while len(pairs) <= RETRIES:
+        _wait_for_quiet()
+        ours.foreign = peer.foreign = 0.0
+        order = (ours, peer) if first == 0 else (peer, ours)
+        found = {id(side): side.measure(file, group) for side in order}
+        foreign = max(ours.foreign, peer.foreign)
+        pairs.append({"ours": found[id(ours)], "peer": found[id(peer)], "foreign": foreign})
+        if foreign <= FOREIGN:
+            break
+    return min(pairs, key=lambda pair: pair["foreign"])
+
+
+def _wait_for_quiet(tries: int = 10) -> None:
+    for _ in range(tries):
+        before = Clock.now()
+        time.sleep(0.2)
+        if before.foreign(Clock.now(), len(os.sched_getaffinity(0))) <= FOREIGN:
+            return
+
+
+def rows_of(results: dict[str, list[Pair]]) -> Iterator[Row]:
+    """The pairs by row; the keys are "FILE GROUP"."""
+    for key, pairs in results.items():
+        names = [n for n in pairs[0]["ours"] if n in pairs[0]["peer"]] if pairs else []
+        for name in names:
+            yield Row(
+                key.split()[0],
+                name,
+                [pair["ours"][name] for pair in pairs],
+                [pair["peer"][name] for pair in pairs],
+                sum(pair["foreign"] > FOREIGN for pair in pairs),
+            )
+
+
+class Results:
+    """Pairs by "FILE GROUP", in a file that is written after each pair.
+
+    Args:
+        setting: what they were measured with; those of another setting do not belong here.
+        forgotten: keys of which nothing is kept.
+    """
+
+    def __init__(self, path: Path, setting: dict[str, str], forgotten: Sequence[str] = ()):
+        self.path, self.setting = path, setting
+        self.pairs: dict[str, list[Pair]] = {}
+        if path.exists():
+            kept = json.loads(path.read_text())
+            pairs = {k: v for k, v in kept["pairs"].items() if k not in forgotten}
+            if kept["setting"] != setting and pairs:
+                raise SystemExit(
+                    f"{path} has results of another setting: {kept['setting']}; name another file "
+                    "with --results"
+                )
+            self.pairs = pairs
+
+    def add(self, key: str, pair: Pair) -> None:
+        self.pairs.setdefault(key, []).append(pair)
+        part = self.path.with_name(f"{self.path.name}.part")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps({"setting": self.setting, "pairs": self.pairs}, indent=1))
+        part.replace(self.path)
+
+
+def make_missing(folder: Path, name: str) -> Path:
+    """The file of that name; made if it is one of those that can be."""
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        from benchmarks.make_model import SHAPES, TYPES, make
+
+        shape, _, kind = name.rpartition("-")
+        if shape not in SHAPES or kind not in TYPES:
+            raise SystemExit(f"{path} does not exist, and is not one that can be made")
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"making {path}", file=sys.stderr)
+        make(path, shape, SHAPES[shape], kind)
+    return path
+
+
+def machine() -> dict[str, str]:
+    """What the figures are of."""
+    cpu = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
+    memory = Path("/proc/meminfo").read_text().split()[1]
+    return {
+        "machine": f"{cpu[0].partition(': ')[2] if cpu else platform.machine()}, "
+        f"{os.cpu_count()} cores, {int(memory) / 2**20:.1f} GiB, Linux {platform.release()}"
+    }
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Measures what is missing, and shows everything."""
+    ours = Ours(options.threads, shlex.split(options.our_args))
+    if options.ggml:
+        ours.env["GGMODEL_GGML"] = str(options.ggml)
+    peer = Peer(options.threads, shlex.split(options.peer_args), folder=options.peer)
+    code = "import ggmodel; from ggmodel import native; print(native.version, ggmodel.__version__)"
+    ggml, version = run([sys.executable, "-c", code], ours.env).output.split()
+    setting = {
+        **machine(),
+        "threads": str(options.threads),
+        "ggmodel": version,
+        "ggml": ggml,
+        "ggml of the peer": peer.ggml(),
+        "our options": options.our_args,
+        "options of the peer": options.peer_args,
+    }
+    same = ggml == setting["ggml of the peer"]
+    note = "the same" if same else "NOT the same: the ratios are not ggmodel's alone"
+    print(f"ggml {ggml}, of the peer {setting['ggml of the peer']}: {note}")
+    wanted = [(name, group) for name in options.files for group in options.rows]
+    keys = [f"{name} {group}" for name, group in wanted]
+    results = Results(options.results, setting, keys if options.again else ())
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=len(wanted) * options.pairs)
+        for name, group in wanted:
+            file, key = make_missing(options.models, name), f"{name} {group}"
+            done = len(results.pairs.get(key, ()))
+            bar.advance(task, min(done, options.pairs))
+            for i in range(done, options.pairs):
+                bar.update(task, description=f"{key}, pair {i + 1} of {options.pairs}")
+                results.add(key, measure_pair(ours, peer, file, group, i % 2))
+                bar.advance(task)
+            if not console.is_terminal:
+                print(f"{key}: {options.pairs} pairs", file=sys.stderr)
+    show(results, keys, options, same)
+
+
+def show(results: Results, keys: list[str], options: argparse.Namespace, same: bool) -> None:
+    """Prints the table of these keys, and writes that of all into the document."""
+    lines = table(list(rows_of({key: results.pairs[key] for key in keys})))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+    if options.pairs < 10:
+        print(f"{options.pairs} pairs a row: a first look; ten or more decide")
+    if options.output:
+        about = {
+            **{name: value for name, value in results.setting.items() if value},
+            "command": f"`python benchmarks/compare.py {said(options.said)}`",
+            "date": datetime.date.today().isoformat(),
+        }
+        marker = "compare, same ggml" if same else "compare, other ggml"
+        write_between(options.output, marker, markdown(list(rows_of(results.pairs)), about))
+
+
+def said(arguments: list[str]) -> str:
+    """The arguments without the paths of this machine."""
+    paths = {"--peer", "--models", "--ggml", "--results", "--output"}
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return " ".join("…" if before in paths else shlex.quote(x) for before, x in pairs)
+
+
+def main(arguments: list[str]) -> None:
+    description = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--files", nargs="+", metavar="NAME", help=", ".join(FILES))
+    parser.add_argument("--rows", nargs="+", choices=GROUPS, metavar="GROUP")
+    parser.add_argument("--pairs", type=int, help="of each row; 10 by default")
+    parser.add_argument("--quick", action="store_true", help="two minutes: two files, few rows")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--ggml", type=Path, metavar="PREFIX", help="for our side")
+    parser.add_argument("--our-args", default="", metavar="'…'", help="of `ggmodel bench` and run")
+    parser.add_argument("--peer-args", default="", metavar="'…'", help="of its three programs")
+    parser.add_argument("--results", type=Path, default=Path(".cache/compare.json"))
+    parser.add_argument("--again", action="store_true", help="measure these rows anew")
+    parser.add_argument("--output", type=Path, metavar="FILE.md")
+    options = parser.parse_args(arguments)
+    defaults = QUICK if options.quick else {"files": FILES, "groups": GROUPS, "pairs": 10}
+    options.files = options.files or defaults["files"]
+    options.rows = options.rows or defaults["groups"]
+    options.pairs = options.pairs or defaults["pairs"]
+    options.peer, options.said = options.peer.resolve(), arguments
+    try:
+        compare(options)
+    except Failed as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,168 @@
+"""`ggmodel bench`: how fast is a model here?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import ConfigError
+from .options import (
+    Backend,
+    BatchSize,
+    File,
+    FlashAttention,
+    GPULayers,
+    Json,
+    KVType,
+    Models,
+    OverrideTensor,
+    Rpc,
+    Strict,
+    Threads,
+    overrides,
+    workers,
+)
+from .terminal import console, print_json, progress_bar, size, table
+
+if TYPE_CHECKING:
+    from ..workbench.bench import Measured, Setting
+
+Numbers = list[str] | None
+
+
+def bench(
+    file: File,
+    prompt: Annotated[
+        Numbers, typer.Option("--n-prompt", "-p", metavar="N,…", help="Prompts; 512 by default.")
+    ] = None,
+    tokens: Annotated[
+        Numbers,
+        typer.Option("--n-gen", "-n", metavar="N,…", help="Tokens to decode; 128 by default."),
+    ] = None,
+    depth: Annotated[
+        Numbers,
+        typer.Option("--n-depth", "-d", metavar="N,…", help="Tokens before; none by default."),
+    ] = None,
+    parallel: Annotated[
+        Numbers, typer.Option(metavar="N,…", help="Sequences decoded at once; 1 by default.")
+    ] = None,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each test.")] = 5,
+    threads: Threads = None,
+    batch_size: BatchSize = 512,
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
+    gpu_layers: GPULayers = "auto",
+    override_tensor: OverrideTensor = None,
+    backend: Backend = "ggml",
+    rpc: Rpc = None,
+    models: Models = None,
+    strict: Strict = True,
+    as_json: Json = False,
+) -> None:
+    """Measure how fast a model is.
+
+    Tests are those of llama-bench: pp512 is a prompt of 512 tokens, tg128 are 128 decoded ones,
+    "@ d2048" behind so many others, "x8" of eight sequences at once and together. What -p, -n, -d
+    and --parallel say is combined, each a list or given repeatedly; -p 0 and -n 0 leave prompts and
+    decoding out. The context is as large as that takes.
+
+    A decoded token counts with all that it costs: computing, greedy sampling, its text. "Outside
+    ggml" is what of it ggml has no part in.
+    """
+    from ..runner import load
+    from ..workbench import bench as workbench
+
+    tests = workbench.plan(
+        _numbers("-p", prompt, 512),
+        _numbers("-n", tokens, 128),
+        _numbers("-d", depth, 0),
+        _numbers("--parallel", parallel, 1),
+    )
+    if repetitions < 1:
+        raise ConfigError(f"-r {repetitions}: there must be at least 1")
+    began = perf_counter()
+    with progress_bar("loading") as progress:
+        model = load(
+            file,
+            mmproj="",
+            backend=backend,
+            threads=threads,
+            context_length=max(test.context for test in tests),
+            batch_size=batch_size,
+            parallel=max(test.sequences for test in tests),
+            gpu_layers=gpu_layers,
+            override_tensor=overrides(override_tensor),
+            flash_attention=flash_attention,
+            kv_type=kv_type,
+            rpc=workers(rpc),
+            models=models,
+            strict=strict,
+            progress=progress,
+        )
+    loaded = perf_counter() - began
+    with model, progress_bar(tests[0].name) as progress:
+        setting = workbench.setting(model)
+        times = {"load_seconds": loaded, "first_token_seconds": workbench.first_token(model)}
+        results: list[Measured] = []
+        for result in workbench.bench(model, tests, repetitions):
+            results.append(result)
+            if progress is not None and len(results) < len(tests):
+                progress(len(results) / len(tests), tests[len(results)].name)
+    peak = workbench.peak_memory()
+    if as_json:
+        about = {**asdict(setting), "ggmodel": __version__, **times, "peak_bytes": peak}
+        print_json([_row(result) | about for result in results])
+    else:
+        _print(results, setting, times, peak)
+
+
+def _numbers(flag: str, given: list[str] | None, default: int) -> list[int]:
+    try:
+        return [int(number) for text in given for number in text.split(",")] if given else [default]
+    except ValueError:
+        said = ",".join(given or ())
+        raise ConfigError(f"{flag} {said}: give numbers, such as 512 or 0,2048") from None
+
+
+def _row(result: Measured) -> dict[str, object]:
+    return {
+        "test": result.test.name,
+        "tokens_per_second": result.tokens_per_second,
+        "stddev": result.stddev,
+        "samples": result.samples,
+        "microseconds_outside_ggml": result.microseconds_outside_ggml,
+        "n_prompt": result.test.prompt,
+        "n_gen": result.test.tokens,
+        "n_depth": result.test.depth,
+        "parallel": result.test.sequences,
+    }
+
+
+def _print(results: list[Measured], setting: Setting, times: dict[str, float], peak: int) -> None:
+    rows = [
+        (
+            result.test.name,
+            f"{result.tokens_per_second:.2f}",
+            f"± {result.stddev:.2f}",
+            "" if (us := result.microseconds_outside_ggml) is None else f"{us:.1f} µs a token",
+        )
+        for result in results
+    ]
+    out = console()
+    out.print(table(rows, ("test", "tokens/s", "", "outside ggml"), right="123"))
+    threads = f"{setting.threads} thread{'s'[: setting.threads != 1]}, " if setting.threads else ""
+    library = f"ggml {setting.ggml}, " if setting.ggml else ""
+    lines = (
+        f"{setting.model}: {setting.architecture}, {setting.type}, {size(setting.size_bytes)}, "
+        f"{setting.parameters / 1e6:,.1f} million parameters",
+        f"loaded in {times['load_seconds']:.2f} s, the first token "
+        f"{times['first_token_seconds']:.3f} s after that; at most {size(peak)} resident",
+        f"{', '.join(d or name for name, d in setting.devices.items())}, {threads}{library}"
+        f"ggmodel {__version__}",
+    )
+    for line in lines:
+        out.print(line)
