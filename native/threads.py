@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ggmodel.errors import NativeError
@@ -16,6 +17,8 @@ class ThreadPool:
     Attributes:
         handle: the `ggml_threadpool_t`; NULL when closed.
         n_threads: the number of threads, including the one that computes.
+        tasks: the system's ids of the others; where it has no /proc none. Threads that the process
+            started at the same moment may be among them.
     """
 
     def __init__(self, n_threads: int, poll: int = 50):
@@ -37,18 +40,22 @@ class ThreadPool:
         )
         self._free: Any = proc(self._cpu, "ggml_threadpool_free")
         self._set: Any = proc(self._cpu, "ggml_backend_cpu_set_threadpool")
+        self._set_n: Any = proc(self._cpu, "ggml_backend_set_n_threads")
         parameters = ffi.new("struct ggml_threadpool_params *")
         lib.ggml_threadpool_params_init(parameters, n_threads)
         parameters.poll = poll
+        before = _tasks()
         self.handle: Any = proc(self._cpu, "ggml_threadpool_new")(parameters)
+        self.tasks = tuple(_tasks() - before)
         if not self.handle:
             raise NativeError(f"ggml could not start {n_threads} threads")
 
     def attach(self, backend: Any) -> None:
-        """Let a CPU backend (`ggml_backend_t`) compute on these threads."""
+        """Let a CPU backend (`ggml_backend_t`) compute on these threads, on all of them."""
         if not self.handle:
             raise NativeError("the thread pool is closed")
         self._set(backend, self.handle)
+        self._set_n(backend, self.n_threads)
 
     def close(self) -> None:
         """End the threads; closing twice is fine."""
@@ -61,3 +68,11 @@ class ThreadPool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tasks() -> set[int]:
+    """The threads of this process."""
+    try:
+        return {int(name) for name in os.listdir("/proc/self/task")}
+    except OSError:
+        return set()

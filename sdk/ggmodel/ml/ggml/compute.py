@@ -51,15 +51,15 @@ class Compute(ABC):
 
 
 class ComputeBuffer(Compute):
-    """One allocator for all graphs of one device.
+    """One allocator for all graphs of the CPU.
 
     Graphs laid out stay so until the memory moves, which it does only to grow.
     """
 
-    def __init__(self, device: Device):
+    def __init__(self, hardware: Hardware):
         super().__init__()
-        self._device = device
-        self._allocator = lib.ggml_gallocr_new(device.buffer_type)
+        self._device, self._threads = hardware.cpu, hardware.threads
+        self._allocator = lib.ggml_gallocr_new(self._device.buffer_type)
 
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
         needed = ffi.new("size_t[1]")
@@ -89,7 +89,10 @@ class ComputeBuffer(Compute):
         return True
 
     def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
-        return lib.ggml_backend_graph_compute(self._device.backend, cgraph)
+        began = self._threads.begin()
+        status = lib.ggml_backend_graph_compute(self._device.backend, cgraph)
+        self._threads.end(began)
+        return status
 
     def close(self) -> None:
         if self._allocator:
@@ -108,6 +111,7 @@ class Scheduler(Compute):
     def __init__(self, hardware: Hardware, offload: bool):
         super().__init__()
         self._devices, self._offload = hardware.devices, offload
+        self._threads = hardware.threads
         self._handle: Any = None
         self._capacity = 0
 
@@ -149,12 +153,14 @@ class Scheduler(Compute):
         return True
 
     def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
+        began = self._threads.begin()
         status = lib.ggml_backend_sched_graph_compute_async(self._handle, cgraph)
         try:
             if meanwhile is not None and status == lib.GGML_STATUS_SUCCESS:
                 meanwhile()
         finally:
             lib.ggml_backend_sched_synchronize(self._handle)
+            self._threads.end(began)
         return status
 
     def close(self) -> None:

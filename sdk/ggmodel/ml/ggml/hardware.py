@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...errors import ComputeError, ConfigError
-from ...native import ThreadPool, ffi, lib, proc
+from ...native import ffi, lib
 from ..backend import BackendParams
 from ..devices import DeviceID, DeviceInfo
 from ..memory import AllocationStatus
@@ -16,6 +16,7 @@ from ..node import Node
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena
+from .threads import Threads
 
 log = logging.getLogger("ggmodel.ml")
 
@@ -71,7 +72,7 @@ class Hardware:
 
     Attributes:
         cpu: always there. gpus: all others in use, in the order of their first layer.
-        n_threads: of the CPU.
+        n_threads: of the CPU, at most. threads: as many of them as compute now.
         offloads: whether one of the devices takes over large products of weights in system memory.
 
     Raises:
@@ -88,10 +89,7 @@ class Hardware:
         self.n_threads = min(params.num_threads or cores, cores)
         if params.num_threads > cores:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
-        self._pool = ThreadPool(self.n_threads)
-        self._pool.attach(self.cpu.backend)
-        registry = lib.ggml_backend_dev_backend_reg(handle)
-        proc(registry, "ggml_backend_set_n_threads")(self.cpu.backend, self.n_threads)
+        self.threads = Threads(self.cpu.backend, self.n_threads)
         try:
             self._open(params)
         except BaseException:
@@ -176,7 +174,7 @@ class Hardware:
         """Frees the devices; idempotent."""
         for device in self.devices:
             device.close()
-        self._pool.close()
+        self.threads.close()
 
 
 def _names(found: Iterable[DeviceInfo]) -> str:

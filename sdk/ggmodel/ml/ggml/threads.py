@@ -1,0 +1,179 @@
+"""How many threads compute: fewer while others want the cores.
+
+ggml's threads meet after every op and wait for each other in a spin. If one of them has to wait for
+a core, all stand still until it gets one: a single busy process on two cores makes a graph ten to a
+hundred times as slow. On the cores that are left it is as fast as those are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from typing import Any
+
+from ...native import ThreadPool
+
+_WINDOW = 0.25  # seconds of computing judged together
+_RESTED = 2.0  # seconds after which what was seen of the machine is of no use
+_FIRST, _LONGEST = 0.5, 30.0  # seconds with fewer threads before more are tried
+_RELAPSE = 10.0  # seconds within which a fall shows that trying more came too early
+
+
+class Policy:
+    """The number of threads, from what was seen of the machine; knows no clock but its caller's.
+
+    Attributes:
+        most: threads on a machine that is otherwise idle. n: threads as of now.
+    """
+
+    def __init__(self, most: int):
+        self.most = self.n = most
+        self._pause, self._again, self._rose = _FIRST, -math.inf, -math.inf
+
+    def start(self, now: float, left: int) -> None:
+        """Before the first graph after a rest.
+
+        Args:
+            now: seconds.
+            left: cores that nobody else uses.
+        """
+        if left < self.n:
+            self._fall(now, left)
+
+    def judge(self, now: float, lost: float, idle: float) -> None:
+        """After a window.
+
+        With `lost` cores' worth of waiting, n threads get done what n · (1 − lost) do when nobody
+        waits, for one that waits stops all. That is less than n − 1 threads get done if `lost` is
+        above 1 / n.
+
+        Args:
+            now: seconds.
+            lost: how many threads waited for a core, on average.
+            idle: cores that would have been free for more threads, on average.
+        """
+        if self.n > 1 and lost > max(1 / self.n, 0.25):
+            self._fall(now, math.floor(self.n - lost))
+        elif self.n < self.most and now >= self._again and idle >= 0.75:
+            self.n = min(self.most, self.n + math.floor(idle + 0.25))
+            self._rose = now
+
+    def _fall(self, now: float, n: int) -> None:
+        relapse = now - self._rose < _RELAPSE
+        self._pause = min(2 * self._pause, _LONGEST) if relapse else _FIRST
+        self._again = now + self._pause
+        self.n = max(1, min(n, self.n - 1))
+
+
+class Threads:
+    """The threads of a CPU backend: `begin` before a graph and `end` after it.
+
+    A change starts a new pool: threads without work would go on looking for some.
+    Where the system does not tell how long threads wait for cores, their number stays.
+
+    Args:
+        backend: the `ggml_backend_t`, which is closed first.
+        most: how many, at least 1.
+    """
+
+    def __init__(self, backend: Any, most: int):
+        self._backend = backend
+        self._policy = Policy(most)
+        self._pool: ThreadPool | None = None
+        self._ended = -math.inf
+
+    @property
+    def n(self) -> int:
+        """Threads that compute as of now."""
+        return self._policy.n
+
+    def begin(self) -> float:
+        """The time, in seconds, for `end`."""
+        now = time.perf_counter()
+        if now - self._ended > _RESTED:
+            if self._policy.most > 1:
+                self._policy.start(now, cores_left())
+            self._apply()
+            self._open(now)
+        return now
+
+    def end(self, began: float) -> None:
+        self._ended = now = time.perf_counter()
+        self._computed += now - began
+        if self._computed >= _WINDOW and self._policy.most > 1:
+            self._judge(now)
+
+    def _open(self, now: float) -> None:
+        """Begins a window."""
+        self._opened, self._computed = now, 0.0
+        tasks = (*self._pool.tasks, threading.get_native_id()) if self._pool else ()
+        self._waited = waited(tasks) if self.n > 1 else {}
+        self._idle = idle() if self.n < self._policy.most else 0.0
+
+    def _judge(self, now: float) -> None:
+        later = waited(self._waited)
+        lost = sum(later[task] - self._waited[task] for task in later)
+        elapsed = now - self._opened
+        # Cores that the threads themselves left idle between graphs are not free for more.
+        resting = self.n * (1 - self._computed / elapsed)
+        free = (idle() - self._idle) / elapsed - resting if self.n < self._policy.most else 0.0
+        self._policy.judge(now, lost / self._computed, free)
+        self._apply()
+        self._open(now)
+
+    def _apply(self) -> None:
+        if self._pool is None or self._pool.n_threads != self.n:
+            pool = ThreadPool(self.n)
+            pool.attach(self._backend)
+            self.close()
+            self._pool = pool
+
+    def close(self) -> None:
+        """Ends the threads; idempotent."""
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+
+def waited(tasks: Any) -> dict[int, float]:
+    """Seconds that threads of this process wanted to run and had no core, by their system ids;
+    without those that ended or of which the system tells nothing."""
+    found = {}
+    for task in tasks:
+        fields = _read(f"/proc/self/task/{task}/schedstat").split()
+        if len(fields) == 3:
+            found[task] = int(fields[1]) / 1e9
+    return found
+
+
+def idle() -> float:
+    """Seconds that the cores this process may use have been idle, added up, since the machine
+    started."""
+    mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
+    lines = (line.split() for line in _read("/proc/stat").splitlines())
+    ticks = sum(int(x[4]) + int(x[5]) for x in lines if x and x[0] in mine)  # idle, waiting for I/O
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def cores_left() -> int:
+    """Cores of the machine without a runnable thread, this one aside: at this moment, but what runs
+    for less than a millisecond does not count."""
+    cores = left = os.cpu_count() or 1
+    for _ in range(3):
+        _, _, rest = _read("/proc/stat").partition("procs_running")
+        others = int(rest.split()[0]) - 1 if rest else 0
+        left = cores - max(0, others)
+        if left == cores:
+            break
+        time.sleep(0.0005)
+    return left
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:  # half the time of a text file
+            return file.read().decode()
+    except OSError:
+        return ""

@@ -1,0 +1,296 @@
+"""The number of threads: from affinity when a model is loaded, then from what else runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ggmodel.ml import Backend, DType
+from ggmodel.ml.ggml import threads as module
+from ggmodel.ml.ggml.threads import Policy, Threads
+from ggmodel.native import ThreadPool
+from tests.ml.harness import backend_of, normal
+
+# On each core as many busy processes: wherever the system puts our threads, they wait.
+BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+linux = pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="the system does not tell who waits"
+)
+
+
+class Machine:
+    """A clock, and other processes that keep `busy` of `cores` cores busy; threads share the rest
+    evenly."""
+
+    def __init__(self, cores: int):
+        self.policy = Policy(cores)
+        self.cores, self.busy, self.now = cores, 0.0, 100.0
+
+    def run(self, seconds: float) -> list[int]:
+        """The numbers of threads in the windows of so many seconds."""
+        seen, end = [], self.now + seconds
+        while self.now < end:
+            seen.append(self.policy.n)
+            self.now += 0.2
+            free = self.cores - self.busy - self.policy.n
+            self.policy.judge(self.now, max(0.0, -free), max(0.0, free))
+        return seen
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 64])
+def test_on_a_quiet_machine_all_cores_compute(cores: int):
+    assert set(Machine(cores).run(600)) == {cores}
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "n"),
+    [(2, 1, 1), (2, 8, 1), (2, 0.4, 2), (3, 1, 2), (8, 1, 7), (8, 3, 5), (8, 0.2, 8), (8, 0.5, 7)],
+)
+def test_the_cores_that_are_left_compute(cores: int, busy: float, n: int):
+    machine = Machine(cores)
+    machine.run(5)
+    machine.busy = busy
+    assert set(machine.run(60)[1:]) == {n}
+    machine.busy = 0
+    assert machine.run(2)[-1] == cores
+
+
+def test_what_took_a_core_for_a_moment_costs_less_than_a_second():
+    machine = Machine(2)
+    machine.busy = 1
+    assert machine.run(0.2) == [2]
+    machine.busy = 0
+    assert machine.run(1)[-1] == 2
+
+
+def test_trying_again_becomes_rarer():
+    """Idle cores, yet more threads have to wait: a quota, say."""
+    policy, now, tries = Policy(2), 100.0, []
+    while now < 700:
+        now += 0.2
+        if policy.n == 2:
+            tries.append(now)
+        policy.judge(now, lost=1.0 if policy.n == 2 else 0.0, idle=1.0)
+    pauses = np.diff(tries)
+    assert pauses[0] < 2 and pauses[-1] > 29
+    assert len(tries) < 30
+
+
+def test_pauses_begin_anew_after_a_quiet_time():
+    machine = Machine(2)
+    for _ in range(4):
+        machine.busy = 1
+        machine.run(0.4)
+        machine.busy = 0
+        assert machine.run(15)[-1] == 2
+    machine.busy = 1
+    machine.run(0.4)
+    machine.busy = 0
+    assert machine.run(1)[-1] == 2
+
+
+def test_after_a_rest_others_may_be_there():
+    policy = Policy(8)
+    policy.start(0, 64)
+    assert policy.n == 8
+    policy.start(0, 5)
+    assert policy.n == 5
+    policy.start(0, -3)
+    assert policy.n == 1
+
+
+# with the threads themselves
+
+
+@pytest.fixture
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    """A backend of two threads, on however many cores, that sees nobody else when it starts."""
+    hardware = "ggmodel.ml.ggml.hardware.available_cores"
+    monkeypatch.setattr(hardware, lambda: 2)
+    monkeypatch.setattr(module, "cores_left", lambda: 2)
+    monkeypatch.setattr(module, "_WINDOW", 0.05)
+    with backend_of({"w": normal(64, 64)}, threads=2) as backend:
+        yield backend
+
+
+def computing(backend: Backend, seconds: float, until: int = 0) -> list[int]:
+    """Computes for so long, or until so many threads do; the numbers of threads seen."""
+    w = backend.get("w")
+    assert w is not None
+    seen: list[int] = []
+    with backend.new_context() as ctx, ctx.trace():
+        y = ctx.feed(lambda step: step, DType.F32, 64)
+        for _ in range(10):
+            y = w.mulmat(y).rms_norm()
+        ctx.forward(y)
+        executable = backend.compile(ctx.graph, (y,))
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and until not in seen[-1:]:
+            executable.run(normal(64))
+            seen.append(_threads(backend).n)
+        executable.close()
+    return seen
+
+
+def _threads(backend: Backend) -> Threads:
+    return backend.hardware.threads  # type: ignore[attr-defined]
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Every core this process may use has two busy processes."""
+    cores = [n for n in os.sched_getaffinity(0) for _ in range(2)]
+    started = [subprocess.Popen([sys.executable, "-c", BUSY, str(n)]) for n in cores]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@linux
+def test_busy_processes_take_threads_away(pair: Backend):
+    with busy_cores():
+        time.sleep(0.5)
+        assert computing(pair, 60, until=1)[-1] == 1
+        assert set(computing(pair, 1)) == {1}  # nothing idle: none tried again
+    assert _threads(pair)._pool.n_threads == 1  # type: ignore[union-attr]
+
+
+@linux
+def test_they_come_back(pair: Backend, monkeypatch: pytest.MonkeyPatch):
+    """The machine of a test is rarely quiet: what is seen of it is made up."""
+    monkeypatch.setattr(module, "waited", lambda tasks: {1: time.perf_counter()})
+    assert computing(pair, 60, until=1)[-1] == 1
+    monkeypatch.setattr(module, "waited", lambda tasks: {})
+    monkeypatch.setattr(module, "idle", lambda: 0.0)
+    assert set(computing(pair, 1)) == {1}
+    monkeypatch.setattr(module, "idle", lambda: 3 * time.perf_counter())
+    assert computing(pair, 60, until=2)[-1] == 2
+
+
+@linux
+def test_after_a_rest_the_first_graph_is_spared(pair: Backend, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    with busy_cores():
+        time.sleep(0.5)
+        assert computing(pair, 0.01)[0] == 1
+
+
+@linux
+def test_waiting_is_seen():
+    """Beside a busy process on the same core."""
+    before, me = os.sched_getaffinity(0), threading.get_native_id()
+    core = min(before)
+    process = subprocess.Popen([sys.executable, "-c", BUSY, str(core)])
+    try:
+        os.sched_setaffinity(0, {core})
+        began, already = time.perf_counter(), module.waited([me])[me]
+        while module.waited([me])[me] - already < 0.2:
+            assert time.perf_counter() < began + 60
+        assert time.perf_counter() - began >= 0.2
+    finally:
+        os.sched_setaffinity(0, before)
+        process.kill()
+        process.wait()
+
+
+@linux
+def test_the_threads_of_a_pool_are_known():
+    with ThreadPool(3) as pool:
+        assert len(pool.tasks) >= 2
+        assert module.waited(pool.tasks).keys() == set(pool.tasks)
+    assert module.waited([-1]) == {}
+
+
+@linux
+def test_idle_cores_are_counted():
+    began, before = time.perf_counter(), module.idle()
+    time.sleep(0.3)
+    elapsed = time.perf_counter() - began
+    cores = len(os.sched_getaffinity(0))
+    assert 0 <= module.idle() - before <= cores * (elapsed + 0.05)
+
+
+def test_a_system_that_tells_nothing_keeps_its_threads(
+    pair: Backend, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_read", lambda _: "")
+    monkeypatch.setattr(module, "_WINDOW", 0.001)
+    assert set(computing(pair, 1)) == {2}
+    assert module.cores_left() == os.cpu_count()
+
+
+@linux
+def test_threads_stay_within_the_affinity():
+    script = (
+        "import os, numpy\n"
+        "from ggmodel.gguf import MemorySource\n"
+        "from ggmodel.ml import BackendParams, new_backend\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "metadata = {'general.architecture': 'test', 'test.block_count': 1}\n"
+        "source = MemorySource(metadata, {'w': numpy.zeros(32, numpy.float32)})\n"
+        "with new_backend(source, BackendParams(num_threads=8)) as backend:\n"
+        "    hardware = backend.hardware\n"
+        "    hardware.threads.begin()\n"
+        "    assert hardware.n_threads == hardware.threads.n == 1\n"
+        "    assert hardware.threads._pool.n_threads == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@linux
+def test_an_affinity_that_shrinks_later_takes_threads_away(pair: Backend):
+    """Two threads are left with one core, where each waits for the other."""
+    before = os.sched_getaffinity(0)
+    tasks = (0, *_pool_tasks(pair))
+    try:
+        for task in tasks:
+            os.sched_setaffinity(task, {min(before)})
+        assert computing(pair, 60, until=1)[-1] == 1
+        assert set(computing(pair, 1)) == {1}
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _pool_tasks(backend: Backend) -> tuple[int, ...]:
+    _threads(backend).begin()
+    pool = _threads(backend)._pool
+    assert pool is not None
+    return pool.tasks
+
+
+def test_results_do_not_depend_on_the_number_of_threads(
+    pair: Backend, monkeypatch: pytest.MonkeyPatch
+):
+    """Bit for bit; only the fused attention of one query over 512 cells or more adds up in another
+    order."""
+    monkeypatch.setattr(module, "_WINDOW", math.inf)
+    w = pair.get("w")
+    assert w is not None
+    threads, got = _threads(pair), []
+    with pair.new_context() as ctx, ctx.trace():
+        x = ctx.feed(lambda step: step, DType.F32, 64, 7)
+        y = w.mulmat(x).rms_norm().softmax()
+        ctx.forward(y)
+        executable = pair.compile(ctx.graph, (y,))
+        for n in (2, 1):
+            threads._policy.n = n
+            threads._ended = -math.inf
+            executable.run(normal(7, 64))
+            assert threads._pool is not None and threads._pool.n_threads == n
+            got.append(executable.value(y).tobytes())
+        executable.close()
+    assert got[0] == got[1]
