@@ -2,6 +2,7 @@
 
 A module is named after the version and a hash over everything that shapes it (headers, generator,
 platform), so that modules of several versions live side by side and a stale one is never loaded.
+Parsers are imported to make a module only: every start of a process asks for a name.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from pathlib import Path
 
 from ggmodel.errors import NativeError
 
-from . import guards, headers
-from .install import Prefix
+from .install import Prefix, present
 
 _HERE = Path(__file__).parent
-_SHAPED_BY = ("headers.py", "guards.py", "shim.c", "build.py")
+_SHAPED_BY = ("install.py", "headers.py", "guards.py", "shim.c", "build.py")
 
 _SHIM_DECLARATIONS = """
 const char *ggmodel_last_abort(void);
@@ -36,7 +36,7 @@ def module_name(prefix: Prefix) -> str:
     """The name of the module that binds the ggml in `prefix`, such as _ggml_0_20_2_1f2e3d4c."""
     machine = f"{sys.platform} {platform.machine()} {sys.maxsize} {sys.abiflags}"
     digest = hashlib.sha256(machine.encode())
-    for name in headers.present(prefix.include):
+    for name in present(prefix.include):
         digest.update(name.encode() + (prefix.include / name).read_bytes())
     for name in _SHAPED_BY:
         digest.update((_HERE / name).read_bytes())
@@ -53,6 +53,8 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
     from cffi import FFI
     from cffi.recompiler import make_c_source
 
+    from . import guards, headers
+
     libraries = [ctypes.CDLL(str(library)) for library in prefix.preload()]
     declared = headers.read(
         prefix.include, lambda symbol: any(hasattr(library, symbol) for library in libraries)
@@ -61,7 +63,7 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
     ffi.cdef(declared.types)
     ffi.cdef("\n".join(guards.prototype(function) for function in declared.functions))
     ffi.cdef(_SHIM_DECLARATIONS)
-    includes = "".join(f'#include "{name}"\n' for name in headers.present(prefix.include))
+    includes = "".join(f'#include "{name}"\n' for name in present(prefix.include))
     wrappers = "".join(guards.wrapper(f) for f in declared.functions if guards.is_guarded(f))
     code = includes + (_HERE / "shim.c").read_text() + wrappers
     make_c_source(ffi, module, code, str(path))
@@ -69,6 +71,8 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
 
 def compile_module(prefix: Prefix, target: Path) -> None:
     """Compile the module for the ggml in `prefix` into the file `target`, all at once or not."""
+    from . import headers
+
     python = Path(sysconfig.get_path("include"))
     if not (python / "Python.h").is_file():
         raise NativeError(

@@ -20,11 +20,7 @@ from pycparser import c_ast, c_generator, c_parser
 
 from ggmodel.errors import NativeError
 
-BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
-"""Headers whose functions every build of a version has, in libggml-base and libggml."""
-
-BACKENDS = ("ggml-cpu.h", "ggml-rpc.h")
-"""Headers whose functions a build may lack: only their types are used, see `Declarations.cdef`."""
+from .install import BASE, present
 
 # Names that cffi knows by itself and that pycparser must take for types.
 _PROLOGUE = "".join(
@@ -121,14 +117,6 @@ def read(include: Path, exported: Callable[[str], bool]) -> Declarations:
         elif isinstance(node, c_ast.Decl) and node.name is None:
             types.append(_text(_relaxed(node)) + ";")
     return Declarations("\n".join(types), tuple(functions))
-
-
-def present(include: Path) -> list[str]:
-    """The headers in `include` that are read; those of `BASE` must be there."""
-    for name in BASE:
-        if not (include / name).is_file():
-            raise NativeError(f"{include} has no {name}: not the headers of a complete ggml")
-    return [name for name in BASE + BACKENDS if (include / name).is_file()]
 
 
 def compiler() -> list[str]:

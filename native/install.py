@@ -13,6 +13,12 @@ from pathlib import Path
 
 from ggmodel.errors import NativeError
 
+BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
+"""Headers whose functions every build of a version has, in libggml-base and libggml."""
+
+BACKENDS = ("ggml-cpu.h", "ggml-rpc.h")
+"""Headers whose functions a build may lack: only their types are used, see `Declarations.types`."""
+
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
@@ -109,6 +115,14 @@ def at(path: Path) -> Prefix:
         + ", ".join(dict.fromkeys(str(p) for p in places))
         + "; ggml must be built with -DBUILD_SHARED_LIBS=ON"
     )
+
+
+def present(include: Path) -> list[str]:
+    """The headers in `include` that are read; those of `BASE` must be there."""
+    for name in BASE:
+        if not (include / name).is_file():
+            raise NativeError(f"{include} has no {name}: not the headers of a complete ggml")
+    return [name for name in BASE + BACKENDS if (include / name).is_file()]
 
 
 def _stated_version(libraries: Path) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import socket
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,6 +41,8 @@ def worker(
     Serves one client after the other until Ctrl-C. The protocol has no authentication: to be
     reached from other machines, prefer an SSH tunnel to another address than 127.0.0.1.
     """
+    import logging
+
     from ..ml.ggml.worker import prepare
 
     # What ggml says about clients it cannot serve.
@@ -55,6 +55,8 @@ def worker(
 
 
 def _print(prepared: Worker) -> None:
+    import socket
+
     out = console()
     threads = f"{prepared.n_threads} thread{'s'[: prepared.n_threads != 1]}"
     rows = [

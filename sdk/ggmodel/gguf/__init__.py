@@ -5,11 +5,30 @@ is a `ggmodel.errors.FormatError` that names the file and the byte offset. Writi
 the `gguf` package.
 """
 
-from ggmodel.gguf.buffer import MissingFile
-from ggmodel.gguf.reader import GGUF, open_gguf
-from ggmodel.gguf.source import JoinedSource, MemorySource, TensorInfo, TensorSource
-from ggmodel.gguf.types import DType
-from ggmodel.gguf.values import Array
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ggmodel.gguf.buffer import MissingFile
+    from ggmodel.gguf.reader import GGUF, open_gguf
+    from ggmodel.gguf.source import JoinedSource, MemorySource, TensorInfo, TensorSource
+    from ggmodel.gguf.types import DType
+    from ggmodel.gguf.values import Array
+
+# Where each name lives. They are imported when first used, for `import ggmodel` imports this.
+_HOMES = {
+    "Array": "values",
+    "DType": "types",
+    "GGUF": "reader",
+    "JoinedSource": "source",
+    "MemorySource": "source",
+    "MissingFile": "buffer",
+    "TensorInfo": "source",
+    "TensorSource": "source",
+    "open_gguf": "reader",
+}
 
 __all__ = [
     "GGUF",
@@ -22,3 +41,15 @@ __all__ = [
     "TensorSource",
     "open_gguf",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -77,15 +77,24 @@ class Array(Sequence[Any]):
 
     __slots__ = ("_buffer", "_count", "_depth", "_start", "_starts", "_type", "dtype")
 
-    def __init__(self, buffer: Buffer, item: ValueType, count: int, start: int, depth: int = 1):
-        """Over `count` items that start at byte `start`; `end_of_items` has checked them."""
+    def __init__(
+        self,
+        buffer: Buffer,
+        item: ValueType,
+        count: int,
+        start: int,
+        depth: int = 1,
+        starts: array[int] | None = None,
+    ):
+        """Over `count` items that start at byte `start`; `end_of_items` has checked them and
+        maybe filled `starts`."""
         self.dtype = item.name
         self._buffer = buffer
         self._type = item
         self._count = count
         self._start = start
         self._depth = depth
-        self._starts: array[int] | None = None
+        self._starts = starts
 
     def __len__(self) -> int:
         return self._count
@@ -170,7 +179,11 @@ class Array(Sequence[Any]):
 
     def _items(self) -> list[Any]:
         if self.dtype == "string":
-            return [text(s) for s in self.raw()]
+            raw = self.raw()
+            try:
+                return list(map(bytes.decode, raw))
+            except UnicodeDecodeError:
+                return [text(s) for s in raw]
         if self.dtype == "array":
             return [self._item(i) for i in range(self._count)]
         values = struct.unpack_from(
@@ -193,7 +206,7 @@ class Array(Sequence[Any]):
         return self._item_starts()
 
     def _item_starts(self) -> array[int]:
-        """Where each string or nested array begins, and the end: [n + 1], built at first use."""
+        """Where each string or nested array begins, and the end: [n + 1]."""
         if self._starts is None:
             starts = array("Q")
             end_of_items(self._buffer, self._type, self._count, self._start, self._depth, starts)
@@ -249,8 +262,10 @@ def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
 def array_at(buffer: Buffer, at: int, depth: int) -> tuple[Array, int]:
     """The array whose item type and count stand at `at`, and the offset of what follows it."""
     item, count, start = _array_header(buffer, at)
-    end = end_of_items(buffer, item, count, start, depth)
-    return Array(buffer, item, count, start, depth), end
+    # Whoever loads a model reads its strings next: the walk over a vocabulary is taken once.
+    starts = array("Q") if item.name == "string" else None
+    end = end_of_items(buffer, item, count, start, depth, starts)
+    return Array(buffer, item, count, start, depth, starts), end
 
 
 def _array_header(buffer: Buffer, at: int) -> tuple[ValueType, int, int]:
@@ -314,10 +329,11 @@ def _end_of_strings(buffer: Buffer, count: int, start: int, starts: array[int] |
             for _ in range(count):
                 at += 8 + unpack(view, at)[0]
         else:
+            add = starts.append
+            add(at)
             for _ in range(count):
-                starts.append(at)
                 at += 8 + unpack(view, at)[0]
-            starts.append(at)
+                add(at)
     except (struct.error, OverflowError):
         at = buffer.size + 1
     if at > buffer.size:

@@ -18,13 +18,15 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import ArchitectureError
 from .model import Model
 from .source import author_code, line_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 M = TypeVar("M", bound=type[Model])
 
@@ -122,7 +124,7 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
 def supported(folder: str | Path | None = None) -> list[str]:
     """The names of all architectures that can be found, sorted."""
     names = {n for n in _registered if not n.endswith(_POOLED)} | set(_built_in())
-    names |= {entry.name for entry in metadata.entry_points(group=_GROUP)}
+    names |= {entry.name for entry in _entry_points()}
     if folder is not None and Path(folder).is_dir():
         names |= {p.stem for p in Path(folder).glob("[!_.]*.py")}
         names |= {p.parent.name for p in Path(folder).glob("[!_.]*/__init__.py")}
@@ -134,8 +136,15 @@ def _built_in() -> list[str]:
     return [m.name for m in pkgutil.iter_modules(package.__path__)]
 
 
+def _entry_points() -> EntryPoints:
+    # Costs as much as many others together, and is for architectures that are not ours.
+    from importlib import metadata
+
+    return metadata.entry_points(group=_GROUP)
+
+
 def _from_entry_points(name: str) -> None:
-    for entry in metadata.entry_points(group=_GROUP):
+    for entry in _entry_points():
         if entry.name != name:
             continue
         with author_code(f"the entry point {entry.value!r} of {name!r} cannot be imported", None):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from ..errors import Cancelled
 from ..gguf import TensorSource
 from ..ml.backend import Progress
 from .face import LoadedModel
@@ -89,8 +91,12 @@ def load(
             undo.callback(opened.close)
         devices = undo.enter_context(Devices.open(options))
         ready = undo.enter_context(prepare(opened, options, devices))
-        ready.read_vocabulary()
-        ready.backend.load(progress)
+        # Copying weights needs little of the interpreter, which builds the tokenizer meanwhile.
+        with ThreadPoolExecutor(1, "ggmodel-vocabulary") as pool:
+            vocabulary = pool.submit(ready.read_vocabulary)
+            with suppress(Cancelled):
+                ready.backend.load(progress, lambda: _has_failed(vocabulary))
+            vocabulary.result()
         ready.finish()
         ready.keep()
         undo.pop_all()
@@ -98,3 +104,7 @@ def load(
     return LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
+
+
+def _has_failed(work: Future[None]) -> bool:
+    return work.done() and work.exception() is not None

@@ -50,12 +50,10 @@ def _byte_pairs(vocab: Vocabulary) -> tokenizers.Tokenizer:
     ids = _spellable(vocab.ids)
     if vocab.pre.ignore_merges:
         # Whole words are looked up, and "<s>" in a text must not become the control token.
-        merged = {left + right for left, right in vocab.merges}
-        ids = {
-            text: i
-            for text, i in ids.items()
-            if vocab.types[i] not in _NEVER_TEXT or len(text) == 1 or text in merged
-        }
+        hidden = {text for text in vocab.of_type(_NEVER_TEXT) if len(text) > 1}
+        begins = {text[0] for text in hidden}
+        hidden -= {left + right for left, right in vocab.merges if left[0] in begins}
+        ids = {text: i for text, i in ids.items() if text not in hidden}
     model = models.BPE(
         vocab=ids,
         merges=vocab.merges,
@@ -143,7 +141,7 @@ def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
 
 def _spellable(ids: dict[str, int]) -> dict[str, int]:
     """The tokens that are text: the reader escapes bytes that are no UTF-8 as surrogates."""
-    return {text: i for text, i in ids.items() if text.isascii() or _is_text(text)}
+    return ids if _is_text("".join(ids)) else {t: i for t, i in ids.items() if _is_text(t)}
 
 
 def _is_text(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ggmodel.errors import ConfigError, TokenizerError
@@ -36,8 +37,9 @@ class Tokenizer:
     hides_space: bool
 
     def __init__(self, vocab: Vocabulary):
-        self._vocab = vocab
         self._encoder = build(vocab)
+        # The encoder has its own copy of the merges, which take more memory than all the rest.
+        self._vocab = vocab = replace(vocab, merges=None)
         self._bytes: dict[int, bytes] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
@@ -53,9 +55,8 @@ class Tokenizer:
         )
         left, right = stripping(vocab)
         kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-        special = {t: i for t, i in vocab.ids.items() if vocab.types[i] in kinds}
-        own = {t: i for t, i in special.items() if vocab.types[i] == TokenType.USER_DEFINED}
-        self._with_special = Splitter(special, left, right)
+        self._with_special = Splitter(vocab.of_type(kinds), left, right)
+        own = vocab.of_type([TokenType.USER_DEFINED])
         self._without_special = Splitter(own, left, right)
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -43,6 +43,9 @@ class Vocabulary:
         scores: score of each id where the file has them (SentencePiece needs them).
         merges: pairs in order of rank (byte pair vocabularies).
         keys: the metadata, for single values.
+
+    Vocabularies have hundreds of thousands of tokens, and every start of a model reads them: what
+    looks at each of them should do so in one comprehension, or in C.
     """
 
     model: str
@@ -53,6 +56,11 @@ class Vocabulary:
     scores: list[float] | None
     merges: list[tuple[str, str]] | None
     keys: Keys
+
+    def of_type(self, kinds: Collection[TokenType]) -> dict[str, int]:
+        """Text and id of the tokens of these types, in order."""
+        wanted = frozenset(kinds)
+        return {self.tokens[i]: i for i, kind in enumerate(self.types) if kind in wanted}
 
     def token_id(self, name: str, default: int | None = None) -> int | None:
         """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
@@ -142,8 +150,9 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     if not tokens:
         raise ConfigError(f"{PREFIX}tokens is empty; convert the model again with its tokenizer")
     # An empty text would match everywhere; the id keeps its place under a name of its own.
-    tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
-    ids = {text: i for i, text in enumerate(tokens)}
+    if "" in tokens:
+        tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(ids) != len(tokens):
         twice = next(i for i, text in enumerate(tokens) if ids[text] != i)
         raise TokenizerError(
@@ -199,10 +208,8 @@ def _read_pre(keys: Keys, model: str) -> Pre:
 def _read_merges(keys: Keys) -> list[tuple[str, str]]:
     key = PREFIX + "merges"
     lines = keys.array(key, (str,), required=True) or []
-    merges = [(left, right) for left, _, right in [line.partition(" ") for line in lines]]
-    for rank, pair in enumerate(merges):
-        if all(pair):
-            continue
+    merges: list[Any] = [tuple(line.split(" ", 1)) for line in lines]
+    for rank in [rank for rank, pair in enumerate(merges) if len(pair) < 2 or "" in pair]:
         # A piece may itself begin with a space; then the separator is behind it.
         at = lines[rank].find(" ", 1)
         merges[rank] = lines[rank][:at], lines[rank][at + 1 :]

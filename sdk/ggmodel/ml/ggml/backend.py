@@ -20,6 +20,7 @@ from ..node import Node
 from ..placement import INPUT
 from ..storage import State
 from ..tensor import Tensor
+from . import pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
 from .lowering import GGMLExecutable
@@ -38,6 +39,7 @@ class GGMLBackend(Backend):
         hardware: the devices.
         weights: where they lie.
         largest_inputs: bytes of the inputs of the graph that had most.
+        compute_seconds: in which ggml computed so far.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
@@ -45,6 +47,7 @@ class GGMLBackend(Backend):
         self._process = os.getpid()
         self._compute: dict[bool, Compute] = {}
         self.largest_inputs = 0
+        self.compute_seconds = 0.0
         self.hardware = Hardware(params, self.block_count)
         self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
         # Of remote devices ggml tells nothing; it takes them to have every op itself.
@@ -89,6 +92,13 @@ class GGMLBackend(Backend):
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         self.weights.load(progress, cancel)
+        # Every token reads the blocks: not so tables of embeddings, and what sees. More than there
+        # is memory for would drive out what came first.
+        blocks = range(self.block_count)
+        mapped = [c for c in self.weights.copies if c.kind == "mapped" and c.spot.layer in blocks]
+        if physically_possible(sum(copy.nbytes for copy in mapped)):
+            for copy in mapped:
+                pages.read_ahead(self.source.data(copy.node.name))
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         return GGMLExecutable(self, graph, outputs)
@@ -104,7 +114,7 @@ class GGMLBackend(Backend):
         found = self._compute.get(offload)
         if found is None:
             hardware = self.hardware
-            one = ComputeBuffer(hardware.cpu) if not hardware.gpus else None
+            one = ComputeBuffer(hardware) if not hardware.gpus else None
             found = self._compute[offload] = one or Scheduler(hardware, offload)
         return found
 
@@ -138,7 +148,10 @@ class GGMLBackend(Backend):
         if not self.params.alloc_memory or not memory.handle:
             return
         # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
-        lib.ggml_backend_buffer_clear(memory.handle, 0)
+        if device is self.hardware.cpu:
+            pages.clear(memory.handle)
+        else:
+            lib.ggml_backend_buffer_clear(memory.handle, 0)
         if node.storage.initial:
             data = ffi.from_buffer(node.storage.initial)
             lib.ggml_backend_tensor_set(memory.tensors[node.uid], data, 0, node.nbytes)

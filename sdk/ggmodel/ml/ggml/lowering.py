@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..memory import AllocationStatus
 from ..node import Node, failure
 from ..storage import Feed, HostData, State, Weight
 from .emitters import EMITTERS
-from .memory import Arena, Buffer, physically_possible, value_of
+from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
 
 if TYPE_CHECKING:
     from .backend import GGMLBackend
@@ -38,13 +39,15 @@ class GGMLExecutable(Executable):
         self._dry = not backend.params.alloc_memory
         self._compute = backend.compute_for(graph)
         self._tensors: dict[int, Any] = {}
+        self._values: dict[int, np.ndarray] = {}  # of this graph, where they are the host's memory
         self.states: set[int] = set()
         self._inputs: Buffer | None = None
         self._arena: Arena | None = None
         self.generation = -1
         try:
             self._fills = self._make_inputs(graph)
-            self._checks = [] if self._dry else index_checks(graph, dict(self._fills))
+            views = {node: view for _, view, node in self._fills}
+            self._checks = [] if self._dry else index_checks(graph, views)
             self._lay_out(graph, outputs)
         except BaseException:
             self.close()
@@ -52,8 +55,12 @@ class GGMLExecutable(Executable):
 
     # building
 
-    def _make_inputs(self, graph: Graph) -> list[tuple[Node, np.ndarray]]:
-        """Inputs lie in a buffer of their own: the allocator would reuse their memory."""
+    def _make_inputs(self, graph: Graph) -> list[tuple[Feed | HostData, np.ndarray, Node]]:
+        """Inputs lie in a buffer of their own: the allocator would reuse their memory.
+
+        Returns:
+            Of each what it is filled with, and where.
+        """
         if not graph.inputs:
             return []
         backend, cpu = self._backend, self._backend.hardware.cpu
@@ -63,7 +70,11 @@ class GGMLExecutable(Executable):
         self._tensors.update(self._inputs.tensors)
         if self._dry:
             return []
-        return [(node, value_of(self._tensors[node.uid], node)) for node in graph.inputs]
+        return [
+            (node.storage, value_of(self._tensors[node.uid], node), node)
+            for node in graph.inputs
+            if isinstance(node.storage, Feed | HostData)
+        ]
 
     def _lower(self, graph: Graph) -> int:
         """Builds ggml's graph anew; returns how many tensors it has at most."""
@@ -187,15 +198,13 @@ class GGMLExecutable(Executable):
         self._backend.check_open()
         if self._dry:
             raise GraphError("this backend was made with alloc_memory=False and cannot compute")
-        for node, view in self._fills:
-            storage = node.storage
-            if isinstance(storage, Feed):
-                view[...] = storage.values(node, step)
-            elif isinstance(storage, HostData):
-                view[...] = storage.array
+        for storage, view, node in self._fills:
+            storage.write(view, node, step)
         for check in self._checks:
             check.run()
+        began = perf_counter()
         status = self._compute.compute(self._cgraph, meanwhile)
+        self._backend.compute_seconds += perf_counter() - began
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
@@ -209,13 +218,20 @@ class GGMLExecutable(Executable):
     def value(self, node: Node) -> np.ndarray:
         if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
+        found = self._values.get(node.uid)
+        if found is not None:
+            return found
         t = self.tensor(node)
         if t is None:
             return self._backend.read(node)
-        return value_of(t, node)
+        value = value_of(t, node)
+        if node.uid in self._tensors and lies_in_host_memory(t):
+            self._values[node.uid] = value
+        return value
 
     def close(self) -> None:
         self._tensors.clear()
+        self._values.clear()
         self._fills = []
         for part in (self._arena, self._inputs):
             if part is not None:

@@ -168,8 +168,13 @@ def value_of(t: Any, node: Node) -> np.ndarray:
     return np.ndarray(node.ne[::-1], node.dtype.numpy, _memory(t, span), 0, node.nb[::-1])
 
 
+def lies_in_host_memory(t: Any) -> bool:
+    """Whether `value_of` gives the tensor's memory itself."""
+    return bool(t.buffer) and lib.ggml_backend_buffer_is_host(t.buffer)
+
+
 def _memory(t: Any, nbytes: int) -> np.ndarray:
-    if lib.ggml_backend_buffer_is_host(t.buffer):
+    if lies_in_host_memory(t):
         return np.frombuffer(ffi.buffer(t.data, nbytes), np.uint8)
     copy = np.empty(nbytes, np.uint8)
     lib.ggml_backend_tensor_get(t, ffi.from_buffer(copy), 0, nbytes)

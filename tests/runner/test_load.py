@@ -1,0 +1,105 @@
+"""Loading: the tokenizer is built while weights are copied, and either may fail or come first."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import ggmodel
+from ggmodel.errors import Error, TokenizerError
+from ggmodel.gguf import MemorySource
+from ggmodel.ml.backend import Backend
+from ggmodel.runner.preparation import Preparation
+from ggmodel.tokenizer import Tokenizer
+
+OPTIONS: dict[str, Any] = {"kv_type": "f32", "context_length": 64, "batch_size": 8}
+
+
+@pytest.fixture
+def speaking(vary: Any, source: MemorySource, vocabulary: dict[str, Any]) -> MemorySource:
+    """The tiny model with a vocabulary."""
+    return vary(source, metadata=vocabulary)
+
+
+def threads() -> set[str]:
+    return {t.name.partition("_")[0] for t in threading.enumerate()}
+
+
+@pytest.mark.parametrize("first", ["the weights", "the tokenizer"])
+def test_either_may_be_ready_first(
+    speaking: MemorySource, monkeypatch: pytest.MonkeyPatch, first: str
+):
+    done = threading.Event()
+    order: list[str] = []
+    read, load = Preparation.read_vocabulary, Backend.load
+
+    def read_vocabulary(self: Preparation) -> None:
+        if first == "the weights":
+            assert done.wait(10)
+        read(self)
+        order.append("the tokenizer")
+        done.set()
+
+    def load_weights(self: Backend, *args: Any) -> None:
+        if first == "the tokenizer":
+            assert done.wait(10)
+        load(self, *args)
+        order.append("the weights")
+        done.set()
+
+    monkeypatch.setattr(Preparation, "read_vocabulary", read_vocabulary)
+    monkeypatch.setattr(Backend, "load", load_weights)
+    with ggmodel.load(speaking, **OPTIONS) as model:
+        assert order[0] == first and len(order) == 2
+        assert model.model.tokenizer is model.tokenizer
+        expected = Tokenizer.from_metadata(speaking.metadata).encode("abc the")
+        assert model.tokenize("abc the") == expected
+        assert model.generate("abc", max_tokens=2, temperature=0.0).usage.completion_tokens == 2
+    assert "ggmodel-vocabulary" not in threads()
+
+
+def test_an_error_of_the_tokenizer_is_raised(vary: Any, speaking: MemorySource):
+    broken = vary(speaking, metadata={"tokenizer.ggml.pre": "gpt-7"})
+    with pytest.raises(TokenizerError, match="gpt-7"):
+        ggmodel.load(broken, **OPTIONS)
+    assert not threads() & {"ggmodel-vocabulary", "ggmodel-load"}
+
+
+def test_a_broken_vocabulary_ends_the_copying_of_weights(
+    speaking: MemorySource, monkeypatch: pytest.MonkeyPatch
+):
+    failed = threading.Event()
+    cancelled: list[bool] = []
+
+    def fail(self: Preparation) -> None:
+        failed.set()
+        raise TokenizerError("no such vocabulary")
+
+    def load_weights(self: Backend, progress: Any, cancel: Any) -> None:
+        assert failed.wait(10)
+        while not cancel():
+            pass
+        cancelled.append(True)
+        load(self, progress, cancel)
+
+    load = Backend.load
+    monkeypatch.setattr(Preparation, "read_vocabulary", fail)
+    monkeypatch.setattr(Backend, "load", load_weights)
+    with pytest.raises(TokenizerError, match="no such vocabulary"):
+        ggmodel.load(speaking, **OPTIONS)
+    assert cancelled == [True]
+
+
+@pytest.mark.parametrize("error", [Error("the disk is gone"), KeyboardInterrupt()])
+def test_when_the_weights_fail_nothing_goes_on(
+    speaking: MemorySource, monkeypatch: pytest.MonkeyPatch, error: BaseException
+):
+    def load_weights(self: Backend, *_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Backend, "load", load_weights)
+    with pytest.raises(type(error)):
+        ggmodel.load(speaking, **OPTIONS)
+    assert "ggmodel-vocabulary" not in threads()
