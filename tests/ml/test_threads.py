@@ -118,7 +118,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     monkeypatch.setattr(hardware, lambda: 2)
     monkeypatch.setattr(module, "cores_left", lambda: 2)
     monkeypatch.setattr(module, "_WINDOW", 0.05)
-    with backend_of({"w": normal(64, 64)}, threads=2) as backend:
+    with backend_of({"w": normal(64, 64)}, threads=0) as backend:
         yield backend
 
 
@@ -177,6 +177,16 @@ def test_they_come_back(pair: Backend, monkeypatch: pytest.MonkeyPatch):
     assert set(computing(pair, 1)) == {1}
     monkeypatch.setattr(module, "idle", lambda: 3 * time.perf_counter())
     assert computing(pair, 60, until=2)[-1] == 2
+
+
+@linux
+def test_a_number_that_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ggmodel.ml.ggml.hardware.available_cores", lambda: 2)
+    monkeypatch.setattr(module, "_WINDOW", 0.001)
+    monkeypatch.setattr(module, "cores_left", lambda: 0)
+    monkeypatch.setattr(module, "waited", lambda tasks: {1: time.perf_counter()})
+    with backend_of({"w": normal(64, 64)}, threads=2) as backend:
+        assert set(computing(backend, 0.2)) == {2}
 
 
 @linux

@@ -43,8 +43,18 @@ Stop = Annotated[
     list[str] | None,
     typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
 ]
+PromptLookup = Annotated[
+    bool,
+    typer.Option(
+        "--prompt-lookup/--no-prompt-lookup",
+        help="Guess ahead what repeats the prompt; the answer is the same, maybe sooner.",
+    ),
+]
 Threads = Annotated[
-    int | None, typer.Option(help="CPU threads; as many as there are cores by default.")
+    int | None,
+    typer.Option(
+        help="CPU threads, always; by default as many as there are cores that nobody else uses."
+    ),
 ]
 ContextLength = Annotated[
     int | None,
@@ -59,6 +69,14 @@ KVType = Annotated[
     typer.Option(
         metavar="f16|f32|q8_0|q4_0",
         help="Type of keys and values in the cache; the last two need flash attention.",
+    ),
+]
+Optimize = Annotated[
+    str,
+    typer.Option(
+        metavar="speed|memory",
+        help="Two copies of weights that prompts and single tokens want arranged differently, or "
+        "one.",
     ),
 ]
 Backend = Annotated[str, typer.Option(help="The tensor library.")]

@@ -20,7 +20,9 @@ from .options import (
     MinP,
     Mmproj,
     Models,
+    Optimize,
     OverrideTensor,
+    PromptLookup,
     Rpc,
     Seed,
     Stop,
@@ -58,6 +60,7 @@ def run(
     min_p: MinP = 0.0,
     seed: Seed = -1,
     stop: Stop = None,
+    prompt_lookup: PromptLookup = False,
     image: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="An image to look at; may be given repeatedly."),
@@ -72,6 +75,7 @@ def run(
     parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
     flash_attention: FlashAttention = "auto",
     kv_type: KVType = "f16",
+    optimize: Optimize = "speed",
     gpu_layers: GPULayers = "auto",
     override_tensor: OverrideTensor = None,
     backend: Backend = "ggml",
@@ -102,6 +106,7 @@ def run(
             override_tensor=overrides(override_tensor),
             flash_attention=flash_attention,
             kv_type=kv_type,
+            optimize=optimize,
             rpc=workers(rpc),
             models=models,
             strict=strict,
@@ -114,6 +119,7 @@ def run(
             sampler=sampler,
             max_tokens=max_tokens,
             stop=tuple(stop or ()),
+            prompt_lookup=prompt_lookup,
         )
         if echo:
             # What follows an image and a text is an answer, mostly, and no continuation.
@@ -153,6 +159,8 @@ def _print_usage(usage: Usage, context_length: int) -> None:
     prompt_rate = usage.prompt_tokens / usage.prompt_seconds
     line = f"prompt: {usage.prompt_tokens} tokens, {prompt_rate:.1f} tokens/s"
     line += f"; answer: {usage.completion_tokens} tokens, {usage.tokens_per_second:.1f} tokens/s"
+    if usage.drafted:
+        line += f"; {usage.accepted} of {usage.drafted} guesses were right"
     if usage.prompt_tokens + usage.completion_tokens == context_length:
         line += "; the context is full (see --context-length)"
     print(dim(line, sys.stderr), file=sys.stderr)

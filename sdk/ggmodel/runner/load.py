@@ -30,6 +30,7 @@ def load(
     override_tensor: Mapping[str, str] | None = None,
     flash_attention: str = "auto",
     kv_type: str = "f16",
+    optimize: str = "speed",
     rpc: Sequence[str] | None = None,
     models: str | Path | None = None,
     strict: bool = True,
@@ -42,7 +43,8 @@ def load(
         mmproj: the file that a text model sees with; None takes one that lies beside the model and
             fits ("mmproj" is in its name), "" none.
         backend: the tensor library.
-        threads: None uses the cores this process may use, which are also the most.
+        threads: None uses the cores this process may use, and fewer while others use them; a
+            number stays, but is at most these cores.
         context_length: positions a sequence may have; None is the model's own, at most 4096.
         batch_size: the most tokens of a prompt computed at once.
         parallel: sequences that may be open at the same time.
@@ -54,6 +56,8 @@ def load(
         flash_attention: "auto", "on", "off".
         kv_type: of keys and values in the cache: "f16", "f32", and with the fused attention "q8_0",
             "q4_0".
+        optimize: "speed" keeps two copies of a weight where prompts and single tokens are each
+            faster with another arrangement, if there is memory; "memory" keeps one.
         rpc: workers, "host:port", whose devices are used like GPUs of this machine; None takes
             those in GGMODEL_RPC. The model's tensors then live in a process of their own.
         models: a folder with architectures, looked in first.
@@ -81,6 +85,7 @@ def load(
         override_tensor=override_tensor or {},
         flash_attention=flash_attention,
         kv_type=kv_type,
+        optimize=optimize,
         rpc=rpc,
         models=models,
         strict=strict,

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError, Unsupported
 from ..gguf import TensorSource
 from ..kvcache import KV_TYPES
-from ..ml import Backend, BackendParams, DType, FlashAttention, GPULayersList, new_backend
+from ..ml import (
+    Backend,
+    BackendParams,
+    DType,
+    FlashAttention,
+    GPULayersList,
+    Optimize,
+    new_backend,
+)
 from ..ml.keyvalues import KeyValues
 from ..model import Config, LoadReport, Model, config_class, fill, find
 from ..model.source import author_code, file_of
@@ -44,6 +52,7 @@ class Options:
     override_tensor: Mapping[str, str] = field(default_factory=dict)
     flash_attention: str = "auto"
     kv_type: str = "f16"
+    optimize: str = "speed"
     rpc: Sequence[str] | None = None
     models: str | Path | None = None
     strict: bool = True
@@ -64,6 +73,7 @@ class Options:
             alloc_memory=self.alloc_memory,
             num_threads=_positive("threads", self.threads or 0, 0),
             flash_attention=FlashAttention.parse(self.flash_attention),
+            optimize=Optimize.parse(self.optimize),
             tensor_overrides=tuple(self.override_tensor.items()),
         )
 

@@ -89,7 +89,8 @@ class Hardware:
         self.n_threads = min(params.num_threads or cores, cores)
         if params.num_threads > cores:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
-        self.threads = Threads(self.cpu.backend, self.n_threads)
+        adapts = not params.num_threads
+        self.threads = Threads(self.cpu.backend, self.n_threads, adapts)
         try:
             self._open(params)
         except BaseException:

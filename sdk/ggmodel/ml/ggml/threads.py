@@ -76,11 +76,14 @@ class Threads:
     Args:
         backend: the `ggml_backend_t`, which is closed first.
         most: how many, at least 1.
+        adapts: whether there may be fewer. ggml splits the attention of a single token over long
+            caches by threads, so that rounding depends on their number.
     """
 
-    def __init__(self, backend: Any, most: int):
+    def __init__(self, backend: Any, most: int, adapts: bool = True):
         self._backend = backend
         self._policy = Policy(most)
+        self._adapts = adapts and most > 1
         self._pool: ThreadPool | None = None
         self._ended = -math.inf
 
@@ -93,7 +96,7 @@ class Threads:
         """The time, in seconds, for `end`."""
         now = time.perf_counter()
         if now - self._ended > _RESTED:
-            if self._policy.most > 1:
+            if self._adapts:
                 self._policy.start(now, cores_left())
             self._apply()
             self._open(now)
@@ -102,7 +105,7 @@ class Threads:
     def end(self, began: float) -> None:
         self._ended = now = time.perf_counter()
         self._computed += now - began
-        if self._computed >= _WINDOW and self._policy.most > 1:
+        if self._adapts and self._computed >= _WINDOW:
             self._judge(now)
 
     def _open(self, now: float) -> None:
