@@ -41,6 +41,7 @@ class Turns:
         self._changes = 0
         # For those who wait for anything to happen, which are few; sleepers are woken one by one.
         self._anything = threading.Condition(self.lock)
+        self._waiting = 0  # how many of them there are
         self._sleepers: dict[Generation, tuple[threading.Condition, Callable[[], bool]]] = {}
         self._queue: deque[object] = deque()  # those who want to be alone, in order
         self._step_due = False  # after one was, before the next: so that both get on
@@ -51,7 +52,7 @@ class Turns:
         """Something may be computed now that could not before."""
         with self.lock:
             self._changes += 1
-            self._anything.notify_all()
+            self._tell_everybody()
 
     def wait(self, request: Generation, satisfied: Callable[[], bool]) -> None:
         """Returns when the request is satisfied; takes steps if nobody else does.
@@ -59,28 +60,32 @@ class Turns:
         Raises:
             Error: it can never be.
         """
+        stepped = False
         while True:
             with self.lock:
                 while not satisfied() and (self.stepping or self._others_first()):
                     woken = threading.Condition(self.lock)
                     self._sleepers[request] = (woken, satisfied)
+                    stepped = False
                     try:
                         woken.wait()
                     finally:
                         del self._sleepers[request]
                 if satisfied():
-                    self._pass_on()
+                    if not stepped:  # the end of a step passes on by itself
+                        self._pass_on()
                     return
                 changes = self._changes
                 self._begin(step=True)
-            if not self._take_step():
+            stepped = self._take_step()
+            if not stepped:
                 with self.lock:
                     refusal = self._refusal(request)
                     if refusal is not None:
                         self._pass_on()
                         raise refusal
                     if not satisfied() and changes == self._changes:
-                        self._anything.wait()
+                        self._wait_for_anything()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -94,7 +99,7 @@ class Turns:
             self._queue.append(place)
             try:
                 while self.stepping or self._queue[0] is not place or self._owes_a_step():
-                    self._anything.wait()
+                    self._wait_for_anything()
             except BaseException:
                 self._queue.remove(place)
                 self._pass_on()
@@ -155,7 +160,7 @@ class Turns:
                     if not self._attended:
                         self._driver = None
                         return
-                    self._anything.wait()
+                    self._wait_for_anything()
                 changes = self._changes
                 self._begin(step=True)
             try:
@@ -171,7 +176,7 @@ class Turns:
                             request.fail(refusal)
                     self._tell()
                     if changes == self._changes and self._hungry():
-                        self._anything.wait()
+                        self._wait_for_anything()
 
     def _abandon(self, error: Exception) -> None:
         """No step should raise; whoever waits for one learns why it did."""
@@ -179,6 +184,17 @@ class Turns:
             for request in self._attended:
                 request.fail(error)
             self._tell()
+
+    def _wait_for_anything(self) -> None:
+        self._waiting += 1
+        try:
+            self._anything.wait()
+        finally:
+            self._waiting -= 1
+
+    def _tell_everybody(self) -> None:
+        if self._waiting:
+            self._anything.notify_all()
 
     def _hungry(self) -> bool:
         return any(request.wants_more for request in self._attended)
@@ -207,7 +223,7 @@ class Turns:
         """Wakes somebody who goes on, if nobody does."""
         if self.stepping:
             return
-        self._anything.notify_all()
+        self._tell_everybody()
         if not self._others_first():
             for woken, _ in self._sleepers.values():
                 woken.notify()

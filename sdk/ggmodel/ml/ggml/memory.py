@@ -68,6 +68,9 @@ class Buffer:
     def __init__(
         self, device: Device, buffer_type: Any, nodes: Sequence[Node], *, usage: int, dry: bool
     ):
+        for node in nodes:
+            if node.nbytes >= 1 << 63:  # ggml 0.25 refuses to describe it at all
+                raise _does_not_fit(device, [node], node.nbytes)
         self.arena = Arena(len(nodes))
         self.handle: Any = None
         try:
@@ -94,10 +97,7 @@ class Buffer:
         if not host or physically_possible(self.size):
             self.handle = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.arena.ctx, buffer_type)
         if not self.handle:
-            what = nodes[0].describe() if len(nodes) == 1 else f"{len(nodes)} tensors"
-            raise OutOfMemory(
-                f"{self.size:,} bytes for {what} do not fit in the memory of {device.name}"
-            )
+            raise _does_not_fit(device, nodes, self.size)
         device.status = AllocationStatus.ALLOCATED
 
     def close(self) -> None:
@@ -105,6 +105,11 @@ class Buffer:
             lib.ggml_backend_buffer_free(self.handle)
             self.handle = None
         self.arena.close()
+
+
+def _does_not_fit(device: Device, nodes: Sequence[Node], nbytes: int) -> OutOfMemory:
+    what = nodes[0].describe() if len(nodes) == 1 else f"{len(nodes)} tensors"
+    return OutOfMemory(f"{nbytes:,} bytes for {what} do not fit in the memory of {device.name}")
 
 
 class Mapping:
