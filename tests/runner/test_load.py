@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,8 @@ import pytest
 import ggmodel
 from ggmodel.errors import Error, TokenizerError
 from ggmodel.gguf import MemorySource
-from ggmodel.ml.backend import Backend
+from ggmodel.ml.backend import Backend, BackendParams, new_backend
+from ggmodel.ml.ggml import pages
 from ggmodel.runner.preparation import Preparation
 from ggmodel.tokenizer import Tokenizer
 
@@ -103,3 +107,61 @@ def test_when_the_weights_fail_nothing_goes_on(
     with pytest.raises(type(error)):
         ggmodel.load(speaking, **OPTIONS)
     assert "ggmodel-vocabulary" not in threads()
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading any file ahead would take minutes."""
+    monkeypatch.setattr(pages, "_PIECE", 8)
+    monkeypatch.setattr(pages, "populate", lambda _: time.sleep(0.05))
+
+
+@pytest.fixture
+def file(write_gguf: Any, speaking: MemorySource, tmp_path: Path) -> Path:
+    return write_gguf(tmp_path / "model.gguf", speaking)
+
+
+@pytest.mark.usefixtures("slow_disk")
+@pytest.mark.parametrize("step", ["fit", "trace", "reserve", "finish"])
+@pytest.mark.parametrize("error", [Error("no more"), KeyboardInterrupt()])
+def test_reading_ahead_ends_with_a_load_that_fails(
+    file: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+):
+    def fail(self: Preparation) -> None:
+        raise error
+
+    monkeypatch.setattr(Backend, "load", lambda *_: None)  # which would end it
+    monkeypatch.setattr(Preparation, step, fail)
+    with pytest.raises(type(error)):
+        ggmodel.load(file, **OPTIONS)
+    assert "ggmodel-read-ahead" not in threads()
+
+
+@pytest.mark.usefixtures("slow_disk")
+def test_reading_ahead_ends_with_its_backend(file: Path):
+    backend = new_backend(file)
+    assert "ggmodel-read-ahead" in threads()
+    backend.close()
+    assert "ggmodel-read-ahead" not in threads()
+
+
+def test_a_dry_run_reads_nothing_ahead(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read: list[int] = []
+    monkeypatch.setattr(pages, "populate", lambda piece: read.append(piece.nbytes))
+    with new_backend(file, BackendParams(alloc_memory=False)) as backend:
+        backend._read_ahead._thread.join(10)  # type: ignore[attr-defined]
+    assert read == []
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(speaking: MemorySource, vary: Any, enabled: bool):
+    broken = vary(speaking, metadata={"tokenizer.ggml.pre": "gpt-7"})
+    try:
+        gc.enable() if enabled else gc.disable()
+        ggmodel.load(speaking, **OPTIONS).close()
+        assert gc.isenabled() == enabled
+        with pytest.raises(TokenizerError):
+            ggmodel.load(broken, **OPTIONS)
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

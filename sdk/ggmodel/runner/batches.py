@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from ..model import Step
 from .multimodal import Places
 from .slots import Slot
+
+_NONE: Mapping[Slot, list[int]] = {}
 
 
 class Work(NamedTuple):
@@ -19,12 +22,47 @@ class Work(NamedTuple):
         start: the position of its first input.
         numbers: the inputs; see `Places`.
         last: nothing is pending behind it: an output is wanted of its last input.
+        drafted: so many of the last numbers are guesses; of each an output is wanted, too.
     """
 
     slot: Slot
     start: int
     numbers: list[int]
     last: bool
+    drafted: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Of how many inputs an output is wanted."""
+        return 1 + self.drafted if self.last else 0
+
+    @property
+    def guesses(self) -> list[int]:
+        return self.numbers[-self.drafted :] if self.drafted else []
+
+    @property
+    def certain(self) -> Work:
+        """The same without guesses."""
+        known = self.numbers[: len(self.numbers) - self.drafted]
+        return Work(self.slot, self.start, known, self.last)
+
+
+@dataclass
+class Prepared:
+    """A batch that has its room in the cache before the one before it has been computed."""
+
+    work: list[Work]
+    step: Step
+
+    def serves(self, work: list[Work]) -> bool:
+        """Whether it is this batch, but for tokens that were not known."""
+        return len(work) == len(self.work) and all(
+            a.slot is b.slot
+            and a.start == b.start
+            and a.last == b.last
+            and len(a.numbers) == len(b.numbers)
+            for a, b in zip(work, self.work, strict=True)
+        )
 
 
 class Batches:
@@ -39,13 +77,24 @@ class Batches:
     def __init__(self, places: Places, size: int, most: int, rows: int):
         self.places, self.size, self.most, self.rows = places, size, most, rows
 
-    def plan(self, pending: Sequence[tuple[Slot, int, list[int]]], first: int = 0) -> list[Work]:
+    def plan(
+        self,
+        pending: Sequence[tuple[Slot, int, list[int]]],
+        first: int = 0,
+        drafts: Mapping[Slot, list[int]] = _NONE,
+    ) -> list[Work]:
         """The next batch: single tokens first, then prompts in turn as far as there is room.
 
         Args:
             pending: of each sequence its slot, how long it is, and what it has pending.
             first: the sequence whose turn it is; those after it follow, then those before.
+            drafts: guesses, where all have a single token pending; there is room for them.
         """
+        if len(pending) <= self.size and all(len(n) == 1 and n[0] >= 0 for _, _, n in pending):
+            return [
+                Work(slot, start, numbers + drafts.get(slot, []), True, len(drafts.get(slot, ())))
+                for slot, start, numbers in pending
+            ]
         # Where single tokens alone would fill every batch, nobody goes before others.
         crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
         order = sorted(
@@ -98,12 +147,12 @@ class Batches:
         positions: list[int] = []
         sequences: list[int] = []
         outputs: list[int] = []
-        for slot, start, piece, last in work:
+        for slot, start, piece, last, drafted in work:
             numbers += piece
             positions += range(start, start + len(piece))
             sequences += [slot.sequence] * len(piece)
             if last:
-                outputs.append(len(numbers) - 1)
+                outputs += range(len(numbers) - 1 - drafted, len(numbers))
         return self.step_of(numbers, positions, sequences, outputs)
 
     def step_of(

@@ -14,12 +14,15 @@ class Usage:
 
     Attributes:
         prompt_seconds: until the prompt was computed. decode_seconds: from then on.
+        drafted: tokens that were guessed ahead. accepted: those of them that came true.
     """
 
     prompt_tokens: int
     completion_tokens: int
     prompt_seconds: float
     decode_seconds: float
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def tokens_per_second(self) -> float:

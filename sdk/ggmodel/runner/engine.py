@@ -6,20 +6,21 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError, Unsupported
-from ..kvcache import Cache, Remembers, new_cache
+from ..kvcache import Cache, Recurrent, Remembers, new_cache
 from ..ml import Backend, DType
 from ..model import Model, Step
-from .batches import Batches, Work
+from .batches import Batches, Prepared, Work
 from .graphs import Forward, Graphs
 from .multimodal import MultimodalStore, Places
 from .reservation import Reservation
 from .slots import Slot, Slots
+from .speculation import Speculation, verify
+from .steady import Steady
 from .turns import Turns
 
 if TYPE_CHECKING:
@@ -27,23 +28,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
 
-
-@dataclass
-class Prepared:
-    """A batch that has its room in the cache before the one before it has been computed."""
-
-    work: list[Work]
-    step: Step
-
-    def serves(self, work: list[Work]) -> bool:
-        """Whether it is this batch, but for tokens that were not known."""
-        return len(work) == len(self.work) and all(
-            a.slot is b.slot
-            and a.start == b.start
-            and a.last == b.last
-            and len(a.numbers) == len(b.numbers)
-            for a, b in zip(work, self.work, strict=True)
-        )
+Result = tuple[Work, np.ndarray | Exception | None]
 
 
 class Engine:
@@ -57,6 +42,7 @@ class Engine:
     Attributes:
         vocabulary: token ids are below this.
         at_once: a text has to be computed in one batch; nothing can be generated.
+        rewinds: the latest positions of a sequence can be taken back.
         images, places: what is known of images, and of the inputs that stand for them.
     """
 
@@ -74,6 +60,7 @@ class Engine:
         self.context_length, self.batch_size = context_length, batch_size
         specs = self._declared_caches()
         self.at_once = any(s.at_once for s in specs)
+        self.rewinds = not any(isinstance(s, Recurrent) for s in specs)
         self.turns = Turns(self._step, self._refusal)
         self.images = MultimodalStore(model, backend, self._computing)
         self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
@@ -84,6 +71,8 @@ class Engine:
         self._batches = Batches(self.places, batch_size, most, self.worst.rows)
         self.cache = self._new_cache(parallel, context_length, most)
         self.graphs = Graphs(model, backend, self.cache)
+        self._steady = Steady(self.cache)
+        self.speculation = Speculation(context_length, batch_size)
         self.vocabulary = 0
         self.slots = Slots(self.cache, self.places, parallel)
         self._waiting: deque[Generation] = deque()
@@ -177,15 +166,11 @@ class Engine:
             self._sweep()
             work = self._collect()
         results = self._compute(work)
-        if self._poisoned([r for _, r in results if isinstance(r, np.ndarray)]):
+        if self._poisoned(results):
             results = self._compute_apart()
-        for slot, result in results:
-            request = slot.request
-            assert request is not None
-            if isinstance(result, Exception):
-                request.fail(result)
-            elif result is not None:
-                self._take(slot, request, result)
+        for piece, result in results:
+            self._take(piece, result)
+        self.speculation.computed(work, self.graphs.recorded)
         with self.turns.lock:
             self._sweep()
         return bool(work)
@@ -201,6 +186,8 @@ class Engine:
                     self.cache.wipe(slot.sequence)
                     slot.start_over()
                 self.slots.release(slot)
+        if not self._waiting:
+            return
         self._waiting = deque(r for r in self._waiting if not r.cancelled)
         while self._waiting and any(slot.free for slot in self.slots.all):
             self._retract()
@@ -215,7 +202,8 @@ class Engine:
         ready = [s for s in ready if self._made_ready(s)]
         self._turn += 1
         pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
-        return self._batches.plan(pending, self._first(self._turn))
+        drafts = self.speculation.drafts(ready)
+        return self._batches.plan(pending, self._first(self._turn), drafts)
 
     def _first(self, turn: int) -> int:
         """The sequence that comes first in a turn."""
@@ -223,6 +211,8 @@ class Engine:
 
     def _prepare(self, work: list[Work]) -> None:
         """While a batch is computed: finds room for the one that comes after it, if all go on."""
+        if any(one.drafted for one in work):
+            return  # where it begins is not known
         now = {one.slot: one for one in work}
         pending = []
         for slot in self.slots.working:
@@ -253,20 +243,14 @@ class Engine:
         try:
             if not self._room(slot):
                 return False
-            if not slot.pending:
-                self._compute_last_again(slot)
+            if not slot.pending:  # Ctrl-C or the like came between logits and their request
+                self._retract()
+                self.slots.rewind(slot, len(slot.tokens) - 1)
             return True
         except Exception as error:
             assert slot.request is not None
             slot.request.fail(error)
             return False
-
-    def _compute_last_again(self, slot: Slot) -> None:
-        """Something like Ctrl-C came between the logits and the request they were for."""
-        self._retract()
-        held = slot.tokens.copy()
-        self.slots.cut(slot, len(held) - 1)
-        slot.pending = held[len(slot.tokens) :]
 
     def _room(self, slot: Slot) -> bool:
         """Whether the context has a position left; else the sequence is shifted, or ends."""
@@ -297,40 +281,63 @@ class Engine:
             self.cache.remove(slot.sequence, 0, None)
             slot.start_over(rest + slot.pending)
 
-    def _compute(self, work: list[Work]) -> list[tuple[Slot, np.ndarray | Exception | None]]:
-        """For each piece its logits float32 [vocabulary] where it is the last of what is pending.
+    def _compute(self, work: list[Work]) -> list[Result]:
+        """For each piece its logits float32 [1 + drafted, vocabulary] where it is the last of what
+        is pending.
 
-        Where a batch of several fails each is computed alone: only those fail that do so then.
+        Where a batch fails it is computed without guesses; where one of several fails, each alone:
+        only those fail that do so then.
+        What comes out of a single batch lies in memory that the next one overwrites.
         """
         if not work:
             return []
         try:
-            rows = iter(self._run(work))
+            rows = self._run(work)
         except Exception as error:
+            if any(one.drafted for one in work):
+                return self._compute([one.certain for one in work])
             if len(work) == 1:
-                return [(work[0].slot, error)]
-            return [result for one in work for result in self._compute([one])]
-        return [(one.slot, next(rows) if one.last else None) for one in work]
+                return [(work[0], error)]
+            return [(one, self._by_itself(one)) for one in work]
+        results, end = list[Result](), 0
+        for one in work:
+            begin, end = end, end + one.outputs
+            results.append((one, rows[begin:end] if one.last else None))
+        return results
+
+    def _by_itself(self, work: Work) -> np.ndarray | Exception | None:
+        """What one piece gives, computed in a batch of its own; to be kept."""
+        ((_, result),) = self._compute([work])
+        return result.copy() if isinstance(result, np.ndarray) else result
 
     def _run(self, work: list[Work]) -> np.ndarray:
-        """Logits float32 [pieces that are last, vocabulary]; the slots then hold the tokens."""
+        """Logits float32 [outputs, vocabulary]; the slots then hold the tokens, less guesses."""
+        step = None if self._prepared else self._steady.next(work)
+        try:
+            if step is None:
+                step = self._laid_out(work)
+            rows = self.graphs.run(step, lambda: self._prepare(work))
+        except BaseException:
+            self._retract()
+            if step is not None:
+                self.cache.undo(step)
+            raise
+        self._steady.keep(work, step)
+        for one in work:
+            known = len(one.numbers) - one.drafted
+            one.slot.tokens += one.numbers[:known]
+            del one.slot.pending[:known]
+        return rows
+
+    def _laid_out(self, work: list[Work]) -> Step:
+        """The step of this work, placed in the cache."""
         step = self._batches.step(work)
         if self._prepared is not None and self._prepared.serves(work):
             step.placed, self._prepared = self._prepared.step.placed, None
         else:
             self._retract()
-        try:
-            if not step.placed:
-                self._place(step)
-            rows = self.graphs.run(step, lambda: self._prepare(work))
-        except BaseException:
-            self._retract()
-            self.cache.undo(step)
-            raise
-        for slot, _, piece, _ in work:
-            slot.tokens += piece
-            del slot.pending[: len(piece)]
-        return rows
+            self._place(step)
+        return step
 
     def _place(self, step: Step) -> None:
         try:
@@ -342,16 +349,17 @@ class Engine:
                     self.slots.cut(slot, 0)
             self.cache.start_forward(step)
 
-    def _poisoned(self, logits: list[np.ndarray]) -> bool:
+    def _poisoned(self, results: list[Result]) -> bool:
         """Whether NaN of one sequence may have reached others.
 
         The fused attention skips masked cells; the plain one multiplies them by zero, which NaN
         survives.
         """
-        shared = len(self.slots.working) > 1 and not self.backend.flash_attention
-        return shared and not all(np.isfinite(row).all() for row in logits)
+        if self.backend.flash_attention or len(self.slots.working) < 2:
+            return False
+        return not all(np.isfinite(r).all() for _, r in results if isinstance(r, np.ndarray))
 
-    def _compute_apart(self) -> list[tuple[Slot, np.ndarray | Exception | None]]:
+    def _compute_apart(self) -> list[Result]:
         """Everything of every request anew, each in a cache that is empty but for those that went
         well before it."""
         self._retract()
@@ -361,25 +369,31 @@ class Engine:
             self.cache.wipe(slot.sequence)
         results = []
         for slot in working:
-            result = None
-            while result is None:
-                pending = [(slot, len(slot.tokens), slot.pending)]
-                ((_, result),) = self._compute(self._batches.plan(pending))
+            while True:
+                (piece,) = self._batches.plan([(slot, len(slot.tokens), slot.pending)])
+                result = self._by_itself(piece)
                 self._retract()
+                if result is not None:
+                    break
             if isinstance(result, Exception) or not np.isfinite(result).all():
                 self.cache.wipe(slot.sequence)
-            results.append((slot, result))
+            results.append((piece, result))
         return results
 
-    def _take(self, slot: Slot, request: Generation, logits: np.ndarray) -> None:
+    def _take(self, work: Work, result: np.ndarray | Exception | None) -> None:
         """Hands a request its logits, and notes what it wants computed next."""
-        try:
-            token = request.accept(logits)
-        except Exception as error:  # also of a sampler that is not ours
-            request.fail(error)
-            return
-        if token is not None:
-            slot.pending = [token]
+        slot, request = work.slot, work.slot.request
+        assert request is not None
+        if isinstance(result, Exception):
+            request.fail(result)
+        elif result is not None:
+            try:
+                verify(slot, request, result, work.guesses)
+            except Exception as error:  # also of a sampler that is not ours
+                request.fail(error)
+            finally:
+                if len(slot.tokens) < work.start + len(work.numbers):
+                    self.slots.rewind(slot, len(slot.tokens))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -471,7 +485,7 @@ class Engine:
                 range(max(0, min(hi, first) - lo), hi - lo),
             )
             graphs.cache.start_forward(step)
-            yield graphs.run(step)
+            yield graphs.run(step).copy()  # the next run overwrites it
 
     def close(self) -> None:
         """Frees graphs and cache, after a step under way has ended; requests that are not done

@@ -17,6 +17,7 @@ from ..errors import ConfigError, TokenizerError
 from .completion import Completion, FinishReason, Piece, Usage
 from .engine import Engine
 from .sampling import Sampler, log_probabilities
+from .speculation import Lookup
 
 if TYPE_CHECKING:
     from ..tokenizer import Tokenizer
@@ -81,11 +82,14 @@ class Generation:
         grammar: what the text has to obey.
         context_shift: when the context is full, forget half of it rather than end.
         num_keep: tokens at the beginning that are never forgotten.
+        prompt_lookup: guess ahead what repeats prompt or answer; see `speculation`.
 
     Attributes:
         done: nothing more will come. failed: because of an error. cancelled: because nobody wants
             it any more.
         consumer: who takes the pieces, a thread or a task.
+        lookup: what guesses how the answer goes on, if anything does.
+        drafted, accepted: guesses that were computed, and those of them that came true.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Generation:
         grammar: Grammar | None = None,
         context_shift: bool = False,
         num_keep: int = 0,
+        prompt_lookup: bool = False,
     ):
         if grammar is not None and tokenizer is None:
             raise TokenizerError("a grammar needs a vocabulary, which this file has not")
@@ -130,6 +135,9 @@ class Generation:
         self._queue: deque[Piece] = deque()
         self._error: Exception | None = None
         self.tokens: list[int] = []
+        guessing = prompt_lookup and engine.rewinds
+        self.lookup = Lookup(prompt.tolist()) if guessing else None
+        self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.finish_reason: FinishReason = "length"
         self.done = self.cancelled = self._whole = False
@@ -142,6 +150,11 @@ class Generation:
     def wants_more(self) -> bool:
         """Whether another token would be welcome now."""
         return not self.ended and (self._whole or len(self._queue) < _AHEAD)
+
+    @property
+    def left(self) -> float:
+        """How many tokens may still come."""
+        return self._max - len(self.tokens)
 
     @property
     def ended(self) -> bool:
@@ -177,6 +190,8 @@ class Generation:
         self._sampling.accept(token)
         piece = Piece(self._stop.push(self._text.push(token)), token, logprob, top)
         self.tokens.append(token)
+        if self.lookup is not None:
+            self.lookup.push(token)
         self._queue.append(piece)
         if self._stop.stopped or self._sampling.finished:
             self.finish("stop")
@@ -270,7 +285,12 @@ class Generation:
     def usage(self) -> Usage:
         prompted, latest = self._prompted or self._started, self._latest or self._started
         return Usage(
-            len(self.prompt), len(self.tokens), prompted - self._started, latest - prompted
+            len(self.prompt),
+            len(self.tokens),
+            prompted - self._started,
+            latest - prompted,
+            self.drafted,
+            self.accepted,
         )
 
     def run(self) -> Completion:

@@ -24,6 +24,9 @@ class RequestOptions(TypedDict, total=False):
         context_shift: when the context is full, forget half of it and go on.
         truncate: of a prompt that is too long, leave out the middle rather than refuse it.
         num_keep: tokens at the beginning that are kept by these two.
+        prompt_lookup: where the answer repeats itself or the prompt, guess ahead and compute
+            several tokens at once; the answer stays the same. Without effect on models with
+            recurrent layers.
         images: those of a prompt that is text: they stand where the model's marker does, such as
             "<image>", else before the text.
         grammar: what the text has to obey.
@@ -37,6 +40,7 @@ class RequestOptions(TypedDict, total=False):
     context_shift: bool
     truncate: bool
     num_keep: int
+    prompt_lookup: bool
     images: Sequence[Any]
     grammar: Grammar | None
     sampler: Sampler
@@ -55,7 +59,7 @@ class RequestOptions(TypedDict, total=False):
 
 _OF_REQUEST = (
     *("max_tokens", "stop", "logprobs", "top_logprobs"),
-    *("context_shift", "truncate", "num_keep", "images", "grammar"),
+    *("context_shift", "truncate", "num_keep", "prompt_lookup", "images", "grammar"),
 )
 
 
@@ -86,7 +90,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Sampler]:
 
 def _wanted(name: str, value: Any) -> str:
     """What an option of a request must be; "" if it is."""
-    if name in ("logprobs", "context_shift", "truncate"):
+    if name in ("logprobs", "context_shift", "truncate", "prompt_lookup"):
         return "" if isinstance(value, bool) else "True or False"
     if name == "stop":
         texts = [value] if isinstance(value, str) else value

@@ -91,12 +91,19 @@ class Slots:
 
     def cut(self, slot: Slot, length: int) -> None:
         """Forgets all positions from `length` on, and as many before it as it takes to go on."""
-        if length < len(slot.tokens):
+        if length < self._cache.length(slot.sequence):
             length = self._resumed(slot, length)
         self._cache.remove(slot.sequence, length, None)
         del slot.tokens[length:]
         if length <= slot.exact:
             slot.exact = math.inf
+
+    def rewind(self, slot: Slot, length: int) -> None:
+        """Forgets all positions from `length` on, and as many before it as it takes; those that
+        the slot has tokens of are pending again."""
+        held = slot.tokens.copy()
+        self.cut(slot, length)
+        slot.pending = held[len(slot.tokens) :] + slot.pending
 
     def _held(self, slot: Slot, prompt: Sequence[int]) -> int:
         """How much of a prompt a slot has."""

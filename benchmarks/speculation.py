@@ -1,0 +1,146 @@
+"""Decoding with guesses from the text itself (`prompt_lookup`) beside plain decoding.
+
+    python benchmarks/speculation.py [FILE.gguf [TOKENS [PAIRS]]]
+
+Without a file, on a llama of 135 million random parameters in Q8_0. The answers are given, so that
+any model can say them: its logits are computed and chosen from as always, then the next word of the
+answer is taken instead. Texts of TOKENS words (300) from docs/, a word a token:
+
+    copied     the answer is the prompt
+    edited     every 40th word is another one
+    continued  a document goes on: there is in it what prose repeats by itself
+
+PAIRS (5) of both ways, in turn; medians. A batch's cost is that of a single token's, and what can
+be gained at best is its size divided by its cost.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+import ggmodel
+from ggmodel.runner import Sampler, Usage
+from ggmodel.runner.sampling import Sampling
+from ggmodel.runner.speculation import SIZES
+
+DOCUMENTS = Path(__file__).parents[1] / "docs"
+
+
+class Dictated(Sampler):
+    """Chooses greedily, and says something else."""
+
+    def __init__(self, answer: list[int]):
+        super().__init__(temperature=0)
+        self.answer = answer
+
+    def begin(self, prompt: Iterable[int] = (), *, constraint: object = None) -> Sampling:
+        return Dictation(self, prompt)
+
+
+class Dictation(Sampling):
+    """Says the answer."""
+
+    def __init__(self, sampler: Dictated, prompt: Iterable[int]):
+        super().__init__(sampler, prompt)
+        self._answer, self._begin = sampler.answer, len(self.history)
+
+    def sample(self, logits: np.ndarray) -> int:
+        super().sample(logits)
+        return self._answer[len(self.history) - self._begin]
+
+
+def words(name: str) -> list[int]:
+    """A document as numbers, one for each word."""
+    known: dict[str, int] = {}
+    text = (DOCUMENTS / name).read_text("utf-8")
+    return [known.setdefault(word, 1000 + len(known)) for word in re.findall(r"\w+|\S", text)]
+
+
+def texts(count: int) -> dict[str, tuple[list[int], list[int]]]:
+    """Prompts and answers."""
+    document = words("requests.md")
+    edited = [40000 + i if i % 40 == 39 else word for i, word in enumerate(document[:count])]
+    prose = words("models.md")
+    begin = len(prose) // 4
+    return {
+        "copied": (document[:count], document[:count]),
+        "edited": (document[:count], edited),
+        "continued": (prose[:begin], prose[begin : begin + count]),
+    }
+
+
+def main(file: str | None = None, tokens: str = "300", pairs: str = "5") -> None:
+    if file is None:
+        from make_model import SHAPES, make
+
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "smollm-135m-q8_0.gguf"
+            make(made, "smollm-135m", SHAPES["smollm-135m"], "q8_0")
+            main(str(made), tokens, pairs)
+        return
+    told = texts(int(tokens))
+    longest = max(len(prompt) + len(answer) for prompt, answer in told.values())
+    with ggmodel.load(file, context_length=longest + SIZES[-1], gpu_layers=0) as model:
+        for name, (prompt, answer) in told.items():
+            known = model.engine.vocabulary
+            ids = [n % known for n in prompt], [n % known for n in answer]
+            print(f"{Path(file).name}, {name}: {compared(model, *ids, int(pairs))}")
+        print(f"cost of a batch: {costs(model, longest)}")
+
+
+def compared(model: ggmodel.LoadedModel, prompt: list[int], answer: list[int], pairs: int) -> str:
+    """Tokens a second with and without guesses, and what became of these."""
+
+    def said(prompt_lookup: bool) -> Usage:
+        return model.generate(
+            prompt,
+            sampler=Dictated(answer),
+            max_tokens=len(answer),
+            prompt_lookup=prompt_lookup,
+        ).usage
+
+    said(False)
+    done = [(said(False), said(True)) for _ in range(pairs)]
+    plain, guessed = (
+        np.median([u.tokens_per_second for u in way]) for way in zip(*done, strict=True)
+    )
+    ratios = [with_.tokens_per_second / without.tokens_per_second for without, with_ in done]
+    last = done[-1][1]
+    return (
+        f"{plain:.1f} tokens/s, with guesses {guessed:.1f}; ratio {np.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}); {last.drafted} guesses for "
+        f"{last.completion_tokens} tokens, {last.accepted} right"
+    )
+
+
+def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
+    """What batches take behind `depth` tokens, as multiples of what one token takes."""
+    engine, tokens = model.engine, np.arange(depth, dtype=np.int32) % model.engine.vocabulary
+    seconds: dict[int, list[float]] = {
+        size: [] for size in (1, *SIZES) if size <= engine.batch_size
+    }
+    with engine.slot() as sequence:
+        list(engine.batches(engine.graphs, sequence, tokens, 0, depth - 1))
+        for i in range(rounds + 1):
+            for size, taken in seconds.items():
+                began = time.perf_counter()
+                list(engine.batches(engine.graphs, sequence, tokens[:size], depth))
+                if i:  # the first one records the graph
+                    taken.append(time.perf_counter() - began)
+                engine.cache.remove(sequence, depth, None)
+    one = np.median(seconds[1])
+    ratios = {size: float(np.median(taken) / one) for size, taken in seconds.items()}
+    best = max(ratios, key=lambda size: size / ratios[size])
+    listed = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in ratios.items())
+    return f"{listed}; at best {best / ratios[best]:.2f} times as fast"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
