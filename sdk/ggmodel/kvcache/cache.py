@@ -34,10 +34,12 @@ class Remembers(ABC):
     Attributes:
         of_images: it remembers the rows of images, rather than have them laid over the inputs.
         at_once: a sequence is computed in one step, and not gone on with.
+        rewinds: the latest positions of a sequence can be taken back, one by one.
     """
 
     of_images: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
+    rewinds: ClassVar[bool] = True
 
     @property
     @abstractmethod

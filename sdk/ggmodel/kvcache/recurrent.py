@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Recurrent(Remembers):
     Raises:
         ConfigError: no state, or a shape or number that cannot be.
     """
+
+    rewinds: ClassVar[bool] = False
 
     def __init__(self, *, checkpoints: int = 4, **shapes: tuple[int, ...]):
         if not isinstance(checkpoints, int) or checkpoints < 0:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError, Unsupported
-from ..kvcache import Cache, Recurrent, Remembers, new_cache
+from ..kvcache import Cache, Remembers, new_cache
 from ..ml import Backend, DType
 from ..model import Model, Step
 from .batches import Batches, Prepared, Work
@@ -60,7 +60,7 @@ class Engine:
         self.context_length, self.batch_size = context_length, batch_size
         specs = self._declared_caches()
         self.at_once = any(s.at_once for s in specs)
-        self.rewinds = not any(isinstance(s, Recurrent) for s in specs)
+        self.rewinds = all(s.rewinds for s in specs)
         self.turns = Turns(self._step, self._refusal)
         self.images = MultimodalStore(model, backend, self._computing)
         self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
