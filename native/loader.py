@@ -39,16 +39,20 @@ def cache() -> Path:
     """The folder for compiled modules: below $XDG_CACHE_HOME, or the platform's usual place."""
     if root := os.environ.get("XDG_CACHE_HOME"):
         return Path(root) / "ggmodel" / "native"
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError as error:
+        raise NativeError("this user has no home folder; set XDG_CACHE_HOME") from error
     root = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
     return root / "ggmodel" / "native"
 
 
 def _module_file(prefix: Prefix, name: str) -> Path:
     file = build.file_name(name)
-    shipped, cached = Path(__file__).parent / file, cache() / file
+    shipped = Path(__file__).parent / file
     if shipped.is_file():
         return shipped
+    cached = cache() / file
     if not cached.is_file():
         try:
             build.compile_module(prefix, cached)

@@ -190,6 +190,27 @@ def test_strings_that_are_not_utf8(sample: GGUF):
         sample.metadata["a.u8"].bytes_at(0)
 
 
+@pytest.mark.parametrize(
+    "strings",
+    [
+        [],
+        [b""],
+        [b"", b"", b""],
+        [b"\0"],
+        [b"a\0b", b"c"],
+        [b"\0\0", b"", b"\xe2\x82"],
+        [b"\xe2\x82", b"\xac", b"\xf0\x9f", b"\x98\x80 \xff"],  # what follows must not join
+        [b"x" * 300, b"y" * 70_000, "größer\n".encode()],
+    ],
+)
+def test_strings_are_parted_where_they_end(save, packer, strings: list[bytes]):
+    with GGUF(save(packer.file([("k", packer.array("string", strings))]))) as source:
+        array = source.metadata["k"]
+        expected = [s.decode("utf-8", "surrogateescape") for s in strings]
+        assert array.raw() == strings
+        assert array.tolist() == list(array) == [array[i] for i in range(len(strings))] == expected
+
+
 def test_scalar_string_that_is_not_utf8(save, packer):
     with GGUF(save(packer.file([("k", packer.scalar("string", b"\x80x"))]))) as source:
         assert source.metadata["k"].encode("utf-8", "surrogateescape") == b"\x80x"

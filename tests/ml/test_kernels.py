@@ -20,7 +20,7 @@ from ggmodel.native import lib
 from tests.ml.harness import METADATA, Blocks, blocks, nmse, normal
 
 MANY, FEW = 16, 1
-PLAIN_FOR_MANY = (False, False, True, True, True)
+PLAIN_FOR_MANY = (False, False, True, True, True, True)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def rearranging() -> Any:
 
 
 def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
-    assert kernels.COLUMNS == (1, 4, 8, 16, 64)
+    assert kernels.COLUMNS == (1, 4, 8, 16, 64, 512)
     at = [kernels.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
     assert at == [False, False, False, False, True, True, True]
 
@@ -132,11 +132,11 @@ def mapped(tmp_path: Path, table: Blocks) -> Path:
 @pytest.mark.parametrize(
     ("plain", "optimize", "from_file", "from_memory"),
     [
-        ((False,) * 5, Optimize.SPEED, {"fast"}, {"fast"}),
-        ((False,) * 5, Optimize.MEMORY, {"fast"}, {"fast"}),
+        ((False,) * 6, Optimize.SPEED, {"fast"}, {"fast"}),
+        ((False,) * 6, Optimize.MEMORY, {"fast"}, {"fast"}),
         (PLAIN_FOR_MANY, Optimize.SPEED, {"fast", "mapped"}, {"fast", "plain"}),
         (PLAIN_FOR_MANY, Optimize.MEMORY, {"mapped"}, {"plain"}),
-        ((True,) * 5, Optimize.SPEED, {"mapped"}, {"plain"}),
+        ((True,) * 6, Optimize.SPEED, {"mapped"}, {"plain"}),
     ],
     ids=["rearranged", "rearranged-memory", "both", "one-of-both", "plain"],
 )
@@ -181,6 +181,48 @@ def test_each_product_reads_the_copy_that_is_faster(
                 y = w.mulmat(ctx.input().from_floats(normal(n, 256)))
                 read = backend.weights.tensor(w, y, 0, fast=True)
             assert (read == backend.weights._fast[w.uid]) == (n < 8)
+
+
+def test_reading_a_weight_otherwise_is_no_product(
+    rearranging: Any, faster: Callable[[Sequence[bool]], None], table: Blocks
+):
+    """A tied table: rows of many ids, and a product of one column, which is faster rearranged."""
+    faster(PLAIN_FOR_MANY)
+    source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
+    params = BackendParams(num_threads=1, optimize=Optimize.MEMORY)
+    with new_backend(source, params) as backend, backend.new_context() as ctx, ctx.trace():
+        w = backend.get("w")
+        assert w is not None
+        y = w.mulmat(ctx.input().from_floats(normal(1, 256)))
+        ctx.forward(y, w.rows(ctx.input().from_ints([0] * 64)), w.cast(DType.F32))
+        backend.allocate(ctx.graph)
+        assert kinds(backend) == {"fast", "plain"}
+
+
+def test_columns_that_were_not_traced_read_no_copy_that_counts_as_not_there(
+    rearranging: Any, faster: Callable[[Sequence[bool]], None], mapped: Path
+):
+    faster(PLAIN_FOR_MANY)
+    with open_gguf(mapped) as source, new_backend(source, BackendParams(num_threads=1)) as backend:
+        assert isinstance(backend, GGMLBackend)
+        w = backend.get("w")
+        assert w is not None
+        with backend.new_context() as ctx, ctx.trace():
+            ctx.forward(w.mulmat(ctx.input().from_floats(normal(FEW, 256))))
+            backend.allocate(ctx.graph)
+        assert kinds(backend) == {"fast"}
+        with backend.new_context() as ctx, ctx.trace():
+            y = w.mulmat(ctx.input().from_floats(normal(512, 256)))
+            assert backend.weights.tensor(w, y, 0, fast=True) == backend.weights._fast[w.uid]
+
+
+def test_measurements_that_disagree_are_not_remembered(
+    cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
+):
+    found = iter([[False] * 6, [True] * 6])
+    monkeypatch.setattr(kernels, "_measure", lambda *args: next(found))
+    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
+    assert not list(cache.glob("*"))
 
 
 def test_without_memory_for_both_there_is_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ggmodel.gguf import DType, MemorySource, TensorInfo
 from ggmodel.ml.ggml import pages
 from ggmodel.native import ffi, lib
 
@@ -86,8 +88,98 @@ def test_reading_ahead_leaves_a_file_as_it_is(tmp_path: Path):
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     view = memoryview(mapping)
     for part in (view, view[100:], view[PAGE + 1 : PAGE + 2], view[:0]):
-        pages.read_ahead(part)
+        pages.populate(part)
     assert bytes(view) == data
     del part
     view.release()
     mapping.close()
+
+
+class Mapped(MemorySource):
+    """Two files of 5000 bytes each."""
+
+    def __init__(self):
+        super().__init__({}, {})
+        self.views = [memoryview(bytes([n]) * 5000) for n in range(2)]
+
+    def mapped(self, file: int) -> memoryview | None:  # type: ignore[override]
+        return self.views[file]
+
+
+def tensor(file: int, offset: int, nbytes: int) -> TensorInfo:
+    return TensorInfo(f"{file}.{offset}", (nbytes,), DType.I8, nbytes, file, offset)
+
+
+def test_neighbours_are_read_together_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pages, "_GAP", 100)
+    monkeypatch.setattr(pages, "_PIECE", 1500)
+    tensors = [
+        tensor(1, 64, 100),
+        tensor(0, 2064, 500),
+        tensor(0, 64, 1900),
+        tensor(0, 4000, 10),
+        tensor(1, 200, 50),
+    ]
+    found = pages.pieces(Mapped(), tensors)
+    assert [(view[0], view.nbytes) for view in found] == [(0, 1500), (0, 1000), (0, 10), (1, 186)]
+
+
+class Slow:
+    """Takes the place of `populate`: holds the reader until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.read = 0
+        monkeypatch.setattr(pages, "populate", self)
+
+    def __call__(self, _: memoryview) -> None:
+        self.begun.set()
+        assert self.go.wait(10)
+        self.read += 1
+
+
+def test_reading_ahead_ends_at_the_piece_where_it_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    slow = Slow(monkeypatch)
+    ahead = pages.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
+    assert slow.begun.wait(10)
+    threading.Timer(0.05, slow.go.set).start()
+    ahead.stop()
+    assert slow.read == 1
+    assert "ggmodel-read-ahead" not in {t.name for t in threading.enumerate()}
+    ahead.stop()
+
+
+def test_reading_ahead_reads_all_unless_stopped(monkeypatch: pytest.MonkeyPatch):
+    slow = Slow(monkeypatch)
+    slow.go.set()
+    ahead = pages.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
+    ahead._thread.join(10)
+    assert slow.read == 2
+
+
+def test_a_file_stays_mapped_while_it_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    path = tmp_path / "data"
+    path.write_bytes(bytes(5000))
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    source = Mapped()
+    source.views = [memoryview(mapping)]
+    slow = Slow(monkeypatch)
+    ahead = pages.ReadAhead(source, [tensor(0, 0, 5000)])
+    source.views.clear()
+    assert slow.begun.wait(10)
+    with pytest.raises(BufferError):
+        mapping.close()
+    slow.go.set()
+    ahead.stop()
+    mapping.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are prepared on Linux only")
+def test_prepared_memory_keeps_what_its_neighbours_hold():
+    memory = mmap.mmap(-1, 64 * PAGE)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+    memory[:] = b"x" * len(memory)
+    for start, nbytes in ((0, len(memory)), (100, 3 * PAGE), (5, 10), (PAGE - 1, 2)):
+        pages.prepare(address + start, nbytes)
+    assert memory[:] == b"x" * len(memory)

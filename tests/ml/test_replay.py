@@ -163,3 +163,14 @@ def test_a_closed_executable_says_so(small: Backend):
             executable.run(steps(1)[0])
         with pytest.raises(GraphError):
             executable.value(out)
+
+
+@pytest.mark.parametrize("given", [None, [None] * 4, "four", np.array([None] * 4), np.zeros(3)])
+def test_what_a_feed_cannot_take_is_an_error_and_no_nan(given: Any):
+    with backend_of() as backend, backend.new_context() as ctx, ctx.trace():
+        y = ctx.feed(lambda step: given, DType.F32, 4).scale(2)
+        ctx.forward(y)
+        executable = backend.compile(ctx.graph, (y,))
+        with pytest.raises(ComputeError, match=r"could not be filled(.|\n)*test_replay\.py"):
+            executable.run()
+        executable.close()

@@ -108,6 +108,29 @@ def test_after_a_rest_others_may_be_there():
     assert policy.n == 1
 
 
+def test_short_requests_get_their_threads_back():
+    """They never compute long enough to be judged: only the look before them tells."""
+    policy = Policy(8)
+    policy.start(100.0, 1)
+    assert policy.n == 1
+    policy.start(100.1, 8)
+    assert policy.n == 1  # just fallen
+    policy.start(103.0, 6)
+    assert policy.n == 6
+    policy.start(106.0, 8)
+    assert policy.n == 8
+
+
+@linux
+def test_cores_and_what_runs_on_them_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch):
+    """A container may see two of a host's cores, and how much runs on all of them."""
+    cores = "".join(f"cpu{n} 1 2 3 4 5\n" for n in range(64))
+    stat = f"cpu 1 2 3 4 5\n{cores}procs_running 30\n"
+    monkeypatch.setattr(module, "_read", lambda _: stat)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    assert module.cores_left() == 64 - 29
+
+
 # with the threads themselves
 
 
@@ -297,7 +320,7 @@ def test_results_do_not_depend_on_the_number_of_threads(
         ctx.forward(y)
         executable = pair.compile(ctx.graph, (y,))
         for n in (2, 1):
-            threads._policy.n = n
+            threads._policy.most = threads._policy.n = n
             threads._ended = -math.inf
             executable.run(normal(7, 64))
             assert threads._pool is not None and threads._pool.n_threads == n

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from ggmodel.ml import (
     new_backend,
     register_backend,
 )
+from ggmodel.ml.ggml import pages
 from ggmodel.ml.ggml.backend import GGMLBackend
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.ml.placement import INPUT, layer_of
@@ -264,6 +267,51 @@ def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
     assert len(os.listdir("/proc/self/fd")) == files
     assert len(os.listdir("/proc/self/task")) == len(threads)
     assert resident() - memory < 8 << 20  # one state of 64 KiB left a time would be 13 MiB
+
+
+def resident_of(path: Path) -> int:
+    """Bytes of a mapped file that are in this process's memory."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1]) << 10
+    return total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is looked at as Linux shows it")
+def test_what_was_rearranged_leaves_memory_though_the_file_is_read_ahead(
+    tmp_path: Path, write_gguf: Any, monkeypatch: pytest.MonkeyPatch
+):
+    populate = pages.populate
+
+    def slowly(piece: memoryview) -> None:
+        time.sleep(0.02)
+        populate(piece)
+
+    monkeypatch.setattr(pages, "_PIECE", 1 << 20)
+    monkeypatch.setattr(pages, "populate", slowly)
+    rows, columns = 1024, 4096
+    data = np.random.default_rng(0).integers(0, 256, rows * columns // 32 * 18, np.uint8).tobytes()
+    shape = (columns, rows)
+    path = write_gguf(
+        tmp_path / "model.gguf",
+        MemorySource(METADATA, {f"blk.{i}.w": (DType.Q4_0, shape, data) for i in range(2)}),
+    )
+    with new_backend(path, ONE) as backend, backend.new_context() as ctx, ctx.trace():
+        x = ctx.input().from_floats(normal(1, columns))
+        for i in range(2):
+            ctx.forward(weight(backend, f"blk.{i}.w").mulmat(x))
+        backend.allocate(ctx.graph)
+        assert isinstance(backend, GGMLBackend)
+        if {copy.kind for copy in backend.weights.copies} != {"fast"}:
+            pytest.skip("this processor wants no weights rearranged")
+        assert resident_of(path) > 0
+        backend.load()
+        time.sleep(0.2)  # whoever still read would be done
+        # Pages that a weight shares with what is around it stay.
+        assert resident_of(path) <= 8 * 4096
 
 
 def test_more_weights_than_memory_are_an_error(monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,3 +138,41 @@ def test_what_a_shift_left_is_no_prefix(source: MemorySource):
         fresh = model.generate([*held[:12], 4], max_tokens=4, temperature=0, top_logprobs=1)
     assert again.tokens == fresh.tokens
     np.testing.assert_allclose(again.logprobs, fresh.logprobs, atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_a_sleeper_that_is_interrupted_as_it_is_woken_wakes_another(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Of two that wait, the first is told to go on and gets Ctrl-C that very moment."""
+    interrupted = threading.Event()
+
+    class Interrupted(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            woken = super().wait(timeout)
+            if not interrupted.is_set() and threading.current_thread().name == "first":
+                interrupted.set()
+                raise KeyboardInterrupt
+            return woken
+
+    turns = Turns(lambda: True, lambda request: None)
+    done = {"first": False, "second": False}
+    turns.stepping = True  # somebody is at it
+    monkeypatch.setattr("ggmodel.runner.turns.threading.Condition", Interrupted)
+
+    def wait(name: str) -> None:
+        request: Any = object()
+        turns._step = lambda: done.update(second=True) or True  # type: ignore[func-returns-value]
+        with suppress(KeyboardInterrupt):
+            turns.wait(request, lambda: done[name])
+
+    threads = []
+    for name in done:
+        threads.append(threading.Thread(target=wait, args=[name], name=name, daemon=True))
+        threads[-1].start()
+        while len(turns._sleepers) < len(threads):
+            time.sleep(0.001)
+    turns._end()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert interrupted.is_set() and done["second"]

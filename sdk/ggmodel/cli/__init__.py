@@ -8,6 +8,8 @@ Commands import what they need when they run, so that `--help` stays instant.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import warnings
@@ -100,6 +102,8 @@ def main() -> None:
             # A model may say what a terminal's encoding lacks.
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     warnings.showwarning = _print_warning
+    # Python looks for cycles once more when it ends, in a vocabulary for a tenth of a second.
+    atexit.register(gc.freeze)
     app(prog_name="ggmodel")
 
 

@@ -179,11 +179,7 @@ class Array(Sequence[Any]):
 
     def _items(self) -> list[Any]:
         if self.dtype == "string":
-            raw = self.raw()
-            try:
-                return list(map(bytes.decode, raw))
-            except UnicodeDecodeError:
-                return [text(s) for s in raw]
+            return self._texts()
         if self.dtype == "array":
             return [self._item(i) for i in range(self._count)]
         values = struct.unpack_from(
@@ -195,6 +191,21 @@ class Array(Sequence[Any]):
             if v > 1:
                 raise self._bad_bool(i)
         return [v == 1 for v in values]
+
+    def _texts(self) -> list[str]:
+        """All strings, decoded in one piece: the last byte of each length is a zero, which parts
+        them, and the bytes before it are left out."""
+        import numpy as np
+
+        starts = np.frombuffer(self._string_starts(), np.uint64).astype(np.int64)
+        starts -= self._start
+        blob = np.frombuffer(self._buffer.view, np.uint8, int(starts[-1]), self._start)
+        keep = np.ones(len(blob), np.bool_)
+        for i in range(7):
+            keep[starts[:-1] + i] = False
+        found = text(blob[keep].tobytes()).split("\0")[1:]
+        # A string may have zeros of its own.
+        return found if len(found) == self._count else [text(s) for s in self.raw()]
 
     def _bad_bool(self, i: int) -> FormatError:
         at = self._start + i

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..errors import ComputeError, Error
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ..gguf.source import TensorInfo
     from .node import Node
 
@@ -57,9 +57,9 @@ class HostData:
     def __init__(self, array: np.ndarray):
         self.array = array
 
-    def write(self, target: np.ndarray, node: Node, step: Any) -> None:
-        """Puts the values where the graph reads them."""
-        target[...] = self.array
+    def fill(self, step: Any) -> np.ndarray:
+        """The values, whatever the step."""
+        return self.array
 
 
 class Feed:
@@ -83,29 +83,49 @@ class Feed:
         Raises:
             ComputeError: it fails, or gives something of another shape; names the feed's line.
         """
-        import numpy as np
-
         try:
-            values = np.asarray(self.fill(step))
-            if values.dtype == object:
-                raise TypeError(f"it returned {self.fill(step)!r}, not numbers")
-            return np.broadcast_to(values, node.ne[::-1])
+            return np.broadcast_to(_numbers(self.fill(step)), node.ne[::-1])
         except Error:
             raise
         except Exception as error:
-            raise self._failure(node, error) from error
+            raise _unfilled(node, error) from error
 
-    def write(self, target: np.ndarray, node: Node, step: Any) -> None:
-        """Puts the values for a step where the graph reads them; raises as `values` does."""
-        try:
-            target[...] = self.fill(step)
-        except Error:
-            raise
-        except Exception as error:
-            raise self._failure(node, error) from error
 
-    def _failure(self, node: Node, error: Exception) -> ComputeError:
-        site = f"\n  at {node.site}" if node.site else ""
-        return ComputeError(
-            f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
-        )
+Fill = tuple[Callable[[Any], Any], np.ndarray, "Node"]
+"""What gives an input's values for a step, where they go, and the input."""
+
+
+def fill_of(node: Node, target: np.ndarray) -> Fill:
+    """How an input is filled in `target`, which is as large as it."""
+    assert isinstance(node.storage, Feed | HostData)
+    return node.storage.fill, target, node
+
+
+def write_inputs(fills: Iterable[Fill], step: Any) -> None:
+    """Puts all values for a step where the graph reads them; raises as `Feed.values` does."""
+    node = None
+    try:
+        for fill, target, node in fills:  # noqa: B007 (named when it fails)
+            values = fill(step)
+            if not isinstance(values, np.ndarray) or values.dtype.hasobject:
+                values = _numbers(values)
+            target[...] = values
+    except Error:
+        raise
+    except Exception as error:
+        assert node is not None
+        raise _unfilled(node, error) from error
+
+
+def _numbers(values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.hasobject:  # numpy would make NaN of None
+        raise TypeError(f"it returned {values!r}, not numbers")
+    return array
+
+
+def _unfilled(node: Node, error: Exception) -> ComputeError:
+    site = f"\n  at {node.site}" if node.site else ""
+    return ComputeError(
+        f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
+    )

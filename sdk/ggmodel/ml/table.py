@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..gguf.types import DType
 from .storage import Weight
@@ -61,8 +61,7 @@ class Operand:
     selects: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """What a rule returns: shape, dtype and, for an op whose result shares memory, where it lies.
 
     Attributes:
@@ -125,9 +124,13 @@ def need_eps(eps: float) -> None:
 def need_possible(ne: Shape, dtype: DType) -> None:
     """Raises `Mismatch` for a tensor of negative dims, or one that no machine has room for: sizes
     would overflow."""
-    need(min(ne) >= 0, f"{list(trim(ne))} has a negative dim")
-    size = math.prod(max(n, 1) for n in ne) * dtype.type_size // dtype.block_size
-    need(size <= _MOST_BYTES, f"{list(trim(ne))} is larger than any memory")
+    size = dtype.type_size
+    for n in ne:  # written out for the sake of speed: every op comes here
+        if n < 0:
+            raise Mismatch(f"{list(trim(ne))} has a negative dim")
+        size *= n or 1
+    if size // dtype.block_size > _MOST_BYTES:
+        raise Mismatch(f"{list(trim(ne))} is larger than any memory")
 
 
 def need_writable(x: Node) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,10 +88,10 @@ class Batch:
                 lambda s: s.rows, DType.F32, width, self._rows, name="multimodal"
             )
         i32 = DType.I32
-        self.inputs = ctx.feed(lambda s: s.tokens, i32, size, name="tokens")
-        self.positions = ctx.feed(lambda s: s.positions, i32, size, name="positions")
+        self.inputs = ctx.feed(attrgetter("tokens"), i32, size, name="tokens")
+        self.positions = ctx.feed(attrgetter("positions"), i32, size, name="positions")
         self.outputs = ctx.feed(
-            lambda s: s.outputs, i32, max(1, n_outputs), trusted=True, name="outputs"
+            attrgetter("outputs"), i32, max(1, n_outputs), trusted=True, name="outputs"
         )
 
     def lay_images(self, x: Tensor) -> Tensor:

@@ -90,11 +90,14 @@ class Batches:
             first: the sequence whose turn it is; those after it follow, then those before.
             drafts: guesses, where all have a single token pending; there is room for them.
         """
-        if len(pending) <= self.size and all(len(n) == 1 and n[0] >= 0 for _, _, n in pending):
-            return [
-                Work(slot, start, numbers + drafts.get(slot, []), True, len(drafts.get(slot, ())))
-                for slot, start, numbers in pending
-            ]
+        singles: list[Work] = []
+        for slot, start, numbers in pending:
+            if len(numbers) > 1 or numbers[0] < 0:
+                break
+            guesses = drafts.get(slot, [])
+            singles.append(Work(slot, start, numbers + guesses, True, len(guesses)))
+        if len(singles) == len(pending) <= self.size:
+            return singles
         # Where single tokens alone would fill every batch, nobody goes before others.
         crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
         order = sorted(

@@ -198,8 +198,11 @@ class Engine:
 
     def _collect(self) -> list[Work]:
         """What goes into the next batch."""
-        ready = [s for s in self.slots.working if s.request is not None and s.request.wants_more]
-        ready = [s for s in ready if self._made_ready(s)]
+        ready = []
+        for slot in self.slots.all:
+            request = slot.request
+            if request is not None and request.wants_more and self._made_ready(slot):
+                ready.append(slot)
         self._turn += 1
         pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
         drafts = self.speculation.drafts(ready)
@@ -312,13 +315,17 @@ class Engine:
 
     def _run(self, work: list[Work]) -> np.ndarray:
         """Logits float32 [outputs, vocabulary]; the slots then hold the tokens, less guesses."""
-        step = None if self._prepared else self._steady.next(work)
+        step = None
         try:
+            if self._prepared is None:
+                step = self._steady.next(work)
             if step is None:
-                step = self._laid_out(work)
+                step = self._batches.step(work)
+                self._place(step, work)
             rows = self.graphs.run(step, lambda: self._prepare(work))
         except BaseException:
             self._retract()
+            self._steady.undo()
             if step is not None:
                 self.cache.undo(step)
             raise
@@ -329,17 +336,12 @@ class Engine:
             del one.slot.pending[:known]
         return rows
 
-    def _laid_out(self, work: list[Work]) -> Step:
-        """The step of this work, placed in the cache."""
-        step = self._batches.step(work)
+    def _place(self, step: Step, work: list[Work]) -> None:
+        """Gives a step of this work its room in the cache."""
         if self._prepared is not None and self._prepared.serves(work):
             step.placed, self._prepared = self._prepared.step.placed, None
-        else:
-            self._retract()
-            self._place(step)
-        return step
-
-    def _place(self, step: Step) -> None:
+            return
+        self._retract()
         try:
             self.cache.start_forward(step)
         except KvCacheFull:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
@@ -120,6 +119,7 @@ class Generation:
             constraint = grammar.begin(tokenizer)
         tokens = prompt[prompt >= 0].tolist()  # without what stands for images
         self._sampling = sampler.begin(tokens, constraint=constraint)
+        self._keeps_logits = type(sampler) is not Sampler  # one of a user's may
         self._stop = StopStrings(stop)
         self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
         self._text: Detokenizer = _NoText()
@@ -149,7 +149,7 @@ class Generation:
     @property
     def wants_more(self) -> bool:
         """Whether another token would be welcome now."""
-        return not self.ended and (self._whole or len(self._queue) < _AHEAD)
+        return not (self.done or self.cancelled) and (self._whole or len(self._queue) < _AHEAD)
 
     @property
     def left(self) -> float:
@@ -169,17 +169,17 @@ class Generation:
     @property
     def news(self) -> bool:
         """Whether whoever iterates need not wait."""
-        return bool(self._queue) or self.ended
+        return bool(self._queue) or self.done or self.cancelled
 
     def accept(self, logits: np.ndarray) -> int | None:
-        """Takes the logits float32 [vocabulary] after the latest token; returns the next one, or
-        None at the end."""
+        """Takes the logits float32 [vocabulary] after the latest token, which may be overwritten
+        later; returns the next one, or None at the end."""
         self._latest = time.perf_counter()
         self._prompted = self._prompted or self._latest
         if len(self.tokens) >= self._max or self._sampling.finished:
             self.finish("stop" if self._sampling.finished else "length")
             return None
-        token = self._sampling.sample(logits)
+        token = self._sampling.sample(logits.copy() if self._keeps_logits else logits)
         if token in self._eog:
             self.finish("stop")
             return None
@@ -247,13 +247,15 @@ class Generation:
             self._engine.cancel(self)
 
     def _has_news(self) -> bool:
-        return self.news
+        return bool(self._queue) or self.done or self.cancelled
 
     def _has_ended(self) -> bool:
         return self.ended
 
     async def apieces(self) -> AsyncGenerator[Piece, None]:
         """`pieces` for coroutines; another thread computes."""
+        import asyncio  # takes longer to import than all of the runner
+
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:

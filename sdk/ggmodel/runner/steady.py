@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..kvcache import Cache
 from ..model import Step
 from .batches import Work
@@ -24,15 +26,18 @@ class Steady:
         self._cache = cache
         self._work: Sequence[Work] = ()
         self._step: Step | None = None
+        self._computed: object = None  # where the step was when it was computed
 
     def keep(self, work: Sequence[Work], step: Step) -> None:
         """Notes a step that was computed."""
         single = len(work) == len(step.tokens) == len(step.outputs) and not step.spans
         self._work, self._step = work, step if single else None
+        self._computed = step.placed.get(self._cache)
 
     def next(self, work: Sequence[Work]) -> Step | None:
         """The step of this work, placed; None where it is not the kept one's, a position further,
         or the cache has to look for room."""
+        self.undo()  # what Ctrl-C left of the latest one
         step, before = self._step, self._work
         if step is None or len(work) != len(before):
             return None
@@ -42,7 +47,11 @@ class Steady:
             if not one_further or len(now.numbers) != 1 or now.numbers[0] < 0 or not now.last:
                 return None
             tokens += now.numbers
-        if not self._cache.advance(step):
-            return None
-        step.tokens[:] = tokens
-        return step
+        step.tokens = np.array(tokens, np.int32)
+        return step if self._cache.advance(step) else None
+
+    def undo(self) -> None:
+        """Takes back `next`, however far it came; without effect once its step was computed."""
+        if self._step is not None and self._step.placed.get(self._cache) is not self._computed:
+            self._cache.undo(self._step)
+            self._step = None

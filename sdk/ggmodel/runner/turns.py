@@ -69,8 +69,11 @@ class Turns:
                     stepped = False
                     try:
                         woken.wait()
-                    finally:
+                    except BaseException:  # Ctrl-C, maybe just when it was woken to go on
                         del self._sleepers[request]
+                        self._pass_on()
+                        raise
+                    del self._sleepers[request]
                 if satisfied():
                     if not stepped:  # the end of a step passes on by itself
                         self._pass_on()

@@ -53,7 +53,9 @@ def _byte_pairs(vocab: Vocabulary) -> tokenizers.Tokenizer:
         hidden = {text for text in vocab.of_type(_NEVER_TEXT) if len(text) > 1}
         begins = {text[0] for text in hidden}
         hidden -= {left + right for left, right in vocab.merges if left[0] in begins}
-        ids = {text: i for text, i in ids.items() if text not in hidden}
+        ids = ids.copy()
+        for text in hidden & ids.keys():
+            del ids[text]
     model = models.BPE(
         vocab=ids,
         merges=vocab.merges,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import compress, count, repeat
 from typing import Any
 
 from ggmodel.errors import ConfigError, TokenizerError
@@ -59,8 +60,8 @@ class Vocabulary:
 
     def of_type(self, kinds: Collection[TokenType]) -> dict[str, int]:
         """Text and id of the tokens of these types, in order."""
-        wanted = frozenset(kinds)
-        return {self.tokens[i]: i for i, kind in enumerate(self.types) if kind in wanted}
+        found = compress(count(), map(frozenset(kinds).__contains__, self.types))
+        return {self.tokens[i]: i for i in found}
 
     def token_id(self, name: str, default: int | None = None) -> int | None:
         """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
@@ -208,6 +209,10 @@ def _read_pre(keys: Keys, model: str) -> Pre:
 def _read_merges(keys: Keys) -> list[tuple[str, str]]:
     key = PREFIX + "merges"
     lines = keys.array(key, (str,), required=True) or []
+    if set(map(str.count, lines, repeat(" "))) == {1}:
+        pieces = " ".join(lines).split(" ")
+        if "" not in pieces:
+            return list(zip(pieces[::2], pieces[1::2], strict=True))
     merges: list[Any] = [tuple(line.split(" ", 1)) for line in lines]
     for rank in [rank for rank, pair in enumerate(merges) if len(pair) < 2 or "" in pair]:
         # A piece may itself begin with a space; then the separator is behind it.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from ...errors import GraphError, OutOfMemory
-from ...gguf import TensorSource
+from ...errors import Cancelled, GraphError, OutOfMemory
+from ...gguf import TensorInfo, TensorSource
 from ...gguf.types import DType
 from ...native import ffi, lib
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
@@ -17,7 +17,7 @@ from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
-from ..placement import INPUT
+from ..placement import INPUT, layer_of
 from ..storage import State
 from ..tensor import Tensor
 from . import pages
@@ -39,7 +39,6 @@ class GGMLBackend(Backend):
         hardware: the devices.
         weights: where they lie.
         largest_inputs: bytes of the inputs of the graph that had most.
-        compute_seconds: in which ggml computed so far.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
@@ -47,7 +46,6 @@ class GGMLBackend(Backend):
         self._process = os.getpid()
         self._compute: dict[bool, Compute] = {}
         self.largest_inputs = 0
-        self.compute_seconds = 0.0
         self.hardware = Hardware(params, self.block_count)
         self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
         # Of remote devices ggml tells nothing; it takes them to have every op itself.
@@ -61,6 +59,22 @@ class GGMLBackend(Backend):
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
         self.weights = Weights(self)
+        # Long before it is known which op reads what, the file can be on its way into memory.
+        self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
+
+    def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
+        """The weights that every token reads all of: blocks and output; not so what sees, nor
+        tables of embeddings, except for those given. None if there are more than there is memory
+        for: the last would drive out the first."""
+        found = [
+            info
+            for name, info in self.source.tensors.items()
+            if 0 <= layer_of(name, self.block_count) < self.block_count
+            or name.startswith("output")
+            or name in tables
+        ]
+        possible = physically_possible(sum(info.nbytes for info in found))
+        return found if possible and self.params.alloc_memory else []
 
     def get(self, name: str) -> Tensor | None:
         return self.weights.nodes.get(name)
@@ -91,14 +105,19 @@ class GGMLBackend(Backend):
             )
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
+        # What has been copied is given back, and must not be read once more.
+        self._read_ahead.stop()
         self.weights.load(progress, cancel)
-        # Every token reads the blocks: not so tables of embeddings, and what sees. More than there
-        # is memory for would drive out what came first.
-        blocks = range(self.block_count)
-        mapped = [c for c in self.weights.copies if c.kind == "mapped" and c.spot.layer in blocks]
-        if physically_possible(sum(copy.nbytes for copy in mapped)):
-            for copy in mapped:
-                pages.read_ahead(self.source.data(copy.node.name))
+        # The table of embeddings is the output, too, where it takes part in a product.
+        tables = {
+            name for name in self.weights.in_products if layer_of(name, self.block_count) == INPUT
+        }
+        mapped = {copy.node.name for copy in self.weights.copies if copy.kind == "mapped"}
+        wanted = [i for i in self._read_by_every_token(tables) if i.name in mapped]
+        for piece in pages.pieces(self.source, wanted):
+            if cancel is not None and cancel():
+                raise Cancelled("loading was cancelled")
+            pages.populate(piece)
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         return GGMLExecutable(self, graph, outputs)
@@ -165,6 +184,11 @@ class GGMLBackend(Backend):
             raise GraphError("this backend was made with alloc_memory=False and has no values")
         return value_of(node.storage.handle.tensors[node.uid], node).copy()
 
+    @property
+    def compute_seconds(self) -> float:
+        """In which ggml computed so far."""
+        return self.hardware.threads.seconds
+
     # memory
 
     def backend_memory(self) -> BackendMemory:
@@ -208,6 +232,7 @@ class GGMLBackend(Backend):
     def _release(self) -> None:
         for compute in self._compute.values():
             compute.close()
+        self._read_ahead.stop()
         self.weights.close()
         self.hardware.close()
 

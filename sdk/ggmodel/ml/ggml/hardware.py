@@ -85,7 +85,7 @@ class Hardware:
         self.cpu = Device(_CPU, handle)
         self.gpus: list[Device] = []
         # ggml's threads wait for each other in a spin: more of them than cores all but stand still.
-        cores = available_cores()
+        cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
         self.n_threads = min(params.num_threads or cores, cores)
         if params.num_threads > cores:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)

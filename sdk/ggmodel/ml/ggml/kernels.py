@@ -20,13 +20,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from ...errors import NativeError, OutOfMemory
 from ...gguf.types import DType
 from ...native import cache, describe, ffi, lib, proc, version
 from .memory import Arena
 
 log = logging.getLogger("ggmodel.ml")
 
-COLUMNS = (1, 4, 8, 16, 64)
+COLUMNS = (1, 4, 8, 16, 64, 512)
 """The numbers of columns that are tried; others count as the next lower one."""
 
 # Of the weight that is tried: small enough for a core's own cache, so that neither the other cores
@@ -47,8 +48,10 @@ def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     if not (isinstance(found, list) and len(found) == len(COLUMNS)):
         found = _measure(dtype, buffer_type)
         log.debug("kernels: %s, plain faster at %s columns: %s", key, COLUMNS, found)
-        known[key] = found
-        _remember(known)
+        # On a busy machine the next one may say something else: it is used, not remembered.
+        if found == _measure(dtype, buffer_type):
+            known[key] = found
+            _remember(known)
     return tuple(bool(f) for f in found)
 
 
@@ -108,9 +111,9 @@ class _Product:
         lib.ggml_build_forward_expand(self._graph, y)
 
     def run(self) -> None:
-        begin = time.perf_counter()
+        begin = time.thread_time()  # without the time in which others had the core
         lib.ggml_backend_graph_compute(self._backend, self._graph)
-        self.seconds = min(self.seconds, time.perf_counter() - begin)
+        self.seconds = min(self.seconds, time.thread_time() - begin)
 
     def close(self) -> None:
         for buffer in self._buffers:
@@ -123,6 +126,8 @@ def _allocated(buffer_type: Any, tensors: Sequence[Any]) -> Any:
     sizes = [lib.ggml_backend_buft_get_alloc_size(buffer_type, t) for t in tensors]
     padded = [-(-size // alignment) * alignment for size in sizes]
     buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, sum(padded))
+    if not buffer:
+        raise OutOfMemory(f"{sum(padded):,} bytes to try kernels with cannot be had")
     address = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(buffer)))
     for t, size in zip(tensors, padded, strict=True):
         lib.ggml_backend_tensor_alloc(buffer, t, ffi.cast("void *", address))
@@ -136,20 +141,21 @@ def _allocated(buffer_type: Any, tensors: Sequence[Any]) -> Any:
 def _remembered() -> dict[str, Any]:
     try:
         known = json.loads(_file().read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, NativeError):
         return {}
     return known if isinstance(known, dict) else {}
 
 
 def _remember(known: dict[str, Any]) -> None:
-    path = _file()
     try:
+        path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(known, file)
-        os.replace(file.name, path)
-    except OSError as error:
-        log.debug("kernels: cannot write %s: %s", path, error)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".kernels-") as folder:
+            new = Path(folder) / path.name
+            new.write_text(json.dumps(known))
+            os.replace(new, path)
+    except (OSError, NativeError) as error:
+        log.debug("kernels: not remembered: %s", error)
 
 
 def _file() -> Path:

@@ -17,6 +17,7 @@ from ...gguf import TensorSource
 from ...native import ffi, lib
 from ..backend import Progress
 from ..node import Node
+from . import pages
 from .hardware import Device
 
 _CHUNK = 16 << 20  # bytes copied between two looks at `cancel`
@@ -58,6 +59,8 @@ def transfer(
 
     def work(t: Transfer) -> None:
         try:
+            if t.whole and not stop.is_set():
+                pages.prepare(int(ffi.cast("uintptr_t", t.tensor.data)), t.node.nbytes)
             for piece in () if stop.is_set() else _pieces(source, t):
                 if stop.is_set():
                     return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..graph import Graph
 from ..indices import index_checks
 from ..memory import AllocationStatus
 from ..node import Node, failure
-from ..storage import Feed, HostData, State, Weight
+from ..storage import Fill, State, Weight, fill_of, write_inputs
 from .emitters import EMITTERS
 from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
 
@@ -55,12 +54,8 @@ class GGMLExecutable(Executable):
 
     # building
 
-    def _make_inputs(self, graph: Graph) -> list[tuple[Feed | HostData, np.ndarray, Node]]:
-        """Inputs lie in a buffer of their own: the allocator would reuse their memory.
-
-        Returns:
-            Of each what it is filled with, and where.
-        """
+    def _make_inputs(self, graph: Graph) -> list[Fill]:
+        """Inputs lie in a buffer of their own: the allocator would reuse their memory."""
         if not graph.inputs:
             return []
         backend, cpu = self._backend, self._backend.hardware.cpu
@@ -70,11 +65,7 @@ class GGMLExecutable(Executable):
         self._tensors.update(self._inputs.tensors)
         if self._dry:
             return []
-        return [
-            (node.storage, value_of(self._tensors[node.uid], node), node)
-            for node in graph.inputs
-            if isinstance(node.storage, Feed | HostData)
-        ]
+        return [fill_of(node, value_of(self._tensors[node.uid], node)) for node in graph.inputs]
 
     def _lower(self, graph: Graph) -> int:
         """Builds ggml's graph anew; returns how many tensors it has at most."""
@@ -192,19 +183,19 @@ class GGMLExecutable(Executable):
     def valid(self) -> bool:
         return self._arena is not None and self.generation == self._compute.generation
 
-    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
-        if not self.valid:
+    def _check_valid(self) -> None:
+        if self._arena is None or self.generation != self._compute.generation:
             raise GraphError("this graph's memory is gone; compile it again")
+
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+        self._check_valid()
         self._backend.check_open()
         if self._dry:
             raise GraphError("this backend was made with alloc_memory=False and cannot compute")
-        for storage, view, node in self._fills:
-            storage.write(view, node, step)
+        write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
-        began = perf_counter()
         status = self._compute.compute(self._cgraph, meanwhile)
-        self._backend.compute_seconds += perf_counter() - began
         if status != lib.GGML_STATUS_SUCCESS:
             raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
@@ -216,8 +207,7 @@ class GGMLExecutable(Executable):
         return t
 
     def value(self, node: Node) -> np.ndarray:
-        if not self.valid:
-            raise GraphError("this graph's memory is gone; compile it again")
+        self._check_valid()
         found = self._values.get(node.uid)
         if found is not None:
             return found

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+import threading
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from ...gguf import TensorInfo, TensorSource
 from ...native import ffi, lib
 
-_POPULATE_READ = 22  # MADV_POPULATE_READ, of Linux 5.14, has no name in Python
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # of Linux 5.14; they have no names in Python
+_PIECE = 64 << 20  # bytes read between two looks at whether to stop
+_GAP = 1 << 16  # bytes between tensors that are rather read than left out
 
 
 def clear(buffer: Any) -> None:
@@ -31,13 +36,63 @@ def clear(buffer: Any) -> None:
         lib.ggml_backend_buffer_clear(buffer, 0)
 
 
-def read_ahead(data: memoryview) -> None:
+class ReadAhead:
+    """Brings tensors that lie in mapped files into memory, in a thread of its own.
+
+    Ends by itself, or with `stop`; until then it keeps the files mapped.
+    """
+
+    def __init__(self, source: TensorSource, tensors: Iterable[TensorInfo]):
+        self._stop = threading.Event()
+        self._pieces = pieces(source, tensors)
+        self._thread = threading.Thread(target=self._run, name="ggmodel-read-ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for piece in self._pieces:
+            if self._stop.is_set():
+                return
+            populate(piece)
+
+    def stop(self) -> None:
+        """Returns once it has ended; idempotent."""
+        self._stop.set()
+        self._thread.join()
+        self._pieces.clear()
+
+
+def pieces(source: TensorSource, tensors: Iterable[TensorInfo]) -> list[memoryview]:
+    """The parts of the mapped files in which the tensors lie, in the order of the files; neighbours
+    together, but at most `_PIECE` bytes."""
+    spans: list[tuple[int, int, int]] = []  # file, begin, end
+    for t in sorted(tensors, key=lambda t: (t.file, t.offset)):
+        begin, end = t.offset, t.offset + t.nbytes
+        if spans and spans[-1][0] == t.file and begin - spans[-1][2] <= _GAP:
+            begin = spans.pop()[1]
+        spans.append((t.file, begin, end))
+    return [
+        view[at : min(at + _PIECE, end)]
+        for file, begin, end in spans
+        if (view := source.mapped(file)) is not None
+        for at in range(begin, end, _PIECE)
+    ]
+
+
+def populate(data: memoryview) -> None:
     """Has the system bring a part of a mapped file into memory, many pages at a time; does nothing
     where it cannot. Other threads run meanwhile."""
     if sys.platform == "linux" and data.nbytes:
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
         _advise(first, start + data.nbytes - first, _POPULATE_READ)
+
+
+def prepare(address: int, nbytes: int) -> None:
+    """Has the system provide the pages of private memory that is about to be written, many at a
+    time: half the cost of one at a time; does nothing where it cannot."""
+    first, last = -(-address // mmap.PAGESIZE), (address + nbytes) // mmap.PAGESIZE
+    if sys.platform == "linux" and first < last:
+        _advise(first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE, _POPULATE_WRITE)
 
 
 def _advise(address: int, nbytes: int, advice: int) -> bool:

@@ -41,6 +41,8 @@ class Policy:
         """
         if left < self.n:
             self._fall(now, left)
+        elif left > self.n and now >= self._again:
+            self.n, self._rose = min(self.most, left), now
 
     def judge(self, now: float, lost: float, idle: float) -> None:
         """After a window.
@@ -78,6 +80,9 @@ class Threads:
         most: how many, at least 1.
         adapts: whether there may be fewer. ggml splits the attention of a single token over long
             caches by threads, so that rounding depends on their number.
+
+    Attributes:
+        seconds: in which graphs were computed so far.
     """
 
     def __init__(self, backend: Any, most: int, adapts: bool = True):
@@ -85,6 +90,7 @@ class Threads:
         self._policy = Policy(most)
         self._adapts = adapts and most > 1
         self._pool: ThreadPool | None = None
+        self.seconds = 0.0
         self._ended = -math.inf
 
     @property
@@ -104,13 +110,16 @@ class Threads:
 
     def end(self, began: float) -> None:
         self._ended = now = time.perf_counter()
+        self.seconds += now - began
         self._computed += now - began
-        if self._adapts and self._computed >= _WINDOW:
+        if self._adapts and threading.get_ident() != self._caller:
+            self._open(now)  # another thread takes part from now on
+        elif self._adapts and self._computed >= _WINDOW:
             self._judge(now)
 
     def _open(self, now: float) -> None:
         """Begins a window."""
-        self._opened, self._computed = now, 0.0
+        self._opened, self._computed, self._caller = now, 0.0, threading.get_ident()
         tasks = (*self._pool.tasks, threading.get_native_id()) if self._pool else ()
         self._waited = waited(tasks) if self.n > 1 else {}
         self._idle = idle() if self.n < self._policy.most else 0.0
@@ -162,12 +171,16 @@ def idle() -> float:
 
 def cores_left() -> int:
     """Cores of the machine without a runnable thread, this one aside: at this moment, but what runs
-    for less than a millisecond does not count."""
-    cores = left = os.cpu_count() or 1
+    for less than a millisecond does not count. All of them where the system does not tell."""
+    left = os.cpu_count() or 1
     for _ in range(3):
-        _, _, rest = _read("/proc/stat").partition("procs_running")
-        others = int(rest.split()[0]) - 1 if rest else 0
-        left = cores - max(0, others)
+        lines = [line.split() for line in _read("/proc/stat").splitlines()]
+        running = sum(int(x[1]) for x in lines if x and x[0] == "procs_running")
+        if not running:
+            break
+        # Both out of one file: in a container `os.cpu_count` may speak of another machine.
+        cores = sum(len(x) > 1 and x[0].startswith("cpu") and x[0] != "cpu" for x in lines)
+        left = cores - max(0, running - 1)
         if left == cores:
             break
         time.sleep(0.0005)

@@ -65,12 +65,14 @@ class Weights:
 
     Attributes:
         copies: what takes memory, once allocated.
+        in_products: names of those that take part in products, once allocated.
     """
 
     def __init__(self, backend: GGMLBackend):
         self._backend = backend
         self.nodes = weights_of(backend)
         self.copies: list[Copy] = []
+        self.in_products: set[str] = set()
         self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
         self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
@@ -150,12 +152,17 @@ class Weights:
         found = _readers(graphs)
         readers = {node.uid: found.get(node.uid, []) for node in self.nodes.values()}
         self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self.nodes.values()}
+        self.in_products = {
+            n.name for n in self.nodes.values() if any(_is_product(*r) for r in readers[n.uid])
+        }
         fast = self._choose_fast(readers)
         others = {
             node.uid
             for node in self.nodes.values()
             if any(self._wants_plain(node, *reader) for reader in readers[node.uid])
         }
+        for uid in fast.keys() - others:
+            del self._plain_is_faster[uid]  # nor later: that copy counts as not there
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
         for node in self.nodes.values():
@@ -248,7 +255,8 @@ class Weights:
                 continue
             faster = kernels.plain_is_faster(node.dtype, chosen[node.uid])
             self._plain_is_faster[node.uid] = faster
-            plain = [kernels.at(faster, _columns(op)) for op, i in readers[node.uid] if i == 0]
+            products = [op for op, i in readers[node.uid] if _is_product(op, i)]
+            plain = [kernels.at(faster, _columns(op)) for op in products]
             if all(plain):
                 del chosen[node.uid]
             elif any(plain):

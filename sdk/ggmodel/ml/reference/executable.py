@@ -12,7 +12,7 @@ from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..node import Node, failure
-from ..storage import Feed, HostData, State, Weight
+from ..storage import State, Weight, fill_of, write_inputs
 from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
 
@@ -42,8 +42,8 @@ class ReferenceExecutable(Executable):
         except (MemoryError, ValueError) as error:
             reason = f"the graph's inputs do not fit in memory: {error}"
             raise OutOfMemory(reason, backend.backend_memory()) from None
-        self._fills = [(n, self._whole(n)) for n in graph.inputs]
-        self._checks = index_checks(graph, dict(self._fills))
+        self._fills = [fill_of(n, self._whole(n)) for n in graph.inputs]
+        self._checks = index_checks(graph, {node: target for _, target, node in self._fills})
         self._closed = False
 
     def _whole(self, node: Node) -> np.ndarray:
@@ -66,9 +66,7 @@ class ReferenceExecutable(Executable):
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         self._check_valid()
-        for node, target in self._fills:
-            assert isinstance(node.storage, Feed | HostData)
-            node.storage.write(target, node, step)
+        write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
