@@ -184,14 +184,15 @@ def test_sampling_is_outside_of_ggml(stories: LoadedModel, monkeypatch: pytest.M
 
 
 def test_computing_is_not(stories: LoadedModel, monkeypatch: pytest.MonkeyPatch):
-    compute: Any = next(iter(stories.backend._compute.values()))  # type: ignore[attr-defined]
-    computed = compute.compute
+    threads: Any = stories.backend.hardware.threads  # type: ignore[attr-defined]
+    begin = threads.begin
 
-    def slow(*args: Any) -> int:
+    def slow() -> float:
+        began = begin()
         time.sleep(PAUSE)
-        return computed(*args)
+        return began
 
-    monkeypatch.setattr(compute, "compute", slow)
+    monkeypatch.setattr(threads, "begin", slow)
     (found,) = bench(stories, [Test(tokens=4)], 3)
     assert found.microseconds_outside_ggml is not None
     assert 0 < found.microseconds_outside_ggml < PAUSE * 1e6
