@@ -73,10 +73,11 @@ def test_a_command_of_the_documents_runs(line: str):
 
 
 def test_the_readme_shows_the_commands_and_the_make_targets():
-    assert {line.split()[1] for line in COMMANDS} == {"run", "show", "check", "estimate", "devices"}
+    shown = {line.split()[1] for line in COMMANDS}
+    assert shown == {"run", "show", "check", "estimate", "devices", "bench"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
-    assert targets == {"demo", "test", "native"}
+    assert targets == {"demo", "test", "native", "peer", "bench"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
