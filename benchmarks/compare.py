@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import platform
@@ -41,7 +42,7 @@ from rich.progress import Progress
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.compare_report import Row, markdown, table, write_between
-from benchmarks.compare_sides import Clock, Failed, Ours, Peer, Side, run
+from benchmarks.compare_sides import SDK, Clock, Failed, Ours, Peer, Side, run
 
 GROUPS = ("speed", "depth", "sequences", "start", "cold", "long")
 FILES = (
@@ -157,7 +158,7 @@ def compare(options: argparse.Namespace) -> None:
     setting = {
         **machine(),
         "threads": str(options.threads),
-        "ggmodel": version,
+        "ggmodel": f"{version}, source {digest_of_source()}",
         "ggml": ggml,
         "ggml of the peer": peer.ggml(),
         "our options": options.our_args,
@@ -183,6 +184,14 @@ def compare(options: argparse.Namespace) -> None:
             if not console.is_terminal:
                 print(f"{key}: {options.pairs} pairs", file=sys.stderr)
     show(results, keys, options, same)
+
+
+def digest_of_source() -> str:
+    """Of ours: results of other code are not to be continued."""
+    digest = hashlib.sha256()
+    for path in sorted(SDK.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def show(results: Results, keys: list[str], options: argparse.Namespace, same: bool) -> None:
