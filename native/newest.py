@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def source(cache: Path) -> Path:
 
 def build_ggml(folder: Path) -> None:
     """Build and install ggml into `folder`, which is replaced when all is there."""
+    if folder.exists() and any(folder.iterdir()) and not list(folder.glob("built-*")):
+        sys.exit(f"{folder} has something else in it than an earlier build; name another folder")
     work = folder.with_name(f"{folder.name}.building")
     done = work / "installed"
     # Threads of OpenMP spin, and crawl as soon as anything else runs; ggml has a pool of its own.
@@ -74,14 +77,19 @@ def _download(folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     cache = folder.parent
     _run([*command, "--no-binary", NAME, "--dest", str(cache), SOURCE])
-    unpacking = cache / f"unpacking-{os.getpid()}"
     packed = cache / f"{folder.name}.tar.gz"
-    with tarfile.open(packed) as archive:
-        archive.extractall(unpacking, filter="data")
-    # Renamed when complete, so that an interrupted run leaves nothing that looks unpacked.
-    (unpacking / folder.name).rename(folder)
-    unpacking.rmdir()
-    packed.unlink()
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".unpacking-") as unpacking:
+        with tarfile.open(packed) as archive:
+            if not hasattr(tarfile, "data_filter"):
+                sys.exit("this Python cannot unpack safely; take 3.10.12, 3.11.4 or a later one")
+            archive.extractall(unpacking, filter="data")
+        # Renamed when complete, so that an interrupted run leaves nothing that looks unpacked.
+        try:
+            (Path(unpacking) / folder.name).rename(folder)
+        except OSError:  # another one was faster
+            if not folder.is_dir():
+                raise
+    packed.unlink(missing_ok=True)
 
 
 def _without(*parts: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ggmodel
-from ggmodel.errors import Error, TokenizerError
+from ggmodel.errors import Cancelled, Error, TokenizerError
 from ggmodel.gguf import MemorySource
 from ggmodel.ml.backend import Backend, BackendParams, new_backend
 from ggmodel.ml.ggml import pages
@@ -94,6 +94,15 @@ def test_a_broken_vocabulary_ends_the_copying_of_weights(
     with pytest.raises(TokenizerError, match="no such vocabulary"):
         ggmodel.load(speaking, **OPTIONS)
     assert cancelled == [True]
+
+
+def test_whoever_watches_the_progress_can_cancel(speaking: MemorySource):
+    def progress(share: float) -> None:
+        raise Cancelled("not wanted any more")
+
+    with pytest.raises(Cancelled, match="not wanted any more"):
+        ggmodel.load(speaking, **OPTIONS, progress=progress)
+    assert not threads() & {"ggmodel-vocabulary", "ggmodel-load"}
 
 
 @pytest.mark.parametrize("error", [Error("the disk is gone"), KeyboardInterrupt()])

@@ -192,3 +192,13 @@ def test_where_others_fill_the_batch_nothing_is_guessed(run: Run):
     clock = Clock(flat)
     assert run(clock, passage, passage, others=7) > 0.97
     assert sum(size > 8 for size in clock.sizes) < 20
+
+
+def test_those_who_asked_for_no_guesses_wait_a_quarter_longer_at_most(run: Run):
+    passage = random.Random(5).choices(range(30_000), k=400)
+    cheap = {size: 1 + 0.05 * (size - 1) for size in LINEAR}
+    alone, beside = Clock(cheap), Clock(cheap)
+    assert run(alone, passage, passage) > 4
+    assert run(beside, passage, passage, others=1) > 2
+    assert max(alone.sizes) == max(SIZES)
+    assert 1.1 * cheap[2] < cheap[max(beside.sizes)] <= 1.25 * cheap[2]

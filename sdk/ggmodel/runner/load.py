@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ..errors import Cancelled
@@ -91,17 +91,21 @@ def load(
         models=models,
         strict=strict,
     )
-    with ExitStack() as undo, _without_collector():
-        opened = open_source(source, mmproj, models)
-        if opened is not source:
-            undo.callback(opened.close)
-        devices = undo.enter_context(Devices.open(options))
-        ready = undo.enter_context(prepare(opened, options, devices))
+    with ExitStack() as undo:
+        with _without_collector():
+            opened = open_source(source, mmproj, models)
+            if opened is not source:
+                undo.callback(opened.close)
+            devices = undo.enter_context(Devices.open(options))
+            ready = undo.enter_context(prepare(opened, options, devices))
         # Copying weights needs little of the interpreter, which builds the tokenizer meanwhile.
         with ThreadPoolExecutor(1, "ggmodel-vocabulary") as pool:
-            vocabulary = pool.submit(ready.read_vocabulary)
-            with suppress(Cancelled):
+            vocabulary = pool.submit(_without_collector()(ready.read_vocabulary))
+            try:
                 ready.backend.load(progress, lambda: _has_failed(vocabulary))
+            except Cancelled:
+                vocabulary.result()  # raises what it was cancelled for, unless `progress` did it
+                raise
             vocabulary.result()
         ready.finish()
         ready.keep()

@@ -7,6 +7,7 @@ out wrong are taken back, so that the answer is the same and only its speed diff
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,8 @@ _FORGET = 0.999
 _SAMPLES = 5
 # What guesses may cost more than they save: so many batches, and this part of all time.
 _CREDIT, _ALLOWANCE = 4, 0.02
+# How much longer those who asked for no guesses may wait for a batch that has others'.
+_PATIENCE = 1.25
 # Below this gain, errors of measurement would decide.
 _WORTHWHILE = 1.05
 
@@ -172,6 +175,8 @@ class Speculation:
         size, gained = len(ready), float(len(ready))
         if not self.costs.known(size) or (self._balance or 0.0) < 0:
             return drafts
+        asked = all(slot.request is not None and slot.request.lookup is not None for slot in ready)
+        longest = math.inf if asked else _PATIENCE * self.costs.of(size)
         for slot in ready:
             request = slot.request
             if request is None or request.lookup is None or not request.lookup.alike:
@@ -181,21 +186,25 @@ class Speculation:
                 self._context_length - len(slot.tokens) - 1,
                 self._batch_size - size,
             )
-            n, gained = self._length(request.lookup, room, size, gained)
+            n, gained = self._length(request.lookup, room, size, gained, longest)
             if n:
                 drafts[slot] = request.lookup.draft(n)
                 size += len(drafts[slot])
         return drafts
 
-    def _length(self, lookup: Lookup, room: float, size: int, gained: float) -> tuple[int, float]:
+    def _length(
+        self, lookup: Lookup, room: float, size: int, gained: float, longest: float
+    ) -> tuple[int, float]:
         """How many guesses to add to a batch of `size` tokens, of which `gained` are expected to
-        come true, and how many are with them."""
+        come true, and how many are with them; such that it takes `longest` seconds at most."""
         best, rate = (0, gained), _WORTHWHILE * gained / self.costs.of(size)
         n, chance, chances = 0, 1.0, lookup.chances()
         # Not much larger than what is known, for that may be far from what is expected.
         room = min(room, 2 * self.costs.largest - size)
         for larger in SIZES:
-            if larger - size > room:
+            if larger <= size:
+                continue
+            if larger - size > room or self.costs.of(larger) > longest:
                 break
             while n < larger - size:
                 chance *= next(chances)
