@@ -16,15 +16,14 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, ComputeError, GraphError
-from ggmodel.gguf import MemorySource, open_gguf
-from ggmodel.ml.ggml.compute import ComputeBuffer
+from ggmodel.gguf import MemorySource
 from ggmodel.ml.process import RunnerProcess
-from ggmodel.ml.quantized import to_float32
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.batches import Work
 from ggmodel.runner.generation import Generation
 from ggmodel.runner.preparation import Options, Preparation
 from ggmodel.runner.slots import common_prefix
+from tests.runner.ahead import prepared
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 # Kernels round differently at other batch sizes: where the two best tokens are this close, the
@@ -36,36 +35,16 @@ TIE = 1e-3
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 
 
-@pytest.fixture(scope="module")
-def unrounded() -> MemorySource:
-    """The model that tells stories, its weights as F32."""
-    with open_gguf(STORIES) as file:
-        tensors = {}
-        for name, t in file.tensors.items():
-            raw = np.frombuffer(file.data(name), t.dtype.numpy or np.uint8)
-            tensors[name] = to_float32(raw, t.dtype, t.shape).copy()
-        return MemorySource(dict(file.metadata), tensors)
-
-
 @pytest.fixture(scope="module", params=["when needed", "ahead"])
 def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
     """Batches are prepared when they are needed, or, as where another processor computes, while
     the one before is computed."""
-    compute = ComputeBuffer.compute
-
-    def prepare_first(self: ComputeBuffer, cgraph: Any, meanwhile: Any = None) -> int:
-        if meanwhile is not None:
-            meanwhile()
-        return compute(self, cgraph)
-
     with (
-        pytest.MonkeyPatch.context() as patch,
+        prepared(request.param),
         ggmodel.load(
             unrounded, parallel=8, context_length=128, batch_size=64, threads=2, **EXACT
         ) as model,
     ):
-        if request.param == "ahead":
-            patch.setattr(ComputeBuffer, "compute", prepare_first)
         yield model
 
 

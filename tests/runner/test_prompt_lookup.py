@@ -16,9 +16,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, KvCacheFull
-from ggmodel.gguf import MemorySource, open_gguf
-from ggmodel.ml.ggml.compute import ComputeBuffer
-from ggmodel.ml.quantized import to_float32
+from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import Completion, Grammar, LoadedModel, Sampler
 from ggmodel.runner.slots import common_prefix
@@ -26,6 +24,7 @@ from ggmodel.runner.speculation import Costs, Lookup
 from tests.golden.files import Golden
 from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent
+from tests.runner.ahead import prepared
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
@@ -46,36 +45,16 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Costs, "largest", property(lambda self: 32))
 
 
-@pytest.fixture(scope="module")
-def unrounded() -> MemorySource:
-    """The model that tells stories, its weights as F32."""
-    with open_gguf(STORIES) as file:
-        tensors = {}
-        for name, t in file.tensors.items():
-            raw = np.frombuffer(file.data(name), t.dtype.numpy or np.uint8)
-            tensors[name] = to_float32(raw, t.dtype, t.shape).copy()
-        return MemorySource(dict(file.metadata), tensors)
-
-
 @pytest.fixture(scope="module", params=["when needed", "ahead"])
 def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
     """Batches are prepared when they are needed, or, as where another processor computes, while
     the one before is computed."""
-    compute = ComputeBuffer.compute
-
-    def prepare_first(self: ComputeBuffer, cgraph: Any, meanwhile: Any = None) -> int:
-        if meanwhile is not None:
-            meanwhile()
-        return compute(self, cgraph)
-
     with (
-        pytest.MonkeyPatch.context() as patch,
+        prepared(request.param),
         ggmodel.load(
             unrounded, parallel=4, context_length=256, batch_size=64, threads=1, **EXACT
         ) as model,
     ):
-        if request.param == "ahead":
-            patch.setattr(ComputeBuffer, "compute", prepare_first)
         yield model
 
 

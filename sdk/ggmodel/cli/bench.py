@@ -10,22 +10,10 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError
+from .loading import Loading, loads
 from .options import (
-    Backend,
-    BatchSize,
     File,
-    FlashAttention,
-    GPULayers,
     Json,
-    KVType,
-    Models,
-    Optimize,
-    OverrideTensor,
-    Rpc,
-    Strict,
-    Threads,
-    overrides,
-    workers,
 )
 from .terminal import console, print_json, progress_bar, size, table
 
@@ -35,6 +23,7 @@ if TYPE_CHECKING:
 Numbers = list[str] | None
 
 
+@loads("mmproj")
 def bench(
     file: File,
     prompt: Annotated[
@@ -52,18 +41,9 @@ def bench(
         Numbers, typer.Option(metavar="N,…", help="Sequences decoded at once; 1 by default.")
     ] = None,
     repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each test.")] = 5,
-    threads: Threads = None,
-    batch_size: BatchSize = 512,
-    flash_attention: FlashAttention = "auto",
-    kv_type: KVType = "f16",
-    optimize: Optimize = "speed",
-    gpu_layers: GPULayers = "auto",
-    override_tensor: OverrideTensor = None,
-    backend: Backend = "ggml",
-    rpc: Rpc = None,
-    models: Models = None,
-    strict: Strict = True,
     as_json: Json = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Measure how fast a model is.
 
@@ -75,7 +55,6 @@ def bench(
     A decoded token counts with all that it costs: computing, greedy sampling, its text. "Outside
     ggml" is what of it ggml has no part in.
     """
-    from ..runner import load
     from ..workbench import bench as workbench
 
     tests = workbench.plan(
@@ -87,25 +66,12 @@ def bench(
     if repetitions < 1:
         raise ConfigError(f"-r {repetitions}: there must be at least 1")
     began = perf_counter()
-    with progress_bar("loading") as progress:
-        model = load(
-            file,
-            mmproj="",
-            backend=backend,
-            threads=threads,
-            context_length=max(test.context for test in tests),
-            batch_size=batch_size,
-            parallel=max(test.sequences for test in tests),
-            gpu_layers=gpu_layers,
-            override_tensor=overrides(override_tensor),
-            flash_attention=flash_attention,
-            kv_type=kv_type,
-            optimize=optimize,
-            rpc=workers(rpc),
-            models=models,
-            strict=strict,
-            progress=progress,
-        )
+    model = loading.load(
+        file,
+        mmproj="",
+        context_length=max(test.context for test in tests),
+        parallel=max(test.sequences for test in tests),
+    )
     loaded = perf_counter() - began
     with model, progress_bar(tests[0].name) as progress:
         setting = workbench.setting(model)

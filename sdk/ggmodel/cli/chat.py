@@ -10,33 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, Error, PromptError
+from .loading import Loading, loads
 from .options import (
-    Backend,
-    BatchSize,
     ContextLength,
     File,
-    FlashAttention,
-    GPULayers,
-    KVType,
     MaxTokens,
     MinP,
-    Mmproj,
-    Models,
-    Optimize,
-    OverrideTensor,
     PromptLookup,
-    Rpc,
     Seed,
     Stop,
-    Strict,
     Temperature,
-    Threads,
     TopK,
     TopP,
-    overrides,
-    workers,
 )
-from .terminal import dim, printable, progress_bar
+from .terminal import dim, printable
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -50,6 +37,7 @@ _HELP = """\
 A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, or clears the line."""
 
 
+@loads()
 def chat(
     file: File,
     system: Annotated[
@@ -67,19 +55,9 @@ def chat(
     seed: Seed = -1,
     stop: Stop = None,
     prompt_lookup: PromptLookup = False,
-    threads: Threads = None,
     context_length: ContextLength = None,
-    batch_size: BatchSize = 512,
-    flash_attention: FlashAttention = "auto",
-    kv_type: KVType = "f16",
-    optimize: Optimize = "speed",
-    gpu_layers: GPULayers = "auto",
-    override_tensor: OverrideTensor = None,
-    backend: Backend = "ggml",
-    rpc: Rpc = None,
-    mmproj: Mmproj = None,
-    models: Models = None,
-    strict: Strict = True,
+    *,
+    loading: Loading,
 ) -> None:
     """Talk with a model.
 
@@ -87,27 +65,9 @@ def chat(
     a pipe: then each line is one, and nothing but the answers is printed.
     """
     from ..chat import ChatTemplate
-    from ..runner import load
 
     source = None if template is None else _read_template(template)
-    with progress_bar("loading") as progress:
-        model = load(
-            file,
-            mmproj=mmproj,
-            backend=backend,
-            threads=threads,
-            context_length=context_length,
-            batch_size=batch_size,
-            gpu_layers=gpu_layers,
-            override_tensor=overrides(override_tensor),
-            flash_attention=flash_attention,
-            kv_type=kv_type,
-            optimize=optimize,
-            rpc=workers(rpc),
-            models=models,
-            strict=strict,
-            progress=progress,
-        )
+    model = loading.load(file, context_length=context_length)
     with model:
         ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
         options = {

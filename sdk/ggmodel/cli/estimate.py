@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .loading import Loading, loads
 from .options import (
     File,
-    FlashAttention,
-    GPULayers,
     Json,
-    KVType,
-    Mmproj,
-    Models,
-    Optimize,
-    OverrideTensor,
-    Rpc,
-    Strict,
-    overrides,
-    workers,
 )
 from .terminal import console, print_json, printable, size, table
 
@@ -28,6 +18,7 @@ if TYPE_CHECKING:
     from ..workbench.estimate import DeviceEstimate, Estimate
 
 
+@loads("threads", "backend")
 def estimate(
     file: File,
     context_length: Annotated[
@@ -39,22 +30,12 @@ def estimate(
         ),
     ] = None,
     parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
-    batch_size: Annotated[
-        int, typer.Option(help="The most tokens of a prompt computed at once.")
-    ] = 512,
-    gpu_layers: GPULayers = "auto",
-    override_tensor: OverrideTensor = None,
-    flash_attention: FlashAttention = "auto",
-    kv_type: KVType = "f16",
-    optimize: Optimize = "speed",
-    rpc: Rpc = None,
-    mmproj: Mmproj = None,
-    models: Models = None,
-    strict: Strict = True,
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="List the layers one by one, too.")
     ] = False,
     as_json: Json = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Tell how much memory a model will take.
 
@@ -65,18 +46,9 @@ def estimate(
 
     result = estimate_file(
         file,
-        mmproj=mmproj,
         context_length=context_length,
-        batch_size=batch_size,
         parallel=parallel,
-        gpu_layers=gpu_layers,
-        override_tensor=overrides(override_tensor),
-        flash_attention=flash_attention,
-        kv_type=kv_type,
-        optimize=optimize,
-        rpc=workers(rpc),
-        models=models,
-        strict=strict,
+        **loading.arguments("threads", "backend"),
     )
     if as_json:
         print_json(_json(result))

@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ConfigError, PromptError
+from .loading import Loading, loads
 from .options import (
-    Backend,
-    BatchSize,
     File,
-    FlashAttention,
-    GPULayers,
     Json,
-    KVType,
-    Mmproj,
-    Models,
-    Optimize,
-    OverrideTensor,
-    Rpc,
-    Strict,
-    Threads,
-    overrides,
-    workers,
 )
 from .terminal import print_json, progress_bar
 
@@ -34,6 +21,7 @@ if TYPE_CHECKING:
     from ..workbench.perplexity import Perplexity
 
 
+@loads()
 def perplexity(
     file: File,
     text: Annotated[
@@ -45,19 +33,9 @@ def perplexity(
         ),
     ],
     context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
-    threads: Threads = None,
-    batch_size: BatchSize = 512,
-    flash_attention: FlashAttention = "auto",
-    kv_type: KVType = "f16",
-    optimize: Optimize = "speed",
-    gpu_layers: GPULayers = "auto",
-    override_tensor: OverrideTensor = None,
-    backend: Backend = "ggml",
-    rpc: Rpc = None,
-    mmproj: Mmproj = None,
-    models: Models = None,
-    strict: Strict = True,
     as_json: Json = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Measure how much a text surprises a model.
 
@@ -65,28 +43,10 @@ def perplexity(
     half are scored. What comes out is the exponential of the mean negative log-probability, with
     its standard error.
     """
-    from ..runner import load
     from ..workbench.perplexity import perplexity as score
 
     content = _read(text)
-    with progress_bar("loading") as progress:
-        model = load(
-            file,
-            mmproj=mmproj,
-            backend=backend,
-            threads=threads,
-            context_length=context_length,
-            batch_size=batch_size,
-            gpu_layers=gpu_layers,
-            override_tensor=overrides(override_tensor),
-            flash_attention=flash_attention,
-            kv_type=kv_type,
-            optimize=optimize,
-            rpc=workers(rpc),
-            models=models,
-            strict=strict,
-            progress=progress,
-        )
+    model = loading.load(file, context_length=context_length)
     result: Perplexity | None = None
     with model, progress_bar("scoring") as progress:
         for result in score(model, content, context_length):

@@ -8,33 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .loading import Loading, loads
 from .options import (
-    Backend,
-    BatchSize,
     ContextLength,
     File,
-    FlashAttention,
-    GPULayers,
-    KVType,
     MaxTokens,
     MinP,
-    Mmproj,
-    Models,
-    Optimize,
-    OverrideTensor,
     PromptLookup,
-    Rpc,
     Seed,
     Stop,
-    Strict,
     Temperature,
-    Threads,
     TopK,
     TopP,
-    overrides,
-    workers,
 )
-from .terminal import dim, progress_bar
+from .terminal import dim
 
 if TYPE_CHECKING:
     from ..runner import Usage
@@ -43,6 +30,7 @@ if TYPE_CHECKING:
 # import them from there would take longer than to print the help.
 
 
+@loads()
 def run(
     file: File,
     prompt: Annotated[
@@ -69,49 +57,21 @@ def run(
         bool,
         typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer."),
     ] = True,
-    threads: Threads = None,
     context_length: ContextLength = None,
-    batch_size: BatchSize = 512,
     parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
-    flash_attention: FlashAttention = "auto",
-    kv_type: KVType = "f16",
-    optimize: Optimize = "speed",
-    gpu_layers: GPULayers = "auto",
-    override_tensor: OverrideTensor = None,
-    backend: Backend = "ggml",
-    rpc: Rpc = None,
-    mmproj: Mmproj = None,
-    models: Models = None,
-    strict: Strict = True,
+    *,
+    loading: Loading,
 ) -> None:
     """Continue a text.
 
     The prompt and what the model adds to it go to standard output as they come, tokens a second to
     standard error. Ctrl-C ends the answer.
     """
-    from ..runner import Sampler, load
+    from ..runner import Sampler
 
     text = _read_prompt() if prompt == "-" else prompt
     sampler = Sampler(temperature, top_k, top_p, min_p, seed)
-    with progress_bar("loading") as progress:
-        model = load(
-            file,
-            mmproj=mmproj,
-            backend=backend,
-            threads=threads,
-            context_length=context_length,
-            batch_size=batch_size,
-            parallel=parallel,
-            gpu_layers=gpu_layers,
-            override_tensor=overrides(override_tensor),
-            flash_attention=flash_attention,
-            kv_type=kv_type,
-            optimize=optimize,
-            rpc=workers(rpc),
-            models=models,
-            strict=strict,
-            progress=progress,
-        )
+    model = loading.load(file, context_length=context_length, parallel=parallel)
     with model:
         request = model.request(
             text,

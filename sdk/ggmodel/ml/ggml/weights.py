@@ -156,12 +156,12 @@ class Weights:
             n.name for n in self.nodes.values() if any(_is_product(*r) for r in readers[n.uid])
         }
         fast = self._choose_fast(readers)
-        others = {
+        as_they_lie = {
             node.uid
             for node in self.nodes.values()
             if any(self._wants_plain(node, *reader) for reader in readers[node.uid])
         }
-        for uid in fast.keys() - others:
+        for uid in fast.keys() - as_they_lie:
             del self._plain_is_faster[uid]  # nor later: that copy counts as not there
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
@@ -170,14 +170,14 @@ class Weights:
                 file = _mapped_file(self._backend, node) if spot.device is cpu else None
                 if file is not None:
                     mapped.setdefault(file, []).append((node, spot))
-                elif spot.device is not cpu or node.uid not in fast or node.uid in others:
+                elif spot.device is not cpu or node.uid not in fast or node.uid in as_they_lie:
                     copied.setdefault(spot.device, []).append((node, spot))
         for file, nodes in mapped.items():
             view = self._backend.source.mapped(file)
             assert view is not None
             group = Mapping(view, [node for node, _ in nodes])
             # What is only read rearranged takes no memory in the file.
-            idle = {node.uid for node, _ in nodes if node.uid in fast and node.uid not in others}
+            idle = {node.uid for node, _ in nodes} & (fast.keys() - as_they_lie)
             self._keep(group, nodes, "mapped", idle)
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
