@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .from_hf import Entry, from_hf, metadata_of, normalise, plan
+from .declaration import Entry, plan
+from .from_hf import from_hf, metadata_of, normalise
 
 __all__ = ["Entry", "from_hf", "metadata_of", "normalise", "plan"]

@@ -1,46 +1,19 @@
-"""Walks a model's declaration in the names of a Hugging Face checkpoint."""
+"""A checkpoint held in memory as what a GGUF file would hold."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, LoadError
 from ..gguf import DType, MemorySource
-from ..ml import Tensor
 from ..ml.keyvalues import KeyValues
-from ..model import Model, Module, config_class
+from ..model import Model, config_class
 from ..model.config import key_fields
-from ..model.fields import TensorField
-from ..model.module import FieldType, module_fields
-from ..model.names import Place, join
-from ..model.operations import Computed, Operation, Sources, value_of
+from ..model.operations import Computed
+from .declaration import Entry, plan
 
 if TYPE_CHECKING:
     import numpy as np
-
-    Stored = np.ndarray | tuple[DType, tuple[int, ...], bytes]
-
-_SHOWN = 8  # entries in an exception's message
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One GGUF tensor and what it is made of.
-
-    Attributes:
-        name: the primary GGUF name.
-        sources: names in the checkpoint; empty for a computed tensor.
-        join: turns several sources into one; None for one.
-        op: applied to the result.
-    """
-
-    name: str
-    sources: tuple[str, ...]
-    join: Sources | None = None
-    op: Operation | None = None
 
 
 def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,38 +56,6 @@ def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, A
     return metadata
 
 
-def plan(architecture: type[Model], config: Any, names: Collection[str]) -> list[Entry]:
-    """The GGUF tensors that a checkpoint with these tensor names gives.
-
-    Raises:
-        LoadError: required fields without a source; names them, and the nearest in the checkpoint.
-    """
-    walker = _Walker(config, set(names))
-    found = walker.module(architecture(config), Place(("",)), _Source(), "")
-    missing = [m for m in found.missing if not _falls_back(m, found.entries)]
-    if missing:
-        raise LoadError(
-            f"the checkpoint does not fit the architecture {architecture.architecture!r}:\n  "
-            + "\n  ".join(_describe(m, names) for m in missing[:_SHOWN])
-            + (f"\n  … and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
-        )
-    return list(found.entries.values())
-
-
-def _falls_back(missing: _Missing, entries: Mapping[str, Entry]) -> bool:
-    """An alternate GGUF name that is written serves a field that has no source."""
-    return any(e == n or e.startswith(f"{n}.") for n in missing.alternates for e in entries)
-
-
-def _describe(missing: _Missing, names: Collection[str]) -> str:
-    text = f"missing  {missing.field} ({missing.name}): "
-    if not missing.tried:
-        return text + "its declaration names no counterpart, hf="
-    near = difflib.get_close_matches(missing.tried[0], names, 2)
-    text += f"no tensor {' or '.join(missing.tried)}"
-    return text + (f"; the checkpoint has {', '.join(near)}" if near else "")
-
-
 def from_hf(
     architecture: type[Model],
     hf: Mapping[str, Any],
@@ -147,143 +88,3 @@ def _value(
     parts = [tensors[s] for s in entry.sources]
     value = parts[0] if entry.join is None else entry.join.join(parts, config)
     return value if entry.op is None else entry.op.to_gguf(value, config)
-
-
-@dataclass(frozen=True)
-class _Missing:
-    """A required field without a source: its path and GGUF name, the names tried in the
-    checkpoint, and the GGUF names that may stand in for it."""
-
-    field: str
-    name: str
-    tried: tuple[str, ...]
-    alternates: tuple[str, ...] = ()
-
-
-@dataclass
-class _Found:
-    """What a part of a model gets from the checkpoint.
-
-    Attributes:
-        own: how many tensors, computed ones not counted.
-    """
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    missing: list[_Missing] = field(default_factory=list)
-    own: int = 0
-
-    def add(self, other: _Found) -> None:
-        self.entries = {**other.entries, **self.entries}
-        self.missing += other.missing
-        self.own += other.own
-
-
-@dataclass(frozen=True)
-class _Source:
-    """Where in a checkpoint a module stands: a path, or the path to `several` tensors or parts of
-    one, the path within each of them, and the operation on all tensors of the module."""
-
-    path: str = ""
-    several: Sources | None = None
-    within: str = ""
-    op: Operation | None = None
-
-    def below(self, name: str | Sources) -> _Source:
-        if self.several is not None:
-            if isinstance(name, Sources):
-                raise ConfigError(f"{name}: sources cannot be nested in {self.several}")
-            return replace(self, within=join(self.within, name))
-        if isinstance(name, Sources):
-            return replace(self, several=name)
-        return replace(self, path=join(self.path, name))
-
-    def names(self, config: Any) -> tuple[str, ...]:
-        if self.several is None:
-            return (self.path,)
-        inner = (join(n, self.within) for n in self.several.names(config))
-        return tuple(join(self.path, n) for n in inner)
-
-
-class _Walker:
-    """Goes through the fields as the loader does, keeping the GGUF name and the place in the
-    checkpoint side by side.
-
-    A module without `hf` has no counterpart in checkpoints, unless it is transparent; the name of
-    a tensor without `hf` is the same in both. Of alternates the first that exists is taken.
-    """
-
-    def __init__(self, config: Any, names: set[str]):
-        self.config, self.names = config, names
-
-    def module(self, module: Module, place: Place, source: _Source, path: str) -> _Found:
-        found = _Found()
-        for name, (tag, kind) in module_fields(type(module)).items():
-            label = f"{path}.{name}" if path else name
-            given = module.__dict__.get(name)
-            there = place.field(tag)
-            if not kind.many:
-                found.add(self.field(given, tag, kind, kind.optional, there, source, label))
-                continue
-            blanks = [None] * value_of(self.config, tag.n or 0)
-            several = _Found()
-            for i, item in enumerate(given if isinstance(given, list) else blanks):
-                part = f"{label}[{i}]"
-                optional = kind.items_optional
-                several.add(self.field(item, tag, kind, optional, there.item(i), source, part, i))
-            if several.own or not kind.optional:
-                found.add(several)
-        return found
-
-    def field(
-        self,
-        given: Any,
-        tag: TensorField,
-        kind: FieldType,
-        optional: bool,
-        place: Place,
-        source: _Source,
-        path: str,
-        index: int | None = None,
-    ) -> _Found:
-        op = replace(source, op=tag.op) if tag.op is not None else source
-        tried: list[_Found] = []
-        given = given if isinstance(given, Module) else None
-        for choice in kind.choices if given is None else (type(given),):
-            plain = issubclass(choice, Tensor)
-            for name in _names(tag, plain):
-                there = op.below(name)
-                if index is not None and not isinstance(name, Sources):
-                    there = there.below(str(index))
-                if plain:
-                    tried.append(self.tensor(place, there, path))
-                    continue
-                module = given if given is not None else choice(self.config)
-                tried.append(self.module(module, place.only(place.candidates[0]), there, path))
-        best = max(tried, key=lambda f: (f.own > 0, not f.missing, f.own), default=_Found())
-        if best.own or (best.entries and not best.missing):
-            return best
-        if optional:
-            return _Found()
-        names = [n for f in tried for m in f.missing for n in m.tried]
-        if best.missing or not tried:
-            rest = place.candidates[1:]
-            lacking = _Missing(path, place.candidates[0], tuple(dict.fromkeys(names)), rest)
-            return _Found(missing=[lacking])
-        return best
-
-    def tensor(self, place: Place, source: _Source, path: str) -> _Found:
-        name = place.candidates[0]
-        if isinstance(source.several, Computed):
-            return _Found({name: Entry(name, (), source.several, source.op)})
-        names = source.names(self.config)
-        if not names or not all(n in self.names for n in names):
-            return _Found(missing=[_Missing(path, name, names)])
-        return _Found({name: Entry(name, names, source.several, source.op)}, own=1)
-
-
-def _names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
-    if tag.hf is not None:
-        return tag.hf
-    if not tag.names:
-        return ("",)
-    return tag.names[:1] if plain else ()
