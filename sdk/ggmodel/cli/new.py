@@ -1,0 +1,70 @@
+"""`ggmodel new`: begins an architecture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import Models
+from .terminal import printable
+
+if TYPE_CHECKING:
+    from ..workbench.scaffold import Proposal, Scaffold
+
+
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Of the architecture.", show_default=False)
+    ],
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="ARCH",
+            help="The architecture to begin from; the one that fits --hf best, else llama.",
+        ),
+    ] = None,
+    hf: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HF_DIR", help="A checkpoint whose tensors and configuration it is to read."
+        ),
+    ] = None,
+    into: Annotated[str, typer.Option(metavar="DIR", help="The folder to write to.")] = ".",
+    models: Models = None,
+) -> None:
+    """Begin a new architecture: a model file, a golden test and a README.
+
+    With --hf only config.json and the names and shapes of the tensors are read, and fields are
+    proposed for what the architecture it begins from does not read.
+    """
+    from ..workbench.scaffold import scaffold
+
+    _print(scaffold(name, into, template=template, hf=hf, models=models), into)
+
+
+def _print(begun: Scaffold, into: str) -> None:
+    print(f"{begun.name}, begun from {begun.template}:")
+    for path in begun.files:
+        print(f"  {path}")
+    put = [p for p in begun.proposals if p.owner is not None]
+    loose = [p for p in begun.proposals if p.owner is None]
+    for title, lines in (
+        ("fields for tensors that it did not read:", [f"{p.owner}: {p.line}" for p in put]),
+        ("tensors that belong to no module of it:", [_tensors(p) for p in loose]),
+        ("hyperparameters that it did not read:", begun.keys),
+        ("what it has and the checkpoint has not:", begun.missing),
+    ):
+        if lines:
+            print(title)
+            for line in lines:
+                print(f"  {printable(line)}")
+    print(f"next: ggmodel golden {begun.name} --models {into} --update (needs torch), then edit")
+
+
+def _tensors(p: Proposal) -> str:
+    of = p.of
+    name = f"{of.parent}.{of.name}" if of.parent else of.name
+    many = f" and {of.n - 1} more" if of.n > 1 else ""
+    return f"{name} {list(of.shape)}{many}; perhaps {p.line}"

@@ -1,0 +1,42 @@
+"""Golden tests: tiny models against what transformers computes with the same checkpoint.
+
+`check` runs a model on the goldens of its folder, and needs neither torch nor weights: those come
+from the names of the tensors. `reference` makes the files, with transformers.
+"""
+
+from __future__ import annotations
+
+from .check import EXACT, Outcome, check, compare, laid_out, nmse, source_of
+from .files import (
+    GREEDY,
+    Cases,
+    Embeddings,
+    Golden,
+    Picture,
+    Prompt,
+    cases,
+    checkpoint,
+    lossy,
+)
+from .weights import uniform, weight
+
+__all__ = [
+    "EXACT",
+    "GREEDY",
+    "Cases",
+    "Embeddings",
+    "Golden",
+    "Outcome",
+    "Picture",
+    "Prompt",
+    "cases",
+    "check",
+    "checkpoint",
+    "compare",
+    "laid_out",
+    "lossy",
+    "nmse",
+    "source_of",
+    "uniform",
+    "weight",
+]

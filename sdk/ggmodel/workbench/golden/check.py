@@ -1,0 +1,195 @@
+"""A model held against its golden files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import runner
+from ...convert import from_hf
+from ...gguf import DType, MemorySource
+from ...model import Model, find
+from ...model.registry import find_hf
+from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases
+
+# Float32 sums taken in another order; transformers itself is 3e-13 away from float64. Where ggml's
+# GELU goes through a table in F16, `BOUND` in cases.py says 1e-6.
+EXACT = 1e-8
+TOLERANCE = 1e-12  # of golden files made again: NMSE between two machines or versions of torch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a model is from its reference.
+
+    Attributes:
+        case: and the image or the prompt, if it is about one.
+        rows: compared: tokens, rows of an image, or texts.
+        nmse: Σ(got − want)² / Σ want² over all values of all rows.
+        bound: that must not be reached.
+        greedy: how many of the next tokens are equal, and of how many; None where none are.
+    """
+
+    case: str
+    rows: int
+    nmse: float
+    bound: float
+    greedy: tuple[int, int] | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is as near as can be, and all tokens are equal."""
+        same = self.greedy is None or self.greedy[0] == self.greedy[1]
+        return self.nmse < self.bound and same
+
+    def __str__(self) -> str:
+        tokens = "" if self.greedy is None else f", {self.greedy[0]} of {self.greedy[1]} tokens"
+        return f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
+
+
+def nmse(got: np.ndarray, want: np.ndarray) -> float:
+    """Σ(got − want)² / Σ want²; infinite where shapes differ or a value is no number."""
+    if got.shape != want.shape:
+        return float("inf")
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    found = ((got - want) ** 2).sum() / (want**2).sum()
+    return float(found) if np.isfinite(found) else float("inf")
+
+
+def source_of(
+    golden: Golden | Embeddings, models: str | Path | None = None, dtype: DType = DType.F32
+) -> MemorySource:
+    """The checkpoint of a golden, converted by the declarations.
+
+    Args:
+        models: a folder with architectures, looked in first.
+        dtype: of matrices, but not of routers and of what sees.
+    """
+    return from_hf(
+        architecture_of(golden, models), golden.config, golden.weights(), _stored_as(dtype)
+    )
+
+
+def architecture_of(golden: Golden | Embeddings, models: str | Path | None = None) -> type[Model]:
+    """The model class that a golden is of: the one that serves its class of transformers; of an
+    embedding model that of the folder's name."""
+    if isinstance(golden, Embeddings):
+        return find(golden.folder.resolve().name, models, pooled=True)
+    return find_hf(golden.config.get("architectures") or (), models)
+
+
+def _stored_as(dtype: DType) -> Callable[[str, np.ndarray], Any]:
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(dtype.value)
+
+    def store(name: str, values: np.ndarray) -> Any:
+        exact = "ffn_gate_inp" in name or name.startswith(("v.", "mm."))
+        if dtype is DType.F32 or values.ndim < 2 or exact:
+            return values.astype(np.float32)
+        data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
+        return dtype, values.shape[::-1], data.tobytes()
+
+    return store
+
+
+def check(
+    folder: str | Path, case: str | None = None, models: str | Path | None = None, **options: Any
+) -> Iterator[Outcome]:
+    """Runs the model on each golden of a folder, in float32 throughout.
+
+    Args:
+        case: only this one.
+        models: a folder with architectures, looked in first.
+        options: of `load`, instead of a float32 cache and unfused attention.
+
+    Raises:
+        FormatError: a golden is missing or damaged.
+        Error: what loading or running the model raises.
+    """
+    folder, given = Path(folder), {"kv_type": "f32", "flash_attention": "off", **options}
+    wanted = Cases(folder)
+    bound = getattr(wanted.module, "BOUND", EXACT)
+    for name in wanted.configs:
+        if case in (None, name):
+            golden = Golden.load(folder / f"{name}.npz")
+            with runner.load(source_of(golden, models), models=models, **given) as model:
+                _name_tokens(model, wanted)
+                yield from _outcomes(model, golden, name, bound)
+    for name in wanted.embeddings:
+        if case in (None, name):
+            golden = Embeddings.load(folder / "embeddings" / f"{name}.npz")
+            with runner.load(source_of(golden, models), models=models, **given) as model:
+                got = model.embed(golden.texts)
+            yield Outcome(name, len(got), nmse(got, golden.vectors), bound)
+
+
+def _name_tokens(model: Any, wanted: Cases) -> None:
+    """Lets models find special tokens by name: SPECIAL of cases.py is a vocabulary of these."""
+    special = getattr(wanted.module, "SPECIAL", None)
+    if special is not None:
+        model.model.tokenizer = _Names(special)
+
+
+class _Names:
+    def __init__(self, ids: dict[str, int]):
+        self.id_of = ids.get
+
+
+def _outcomes(model: Any, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:
+    yield _text(model, name, golden.prompt.tolist(), golden, bound)
+    for seen, picture in golden.pictures.items():
+        encoded = model.encode_image(picture.pixels, **picture.data)
+        rows = np.concatenate([e.rows for e in encoded])
+        yield Outcome(f"{name}, image {seen}", len(rows), nmse(rows, picture.rows), bound)
+    for asked, prompt in golden.prompts.items():
+        items = laid_out(model, golden, prompt)
+        yield _text(model, f"{name}, prompt {asked}", items, prompt, bound)
+
+
+def _text(model: Any, case: str, items: list[Any], want: Golden | Prompt, bound: float) -> Outcome:
+    logits = model.logits(items)
+    found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
+    same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
+    return Outcome(case, len(logits), nmse(logits, want.logits), bound, (same, len(want.greedy)))
+
+
+def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
+    """A prompt as a loaded model takes it, its images as their embeddings."""
+    items: list[Any] = []
+    for part in prompt.parts:
+        if isinstance(part, str):
+            picture = golden.pictures[part]
+            items.append(model.embeddings(picture.pixels, **picture.data))
+        else:
+            items += part
+    return items
+
+
+def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
+    """In what a golden made again differs from the one that is there; empty if in nothing."""
+    wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
+    if isinstance(got, Embeddings) or isinstance(want, Embeddings):
+        pairs = {"vectors": (got.vectors, want.vectors)}  # type: ignore[union-attr]
+    else:
+        pairs = {name: (getattr(got, name), getattr(want, name)) for name in ARRAYS}
+        for name, prompt in got.prompts.items():
+            for key in OF_A_PROMPT:
+                pairs[f"{name}.{key}"] = getattr(prompt, key), getattr(want.prompts[name], key)
+        for name, picture in got.pictures.items():
+            pairs[f"{name}.rows"] = picture.rows, want.pictures[name].rows
+            there = want.pictures[name]
+            if (picture.shape, picture.data) != (there.shape, there.data):
+                wrong.append(name)
+    for name, (a, b) in pairs.items():
+        same = np.array_equal(a, b) if a.dtype == np.int32 else nmse(a, b) <= TOLERANCE
+        if not same and not name.endswith("margins"):
+            wrong.append(name)
+    return wrong
+
+
+__all__ = ["EXACT", "Outcome", "architecture_of", "cases", "check", "compare", "nmse", "source_of"]

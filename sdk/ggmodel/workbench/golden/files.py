@@ -1,0 +1,311 @@
+"""Golden files: what transformers computes for tiny models, without their weights.
+
+A folder of goldens is called after its architecture. It holds `cases.py`, the configurations, and
+`CASE.npz` for each of them; `embeddings/CASE.npz` for models without logits. Needs numpy alone,
+and safetensors for `checkpoint`; never torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError, FormatError
+from ...model.source import author_code
+from . import weights as rule
+
+# What reading a file that is damaged, or another's, comes to.
+_DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    BadZipFile,
+    zlib.error,
+)
+GREEDY = 12  # tokens in a greedy continuation
+JSON = ("config", "saved_config", "versions", "tensors")
+ARRAYS = ("prompt", "logits", "logits_f16", "logits_q8_0", "greedy", "greedy_margins")
+OF_A_PROMPT = ("ids", "logits", "greedy", "greedy_margins")
+
+Array = NDArray[np.float32]
+Weight = Callable[[str, tuple[int, ...]], Array]
+
+
+class Cases:
+    """The configurations of an architecture: `cases.py` of its folder.
+
+    Attributes:
+        configs: case → config.json.
+        embeddings: case → (config.json, {name: shape} of layers behind it, lengths of texts).
+        module: all that it says; `ggmodel.workbench.golden.reference` lists what it may.
+
+    Raises:
+        ConfigError: there is no such file, or it has no CASES.
+        ArchitectureError: it cannot be imported; names the line.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.module = folder, _imported(folder.resolve() / "cases.py")
+        self.configs: Mapping[str, dict[str, Any]] = getattr(self.module, "CASES", {})
+        self.embeddings: Mapping[str, Any] = getattr(self.module, "EMBEDDINGS", {})
+        if not (self.configs or self.embeddings):
+            raise ConfigError(
+                f"{folder / 'cases.py'} has no configurations: write CASES = {{name: config.json}}"
+            )
+
+    @property
+    def architecture(self) -> str:
+        """The name that it is registered under, with "_" where no file name has the character."""
+        return self.folder.resolve().name
+
+    def weight(self, name: str, shape: tuple[int, ...]) -> Array:
+        """The weight of the Hugging Face tensor `name`, by the rule of the module or the common."""
+        own: Weight = getattr(self.module, "weight", rule.weight)
+        return own(name, shape)
+
+    def weights(self, tensors: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+        """The checkpoint that has tensors of these names and shapes."""
+        return {name: self.weight(name, shape) for name, shape in tensors.items()}
+
+
+@functools.cache
+def _imported(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(
+            f"there is no {path}: a folder of goldens is called after its architecture and has its "
+            "configurations in cases.py; `ggmodel new NAME` begins one"
+        )
+    digest = hashlib.blake2s(str(path).encode(), digest_size=6).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"ggmodel_cases_{digest}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with author_code("the configurations cannot be imported", str(path)):
+        spec.loader.exec_module(module)
+    return module
+
+
+@dataclass
+class Picture:
+    """An image as the reference's processor would hand it on; its values come from its name.
+
+    Attributes:
+        shape: of the pixels, [tiles, 3, height, width].
+        data: what else the processor says of it (JSON), such as `aspect_ratio_id`.
+        rows: [rows, width] that the vision tower and the projector make of it.
+    """
+
+    name: str
+    shape: tuple[int, int, int, int]
+    data: dict[str, Any] = field(default_factory=dict)
+    rows: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+
+    @property
+    def pixels(self) -> Array:
+        """[tiles, 3, height, width] in (-1, 1)."""
+        return rule.uniform(f"picture {self.name}", self.shape)
+
+
+@dataclass
+class Prompt:
+    """A prompt with images in it, and what follows it.
+
+    Attributes:
+        parts: token ids, or the name of an image, in turn.
+        ids: [n] as transformers takes them: with placeholders and what surrounds an image.
+        logits: [n, vocab] for every position, float32 on CPU, eager attention.
+        greedy, greedy_margins: as in `Golden`.
+    """
+
+    parts: list[list[int] | str]
+    ids: NDArray[np.int32]
+    logits: Array
+    greedy: NDArray[np.int32]
+    greedy_margins: Array
+
+
+@dataclass
+class Golden:
+    """What transformers computed for one tiny model.
+
+    Attributes:
+        folder: where it is, called after the architecture.
+        config: config.json as transformers read it, in the old spelling (`rope_theta`).
+        saved_config: config.json as that transformers writes it: `rope_parameters`, all defaults.
+        versions: torch, transformers and numpy of the run.
+        tensors: names and numpy shapes of the checkpoint on disk, sorted; no tied head, as there.
+        prompt: [n] token ids.
+        logits: [n, vocab] for every position of the prompt, float32 on CPU, eager attention.
+        logits_f16: the same when `lossy` tensors were rounded to F16 (activations stay float32).
+        logits_q8_0: the same when `lossy` tensors went through Q8_0 (activations stay float32).
+        greedy: [GREEDY] ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
+        greedy_margins: [GREEDY] top logit minus the second, the smallest of the three runs.
+        pictures: the images of its prompts, by name; empty for models of text.
+        prompts: prompts with images, by name.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    saved_config: dict[str, Any]
+    versions: dict[str, str]
+    tensors: dict[str, tuple[int, ...]]
+    prompt: NDArray[np.int32]
+    logits: Array
+    logits_f16: Array
+    logits_q8_0: Array
+    greedy: NDArray[np.int32]
+    greedy_margins: Array
+    pictures: dict[str, Picture] = field(default_factory=dict)
+    prompts: dict[str, Prompt] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Golden:
+        """Reads `FOLDER/CASE.npz`.
+
+        Raises:
+            FormatError: there is none, or it is none; says how to make it.
+        """
+        with _reading(path) as file:
+            values = _texts(file, JSON) | {name: file[name] for name in ARRAYS}
+            seen = _texts(file, ["pictures"])["pictures"] if "pictures" in file else {}
+            pictures = {
+                name: Picture(name, tuple(shape), data, file[f"pictures.{name}.rows"])
+                for name, (shape, data) in seen.items()
+            }
+            asked = _texts(file, ["prompts"])["prompts"] if "prompts" in file else {}
+            prompts = {
+                name: Prompt(parts, *(file[f"prompts.{name}.{key}"] for key in OF_A_PROMPT))
+                for name, parts in asked.items()
+            }
+        return cls(path.parent, **values, pictures=pictures, prompts=prompts)
+
+    def save(self, case: str) -> Path:
+        """Writes `FOLDER/CASE.npz`."""
+        values = _encoded({name: getattr(self, name) for name in JSON})
+        values |= {name: getattr(self, name) for name in ARRAYS}
+        if self.prompts:
+            values |= _encoded(
+                {
+                    "pictures": {name: (p.shape, p.data) for name, p in self.pictures.items()},
+                    "prompts": {name: prompt.parts for name, prompt in self.prompts.items()},
+                }
+            )
+            for name, picture in self.pictures.items():
+                values[f"pictures.{name}.rows"] = picture.rows
+            for name, prompt in self.prompts.items():
+                for key in OF_A_PROMPT:
+                    values[f"prompts.{name}.{key}"] = getattr(prompt, key)
+        return _saved(self.folder / f"{case}.npz", values)
+
+    def weights(self) -> dict[str, Array]:
+        """The checkpoint."""
+        return Cases(self.folder).weights(self.tensors)
+
+
+@dataclass
+class Embeddings:
+    """What transformers and the layers behind it made of texts, for one tiny embedding model.
+
+    Attributes:
+        folder, config, saved_config, versions: as in `Golden`.
+        tensors: as in `Golden`, and those of the layers behind the model.
+        texts: token ids.
+        vectors: [texts, width], not normalised; float32 on CPU, eager attention.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    saved_config: dict[str, Any]
+    versions: dict[str, str]
+    tensors: dict[str, tuple[int, ...]]
+    texts: list[list[int]]
+    vectors: Array
+
+    @classmethod
+    def load(cls, path: Path) -> Embeddings:
+        """Reads `FOLDER/embeddings/CASE.npz`; raises as `Golden.load` does."""
+        with _reading(path) as file:
+            return cls(path.parents[1], **_texts(file, (*JSON, "texts")), vectors=file["vectors"])
+
+    def save(self, case: str) -> Path:
+        """Writes `FOLDER/embeddings/CASE.npz`."""
+        values = _encoded({name: getattr(self, name) for name in (*JSON, "texts")})
+        target = self.folder / "embeddings" / f"{case}.npz"
+        target.parent.mkdir(exist_ok=True)
+        return _saved(target, {**values, "vectors": self.vectors})
+
+    def weights(self) -> dict[str, Array]:
+        """The checkpoint."""
+        return Cases(self.folder).weights(self.tensors)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Any]:
+    if not path.is_file():
+        raise FormatError(f"there is no {path}; `ggmodel golden --update` makes it, with torch")
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            yield file
+    except _DAMAGED as error:
+        raise FormatError(f"{path} is no golden file: {error}; make it anew") from error
+
+
+def _texts(file: Any, names: Iterable[str]) -> dict[str, Any]:
+    found = {name: json.loads(str(file[name])) for name in names}
+    if "tensors" in found:
+        found["tensors"] = {name: tuple(shape) for name, shape in found["tensors"].items()}
+    return found
+
+
+def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: np.array(json.dumps(value)) for name, value in values.items()}
+
+
+def _saved(path: Path, values: Mapping[str, Any]) -> Path:
+    part = path.with_name(f".{path.stem}.part.npz")
+    try:
+        np.savez_compressed(part, **values)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def cases(folder: Path, kind: str = "") -> list[str]:
+    """The names of the golden files in a folder; kind: "embeddings"."""
+    return sorted(file.stem for file in (folder / kind).glob("[!.]*.npz"))
+
+
+def lossy(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether F16 and Q8_0 files hold this tensor in that type: matrices, but not an expert router.
+
+    That is llama.cpp's habit too (`ffn_gate_inp` stays F32): a rounded router may choose other
+    experts. What sees (the vision tower, its projector) stays F32 here.
+    """
+    exact = (".gate.weight", ".router.weight")
+    sees = "vision" in name or "multi_modal_projector" in name
+    return len(shape) >= 2 and not name.endswith(exact) and not sees
+
+
+def checkpoint(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
+    """Writes a Hugging Face checkpoint: config.json and model.safetensors."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,339 @@
+"""Makes golden files with transformers.
+
+Each case is written out as a real checkpoint, with its names on disk and `weight(name, shape)` for
+values, and loaded with from_pretrained by the class that its `architectures` names: whatever
+transformers does to a checkpoint (fusing experts, tying) happens here too.
+
+What `cases.py` of an architecture says:
+
+    CASES       name → config.json
+    PROMPT      tokens in a prompt; 32 by default
+    LENGTHS     case → tokens in its prompt, where that differs
+
+for cases with images
+
+    PICTURES    case → {name: (shape of the pixels, data)}; see `Picture`
+    PROMPTS     case → {name: parts}, a part being a number of tokens to draw or a picture's name
+    image_tokens(config, picture) → list of ids: all that stands for it in what transformers reads
+    model_inputs(config, ids, pictures) → {keyword: array}: what the model takes beside input_ids,
+                with a leading batch dim where it has one; pictures in the order of the prompt
+    image_rows(model, inputs) → torch tensor [rows, width], what the vision tower and the projector
+                make of the one picture that the keywords `inputs` are of
+
+for embedding models
+
+    EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
+    embed(states, layers) → tensor: the vector of a text whose hidden states [n, width] these are
+
+and where needed, for any case:
+
+    TOKENS      case → ids below this are drawn and may continue prompts; all by default
+    MARGIN      least distance of the top two logits in continuations, if not `MARGIN` here
+    weight(name, shape), instead of the common rule
+    router_logits(model, inputs) → [tensor [n, experts], …], one for each layer of experts
+    adjust(model), called once a model is loaded
+
+Needs torch, transformers and safetensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, dequantize, quantize
+
+from ...errors import ConfigError, Unsupported
+from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint, lossy
+
+try:
+    import torch
+    import transformers
+    from safetensors import safe_open
+    from transformers import AutoConfig
+except ImportError as error:
+    raise Unsupported(
+        f"the reference is transformers, which is not here ({error}): make an environment with "
+        "`pip install torch==2.13.0 transformers==5.23.0 safetensors` and ggmodel"
+    ) from error
+
+Shapes = dict[str, tuple[int, ...]]
+Robust = tuple[list[int], list[float]]
+Parts = list[list[int] | str]
+
+PROMPT = 32
+MARGIN = 0.1  # least distance of the top two logits in the greedy continuation
+DISTINCT = 4  # least number of different tokens in it: repetition proves little
+ROUTER_MARGIN = 0.05  # least distance of the last chosen expert's logit from the next, anywhere
+ATTEMPTS = 5000  # prompts to try
+VERSIONS = {
+    "torch": torch.__version__,
+    "transformers": transformers.__version__,
+    "numpy": np.__version__,
+}
+
+
+def through(kind: GGMLQuantizationType) -> Callable[[Array], Array]:
+    return lambda values: dequantize(quantize(values, kind), kind).astype(np.float32)
+
+
+# Field of Golden → what happens to a `lossy` tensor before the run.
+RUNS: dict[str, Callable[[Array], Array]] = {
+    "logits": lambda values: values,
+    "logits_f16": through(GGMLQuantizationType.F16),
+    "logits_q8_0": through(GGMLQuantizationType.Q8_0),
+}
+
+
+class Reference:
+    """A transformers model loaded from a checkpoint with an architecture's weights in it."""
+
+    def __init__(self, case: Case, tensors: Shapes, run: str):
+        self.module, self.config, self.tokens = case.module, case.config, case.tokens
+        self.margin = getattr(case.module, "MARGIN", MARGIN)
+        weights = case.cases.weights(tensors)
+        for name, shape in tensors.items():
+            if lossy(name, shape):
+                weights[name] = RUNS[run](weights[name])
+        self.model = loaded(self.config, weights)
+        getattr(self.module, "adjust", lambda model: None)(self.model)
+
+    def inputs(self, ids: list[int], pictures: list[Picture]) -> dict[str, Any]:
+        more = self.module.model_inputs(self.config, ids, pictures) if pictures else {}
+        tensors = {name: torch.from_numpy(np.array(value)) for name, value in more.items()}
+        return {"input_ids": torch.tensor([ids]), **tensors}
+
+    @torch.no_grad()
+    def logits(self, ids: list[int], pictures: list[Picture]) -> Array:
+        return self.model(**self.inputs(ids, pictures), use_cache=False).logits[0].numpy()
+
+    @torch.no_grad()
+    def rows(self, picture: Picture) -> Array:
+        inputs = self.inputs(self.module.image_tokens(self.config, picture), [picture])
+        return self.module.image_rows(self.model, inputs).contiguous().numpy()
+
+    def greedy(self, prompt: list[int], pictures: list[Picture]) -> Robust | None:
+        """The continuation and its margins; None when one is too small.
+
+        Each step recomputes everything, so there is no cache to trust.
+        """
+        ids, margins = list(prompt), []
+        for _ in range(GREEDY):
+            last = self.logits(ids, pictures)[-1]
+            second, first = np.sort(last)[-2:]
+            margins.append(float(first - second))
+            ids.append(int(np.argmax(last)))
+            if margins[-1] < self.margin or ids[-1] >= self.tokens:
+                return None
+        return ids[len(prompt) :], margins
+
+    @torch.no_grad()
+    def router_margin(self, ids: list[int], pictures: list[Picture]) -> float:
+        """Least distance of a chosen expert's logit from one not chosen; inf without experts."""
+        config = self.model.config.get_text_config()
+        if not hasattr(config, "num_experts_per_tok"):
+            return float("inf")
+        find = getattr(self.module, "router_logits", _router_logits)
+        layers = find(self.model, self.inputs(ids, pictures))
+        chosen = config.num_experts_per_tok
+        ordered = [torch.sort(layer, descending=True).values for layer in layers]
+        return min(float((rows[:, chosen - 1] - rows[:, chosen]).min()) for rows in ordered)
+
+
+def _router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
+    return model(**inputs, use_cache=False, output_router_logits=True).router_logits
+
+
+def loaded(config: dict[str, Any], weights: dict[str, Array]) -> Any:
+    """The transformers model of a checkpoint.
+
+    Raises:
+        ConfigError: it does not take the checkpoint as it is; says what it lacks or has too much.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint(Path(folder), config, weights)
+        model, info = class_of(config).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+    wrong = {key: found for key, found in info.items() if found}
+    if wrong:
+        raise ConfigError(f"transformers did not load the checkpoint as it is: {wrong}")
+    return model.eval()
+
+
+def class_of(config: dict[str, Any]) -> Any:
+    """The class of transformers that a config names.
+
+    Raises:
+        ConfigError: it names none that transformers has.
+    """
+    name = (config.get("architectures") or [None])[0]
+    found = getattr(transformers, str(name), None)
+    if found is None:
+        raise ConfigError(
+            f"transformers {transformers.__version__} has no {name}: `architectures` of a config "
+            "names the class"
+        )
+    return found
+
+
+def layout(config: dict[str, Any]) -> tuple[Shapes, dict[str, Any]]:
+    """Names and shapes as save_pretrained puts them on disk, and the config.json it writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(config))
+        parsed = AutoConfig.from_pretrained(folder)
+        class_of(config)._from_config(parsed).save_pretrained(folder)
+        saved = json.loads(Path(folder, "config.json").read_text())
+        with safe_open(Path(folder, "model.safetensors"), "np") as file:
+            tensors = {
+                name: tuple(file.get_slice(name).get_shape()) for name in sorted(file.keys())
+            }
+    return tensors, saved
+
+
+def draw_prompt(case: str, attempt: int, length: int, vocab: int) -> list[int]:
+    """BOS, then token ids from SHAKE-256 of the case's name."""
+    seed = hashlib.shake_256(f"prompt {case} {attempt}".encode()).digest(4 * length)
+    ids = np.frombuffer(seed, dtype="<u4") % (vocab - 3) + 3
+    return [1, *(int(i) for i in ids[1:])]
+
+
+def _continuation(
+    models: list[Reference], prompt: list[int], pictures: list[Picture]
+) -> Robust | None:
+    """Greedy tokens that no small error can change, and their margins; None if it could."""
+    if models[0].router_margin(prompt, pictures) < ROUTER_MARGIN:
+        return None
+    tokens: list[int] = []
+    smallest = [float("inf")] * GREEDY
+    for model in models:
+        result = model.greedy(prompt, pictures)
+        if result is None or len(set(result[0])) < DISTINCT or (tokens and result[0] != tokens):
+            return None
+        tokens, margins = result
+        if model.router_margin(prompt + tokens, pictures) < ROUTER_MARGIN:
+            return None
+        smallest = [min(pair) for pair in zip(smallest, margins, strict=True)]
+    return tokens, smallest
+
+
+def _robust(
+    models: list[Reference],
+    prompts: Iterable[tuple[list[int], Any]],
+    pictures: list[Picture] | None = None,
+) -> tuple[list[int], Any, Robust]:
+    """The first of some prompts, given with something of each, whose continuation is robust."""
+    for prompt, parts in prompts:
+        result = _continuation(models, prompt, pictures or [])
+        if result is not None:
+            return prompt, parts, result
+    raise ConfigError(
+        "no prompt has a continuation whose top two logits are far enough apart: change the "
+        "configuration (more layers, another vocabulary), or lower MARGIN in cases.py"
+    )
+
+
+class Case:
+    """One golden to be made, or made again."""
+
+    def __init__(self, cases: Cases, name: str):
+        self.cases, self.module, self.name = cases, cases.module, name
+        self.config = cases.configs[name]
+        vocab = self.config.get("text_config", self.config)["vocab_size"]
+        self.tokens = getattr(self.module, "TOKENS", {}).get(name, vocab)
+
+    def compute(self, want: Golden | None = None) -> Golden:
+        """The golden of the first prompts with robust continuations, or of those in `want`."""
+        tensors, saved = layout(self.config)
+        models = {run: Reference(self, tensors, run) for run in RUNS}
+        if want is None:
+            usual = getattr(self.module, "PROMPT", PROMPT)
+            length = getattr(self.module, "LENGTHS", {}).get(self.name, usual)
+            drawn = (draw_prompt(self.name, i, length, self.tokens) for i in range(ATTEMPTS))
+        else:
+            drawn = iter([want.prompt.tolist()])
+        prompt, _, (tokens, margins) = _robust(list(models.values()), ((p, None) for p in drawn))
+        golden = Golden(
+            folder=self.cases.folder,
+            config=self.config,
+            saved_config=saved,
+            versions=VERSIONS,
+            tensors=tensors,
+            prompt=np.array(prompt, dtype=np.int32),
+            **{run: model.logits(prompt, []) for run, model in models.items()},
+            greedy=np.array(tokens, dtype=np.int32),
+            greedy_margins=np.array(margins, dtype=np.float32),
+        )
+        for name, (shape, data) in getattr(self.module, "PICTURES", {}).get(self.name, {}).items():
+            picture = golden.pictures[name] = Picture(name, shape, data)
+            picture.rows = models["logits"].rows(picture)
+        for name, parts in getattr(self.module, "PROMPTS", {}).get(self.name, {}).items():
+            old = want and want.prompts[name]
+            attempts = self._drawn(name, parts) if old is None else [old.parts]
+            golden.prompts[name] = self._seeing(golden, list(models.values()), attempts)
+        return golden
+
+    def _drawn(self, name: str, parts: list[int | str]) -> Iterable[Parts]:
+        """A prompt with images, its tokens drawn anew each time; BOS is the first of them."""
+        total = sum(part for part in parts if isinstance(part, int))
+        for attempt in range(ATTEMPTS):
+            ids = iter(draw_prompt(f"{self.name}/{name}", attempt, total, self.tokens))
+            yield [p if isinstance(p, str) else list(islice(ids, p)) for p in parts]
+
+    def _seeing(self, golden: Golden, models: list[Reference], drawn: Iterable[Parts]) -> Prompt:
+        """The first prompt with images whose continuation is robust."""
+
+        def ids_of(parts: Parts) -> list[int]:
+            ids: list[int] = []
+            for part in parts:
+                if isinstance(part, str):
+                    ids += self.module.image_tokens(self.config, golden.pictures[part])
+                else:
+                    ids += part
+            return ids
+
+        attempts = iter(drawn)
+        first = next(attempts)
+        pictures = [golden.pictures[part] for part in first if isinstance(part, str)]
+        prompts = ((ids_of(parts), parts) for parts in chain([first], attempts))
+        ids, parts, (tokens, margins) = _robust(models, prompts, pictures)
+        return Prompt(
+            parts=parts,
+            ids=np.array(ids, dtype=np.int32),
+            logits=models[0].logits(ids, pictures),
+            greedy=np.array(tokens, dtype=np.int32),
+            greedy_margins=np.array(margins, dtype=np.float32),
+        )
+
+
+def embeddings(cases: Cases, name: str) -> Embeddings:
+    """The golden of an embedding model."""
+    config, shapes, lengths = cases.embeddings[name]
+    tensors, saved = layout(config)
+    layers = {key: torch.from_numpy(x) for key, x in cases.weights(shapes).items()}
+    model = loaded(config, cases.weights(tensors))
+    texts = [draw_prompt(name, i, n, config["vocab_size"]) for i, n in enumerate(lengths)]
+    with torch.no_grad():
+        states = [model(torch.tensor([ids])).last_hidden_state[0] for ids in texts]
+        vectors = [cases.module.embed(rows, layers).numpy() for rows in states]
+    return Embeddings(
+        folder=cases.folder,
+        config=config,
+        saved_config=saved,
+        versions=VERSIONS,
+        tensors={**tensors, **shapes},
+        texts=texts,
+        vectors=np.stack(vectors),
+    )
+
+
+def quiet() -> None:
+    """No progress bars and warnings of transformers."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()

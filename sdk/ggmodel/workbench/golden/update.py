@@ -1,0 +1,69 @@
+"""Goldens made, or made again, with transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .check import compare, nmse
+from .files import Cases, Embeddings, Golden
+
+
+@dataclass(frozen=True)
+class Made:
+    """A golden that was made.
+
+    Attributes:
+        path: its file.
+        differs: when verified, what in the file is not what transformers makes of it now.
+        margin: the least distance of the top two logits in its greedy continuation; None for
+            embeddings.
+        f16, q8_0: NMSE of the logits from weights rounded so; None for embeddings.
+    """
+
+    case: str
+    path: Path
+    differs: tuple[str, ...] = ()
+    margin: float | None = None
+    f16: float | None = None
+    q8_0: float | None = None
+
+
+def update(folder: Path, case: str | None = None, verify: bool = False) -> Iterator[Made]:
+    """Makes the goldens of a folder, each written as soon as it is done.
+
+    Args:
+        case: only this one.
+        verify: compute those that are there, on their prompts, compare, and write nothing.
+
+    Raises:
+        Unsupported: torch or transformers is missing.
+        ConfigError: a configuration cannot be computed.
+        FormatError: a file to verify is missing or damaged.
+    """
+    cases = Cases(folder)
+    from . import reference
+
+    reference.quiet()
+    for name in cases.configs:
+        if case not in (None, name):
+            continue
+        path = folder / f"{name}.npz"
+        want = Golden.load(path) if verify else None
+        golden = reference.Case(cases, name).compute(want)
+        differs = () if want is None else tuple(compare(golden, want))
+        if want is None:
+            golden.save(name)
+        f16, q8_0 = (nmse(x, golden.logits) for x in (golden.logits_f16, golden.logits_q8_0))
+        yield Made(name, path, differs, float(golden.greedy_margins.min()), f16, q8_0)
+    for name in cases.embeddings:
+        if case not in (None, name):
+            continue
+        path = folder / "embeddings" / f"{name}.npz"
+        before = Embeddings.load(path) if verify else None
+        made = reference.embeddings(cases, name)
+        differs = () if before is None else tuple(compare(made, before))
+        if before is None:
+            made.save(name)
+        yield Made(name, path, differs)

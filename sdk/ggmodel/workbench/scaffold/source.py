@@ -1,0 +1,91 @@
+"""Model files as text: begun from another, fields put into their classes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from ...errors import ConfigError
+
+
+def camel(name: str) -> str:
+    """ "my-model" → "MyModel"."""
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W|_", name) if part)
+
+
+def renamed(source: str, template: str, cls: str, name: str, hf: str) -> str:
+    """The file of one architecture as the beginning of another.
+
+    Args:
+        template: the name that it registers. cls: the class of its model.
+        name: the new architecture. hf: the class that its checkpoints name.
+    """
+    source = re.sub(rf"\b{cls}\b", camel(name), source)
+    register = re.compile(
+        rf'@register\(\s*"{re.escape(template)}"\s*,?\s*([^()]*(\([^()]*\))?[^()]*)\)'
+    )
+    pooled = "pooled=True"
+
+    def entered(found: re.Match[str]) -> str:
+        more = f", {pooled}" if pooled in found[1] else f', hf="{hf}"'
+        return f'@register("{name}"{more})'
+
+    source = register.sub(entered, source)
+    end = ast.parse(source).body
+    if end and isinstance(end[0], ast.Expr) and isinstance(end[0].value, ast.Constant):
+        lines = source.splitlines(keepends=True)
+        del lines[: end[0].end_lineno]
+        source = f'"""{camel(name)}: begun from {template}."""\n' + "".join(lines)
+    return source
+
+
+def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) -> str:
+    """The file with lines put behind the last field of each class.
+
+    Args:
+        fields: class → lines.
+        comment: stands above them.
+
+    Raises:
+        ConfigError: the file has no such class.
+    """
+    classes = {n.name: n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)}
+    lines = source.splitlines()
+    unknown = [name for name in fields if name not in classes]
+    if unknown:
+        raise ConfigError(f"the file has no class {unknown[0]}")
+    for name in sorted(fields, key=lambda name: -classes[name].lineno):
+        own = [n for n in classes[name].body if isinstance(n, ast.AnnAssign)]
+        first = classes[name].body[0]
+        at = (own[-1].end_lineno if own else first.lineno - 1) or first.lineno
+        lines[at:at] = [f"    # {comment}", *(f"    {line}" for line in fields[name])]
+    return "\n".join(lines) + "\n"
+
+
+def with_imports(source: str, names: Mapping[str, str]) -> str:
+    """The file with names imported that it uses and has not.
+
+    Args:
+        names: name → module, of which the file imports something already or not at all.
+    """
+    bound = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    for name, module in names.items():
+        if name in bound:
+            continue
+        statement = re.compile(rf"^from {re.escape(module)} import (.+)$", re.M)
+        found = statement.search(source)
+        if found and "(" not in found[1]:
+            all_names = sorted({*map(str.strip, found[1].split(",")), name}, key=str.swapcase)
+            line = f"from {module} import {', '.join(all_names)}"
+            source = source[: found.start()] + line + source[found.end() :]
+        else:
+            anchor = re.search(r"^from ggmodel", source, re.M)
+            at = anchor.start() if anchor else 0
+            source = f"{source[:at]}from {module} import {name}\n{source[at:]}"
+    return source

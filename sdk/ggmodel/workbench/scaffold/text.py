@@ -1,0 +1,60 @@
+"""The texts of a new architecture; @NAME@ and the like are filled in."""
+
+from __future__ import annotations
+
+CASES = '''\
+"""Tiny configurations of @NAME@, as the config.json a checkpoint would have.
+
+Sizes are small and widths multiples of 32; weights come from the names of the tensors. Add a case
+for everything a released config may say otherwise: tied embeddings, other numbers of heads, other
+scalings of rope.
+"""
+
+CASES = {
+    "plain": @CONFIG@,
+}
+'''
+
+TEST = '''\
+"""@NAME@ against transformers, on tiny checkpoints: `ggmodel golden` in a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ggmodel.workbench import golden
+
+GOLDENS = Path(__file__).parent
+
+
+@pytest.mark.parametrize("case", golden.Cases(GOLDENS).configs)
+def test_equals_transformers(case: str) -> None:
+    for outcome in golden.check(GOLDENS, case, models=GOLDENS.parents[1]):
+        assert outcome.ok, str(outcome)
+'''
+
+README = """\
+# @NAME@
+
+An architecture for ggmodel, begun from @TEMPLATE@.
+
+| file | what it is |
+|---|---|
+| `@FILE@.py` or `@FILE@/` | the model |
+| `goldens/@FILE@/` | tiny configurations, what transformers makes of them, and the test |
+
+Where torch and transformers are installed:
+
+    ggmodel golden @NAME@ --models . --update
+
+Everywhere:
+
+    ggmodel golden @NAME@ --models .                                  how far from transformers
+    ggmodel golden @NAME@ --models . --checkpoint tiny                a checkpoint to try things on
+    ggmodel diff tiny tiny --models .                                 where it begins to differ
+    ggmodel convert HF_DIR @FILE@.gguf --models .                     a released checkpoint
+    ggmodel run @FILE@.gguf "Hello" --models .
+    pytest
+"""

@@ -1,0 +1,69 @@
+"""`ggmodel golden`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.workbench import golden
+from tests.cli.conftest import Program
+
+GOLDENS = Path(__file__).parents[1] / "golden"
+LLAMA = Path(ggmodel.__file__).parent / "models" / "llama.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of one golden."""
+    folder = tmp_path / "goldens" / "llama"
+    folder.mkdir(parents=True)
+    shutil.copy(GOLDENS / "llama" / "plain_gqa.npz", folder)
+    (folder / "cases.py").write_text('CASES = {"plain_gqa": {}}\n')
+    return folder
+
+
+def test_the_command(folder: Path, program: Program):
+    done = program("golden", "llama", "--goldens", folder.parent)
+    assert done.returncode == 0
+    assert "plain_gqa" in done.stdout and "12 of 12" in done.stdout and "equal" in done.stdout
+    assert done.stderr == ""
+    found = json.loads(program("golden", "llama", "--goldens", folder.parent, "--json").stdout)
+    assert found[0]["ok"] is True
+    assert found[0]["greedy"] == [12, 12]
+
+
+def test_the_command_fails_where_something_differs(folder: Path, program: Program):
+    models = folder.parents[1]
+    source = LLAMA.read_text().replace("scale=h.head_dim**-0.5", "scale=h.head_dim**-0.4")
+    (models / "llama.py").write_text(source)
+    done = program("golden", "llama", "--models", models)  # its goldens lie in it
+    assert done.returncode == 1
+    assert "DIFFERS" in done.stdout
+
+
+def test_the_command_and_bad_input(folder: Path, program: Program):
+    done = program("golden", "llama", "--goldens", folder.parent, "--case", "other")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no case 'other', only plain_gqa" in done.stderr
+    done = program("golden", "nothing", "--goldens", folder.parent)
+    assert done.returncode == 1
+    assert "ggmodel new" in done.stderr
+
+
+def test_a_checkpoint_is_written(folder: Path, tmp_path: Path, program: Program):
+    target = tmp_path / "tiny"
+    done = program("golden", "llama", "--goldens", folder.parent, "--checkpoint", target)
+    assert done.returncode == 0
+    config = json.loads((target / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    from safetensors.numpy import load_file
+
+    weights = load_file(target / "model.safetensors")
+    want = golden.Golden.load(folder / "plain_gqa.npz").weights()
+    assert weights.keys() == want.keys()
+    assert all(np.array_equal(weights[n], want[n]) for n in want)

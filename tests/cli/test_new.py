@@ -1,0 +1,72 @@
+"""`ggmodel new`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ggmodel.workbench import golden
+from tests.cli.conftest import Program
+
+GOLDENS = Path(__file__).parents[1] / "golden"
+
+
+def test_it_says_what_it_wrote(program: Program, tmp_path: Path):
+    done = program("new", "my-model", "--into", tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("my-model, begun from llama:\n")
+    files = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert files == [
+        "README.md",
+        "goldens/my_model/cases.py",
+        "goldens/my_model/test_my_model.py",
+        "my_model.py",
+    ]
+    assert all(name in done.stdout for name in files)
+    assert "--update" in done.stdout
+
+
+def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_path: Path):
+    """Only --update, which needs torch, is stood in for."""
+    want = golden.Golden.load(GOLDENS / "llama" / "plain_gqa.npz")
+    want.config |= {"architectures": ["MyModelForCausalLM"], "unknown_multiplier": 2.0}
+    weights = want.weights() | {"model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)}
+    golden.checkpoint(tmp_path / "hf", want.config, weights)
+    done = program("new", "my-model", "--hf", tmp_path / "hf", "--into", tmp_path / "own")
+    assert done.returncode == 0, done.stderr
+    assert "Attention: q_norm: RMSNorm = gguf(" in done.stdout
+    assert 'unknown_multiplier: float = kv("unknown_multiplier"' in done.stdout
+    # What --update would have made; the sizes in cases.py are those of that golden.
+    folder = tmp_path / "own" / "goldens" / "my_model"
+    cases = golden.Cases(folder)
+    assert cases.configs["plain"]["hidden_size"] == want.config["hidden_size"]
+    want.folder = folder
+    want.tensors = {**want.tensors, "model.layers.0.self_attn.q_norm.weight": (16,)}
+    want.save("plain")
+    model = tmp_path / "own" / "my_model.py"
+    text = model.read_text()
+    assert text.count("q_norm: RMSNorm = gguf") == 1
+    model.write_text(text.replace("q_norm: RMSNorm = gguf", "q_norm: RMSNorm | None = gguf"))
+    done = program("golden", "my-model", "--models", tmp_path / "own")
+    assert (done.returncode, done.stderr) == (0, "")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_bad_input(program: Program, tmp_path: Path):
+    for arguments, message in (
+        (("a b",), "cannot be an architecture's name"),
+        (("x", "--from", "nothing"), "no architecture 'nothing'"),
+        (("x", "--hf", tmp_path / "nothing"), "nothing"),
+    ):
+        done = program("new", *arguments, "--into", tmp_path / "own")
+        assert done.returncode == 1
+        assert message in done.stderr
+    assert not (tmp_path / "own").exists()

@@ -1,0 +1,156 @@
+"""New architectures: what `ggmodel new` writes loads, and asks for what a checkpoint has."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.convert import from_hf
+from ggmodel.errors import ArchitectureError, ConfigError
+from ggmodel.model import find
+from ggmodel.workbench import golden
+from ggmodel.workbench.scaffold import scaffold
+from ggmodel.workbench.scaffold.shrink import shrunk
+from tests.golden.files import cases
+
+GOLDENS = Path(__file__).parents[1] / "golden"
+
+
+@pytest.fixture
+def llama() -> golden.Golden:
+    return golden.Golden.load(GOLDENS / "llama" / "plain_gqa.npz")
+
+
+def begun_from(folder: Path, config: dict[str, Any], weights: dict[str, Any], **options: Any):
+    golden.checkpoint(folder / "hf", config, weights)
+    return scaffold("new-one", folder / "own", hf=folder / "hf", **options)
+
+
+@pytest.mark.parametrize("template", ["llama", "gemma3", "llama4", "mllama"])
+def test_a_copy_is_what_it_was_copied_from(template: str, tmp_path: Path):
+    begun = scaffold("new-one", tmp_path, template=template)
+    assert begun.template == template
+    assert (begun.proposals, begun.keys, begun.missing) == ([], [], [])
+    assert find("new-one", tmp_path).hf_architectures == ("NewOneForCausalLM",)
+    folder = tmp_path / "goldens" / "new_one"
+    case = cases(template)[0]
+    shutil.copy(GOLDENS / template / f"{case}.npz", folder)
+    want = golden.Golden.load(folder / f"{case}.npz")
+    want.folder = GOLDENS / template  # its rule for weights
+    source = from_hf(find("new-one", tmp_path), want.config, want.weights())
+    with ggmodel.load(source, models=tmp_path, kv_type="f32", flash_attention="off") as model:
+        assert golden.nmse(model.logits(want.prompt.tolist()), want.logits) < 1e-6
+
+
+def test_the_test_it_writes_passes_and_fails(tmp_path: Path, llama: golden.Golden):
+    scaffold("new-one", tmp_path)
+    folder = tmp_path / "goldens" / "new_one"
+    llama.folder, llama.config["architectures"] = folder, ["NewOneForCausalLM"]
+    llama.save("plain")
+    assert all(o.ok for o in golden.check(folder, models=tmp_path))
+    file = tmp_path / "new_one.py"
+    file.write_text(file.read_text().replace("h.head_dim**-0.5", "1.0"))
+    assert not any(o.ok for o in golden.check(folder, models=tmp_path))
+
+
+def test_the_nearest_architecture_is_found(tmp_path: Path):
+    want = golden.Golden.load(GOLDENS / "gemma3" / "every_3rd.npz")
+    begun = begun_from(tmp_path, want.config, want.weights())
+    assert begun.template == "gemma3"
+    assert (begun.proposals, begun.missing) == ([], [])
+
+
+def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Golden):
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    for i in range(2):
+        weights[f"model.layers.{i}.self_attn.q_norm.weight"] = np.ones(16, np.float32)
+        weights[f"model.layers.{i}.self_attn.strange.weight"] = np.ones((64, 128), np.float32)
+        weights[f"model.layers.{i}.self_attn.sinks"] = np.ones(4, np.float32)
+    weights["elsewhere.norm.weight"] = np.ones(64, np.float32)
+    config = {**llama.config, "embedding_multiplier": 12.0, "style": "plain"}
+    begun = begun_from(tmp_path, config, weights, template="llama")
+    lines = {p.of.name: (p.owner, p.line) for p in begun.proposals}
+    assert lines["q_norm"] == (
+        "Attention",
+        'q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))',
+    )
+    assert lines["strange"] == (
+        "Attention",
+        'strange: Linear = gguf("strange", hf="strange", shape=("ffn", "hidden"))',
+    )
+    assert lines["sinks"][1].startswith("sinks: Tensor = gguf(")
+    assert lines["norm"][0] is None  # no module stands there
+    assert begun.keys == [
+        'embedding_multiplier: float = kv("embedding_multiplier", hf="embedding_multiplier")',
+        'style: str = kv("style", hf="style")',
+    ]
+    # All of it loads; nothing is computed with it yet.
+    source = from_hf(find("new-one", tmp_path / "own"), config, weights)
+    assert source.metadata["new-one.embedding_multiplier"] == 12.0
+    assert source.tensors["blk.1.attn_q_norm.weight"].shape == (16,)
+    with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
+        assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
+
+
+def test_what_a_checkpoint_lacks_is_said(tmp_path: Path, llama: golden.Golden):
+    weights = {n: w for n, w in llama.weights().items() if "post_attention" not in n}
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    assert any("layers[0].ffn_norm" in text for text in begun.missing)
+
+
+def test_nothing_is_overwritten(tmp_path: Path):
+    scaffold("new-one", tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ConfigError, match="is there already"):
+        scaffold("new-one", tmp_path, template="gemma3")
+    scaffold("another", tmp_path)  # beside it, under the same README
+    assert all(p.read_bytes() == content for p, content in before.items())
+
+
+@pytest.mark.parametrize("name", ["", "../x", "1st", "a b", "a/b", "-x", "é"])
+def test_names_that_are_none(name: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be an architecture's name"):
+        scaffold(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_leaves_nothing_behind(tmp_path: Path):
+    with pytest.raises(ArchitectureError, match="no architecture 'nothing'"):
+        scaffold("new-one", tmp_path / "own", template="nothing")
+    with pytest.raises(ggmodel.Error):
+        scaffold("new-one", tmp_path / "own", hf=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="nothing was written"):
+        scaffold("new-one", tmp_path / "file")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_small_configurations_keep_every_kind_of_layer():
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    small = shrunk(
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "num_hidden_layers": 8,
+            "layer_types": kinds * 2,
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192},
+            "vision_config": {"image_size": 896, "num_hidden_layers": 27},
+            "pad_token_id": 128004,
+            "head_dim": None,
+        }
+    )
+    assert small["layer_types"] == kinds
+    assert small["num_hidden_layers"] == 4
+    assert small["num_key_value_heads"] == small["num_attention_heads"] == 4
+    assert small["rms_norm_eps"] == 1e-6
+    assert small["rope_scaling"] == {"factor": 8.0, "original_max_position_embeddings": 32}
+    assert small["vision_config"] == {"image_size": 32, "num_hidden_layers": 2}
+    assert small["head_dim"] is None
+    assert "pad_token_id" not in small
