@@ -6,16 +6,19 @@ and the tokens added around a text are the business of `Tokenizer`.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ggmodel.errors import TokenizerError
-from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary, check_merges
+from ggmodel.tokenizer.pretokenizers import Pre
+from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary, check_merges, merge_pairs
 
 if TYPE_CHECKING:
     import tokenizers
 
 SPACE = "▁"
+_BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
 # Types that plain text never becomes: they stand for something else than their spelling.
 _NEVER_TEXT = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.BYTE)
 # Longer pieces take no part in merging: no language has them, and a hostile file must not cost
@@ -24,14 +27,13 @@ _LONGEST = 256
 
 
 def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
-    """The encoder of plain text for `vocab`.
+    """The encoder of plain text for all of `vocab`.
 
     Raises:
         TokenizerError: the vocabulary contradicts itself.
     """
-    builders = {"llama": _sentencepiece, "bert": _wordpiece}
     try:
-        return builders.get(vocab.model, _byte_pairs)(vocab)
+        return _wordpiece(vocab) if vocab.model == "bert" else _whole(vocab)
     except TokenizerError:
         raise
     except Exception as error:  # the package raises bare Exception
@@ -42,79 +44,128 @@ def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
         ) from error
 
 
-def _byte_pairs(vocab: Vocabulary) -> tokenizers.Tokenizer:
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+def _whole(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    pairs = merge_pairs(vocab.merges or [])
+    apart = kept_apart(vocab, map("".join, pairs))
+    pieces = {text: i for text, i in _spellable(vocab.ids).items() if i not in apart}
+    if vocab.model == "llama":
+        if has_one_score(vocab):
+            raise TokenizerError(
+                "tokenizer.ggml.scores holds one and the same score for all tokens, so the order "
+                "in which pieces join is lost; convert the model again from its tokenizer.model"
+            )
+        pairs = merges_by_score(vocab, pieces)
+    return assemble(vocab, pieces, pairs)
 
-    assert vocab.pre is not None
-    assert vocab.merges is not None
-    ids = _spellable(vocab.ids)
-    if vocab.pre.ignore_merges:
-        # Whole words are looked up, and "<s>" in a text must not become the control token.
-        hidden = {text for text in vocab.of_type(_NEVER_TEXT) if len(text) > 1}
-        begins = {text[0] for text in hidden}
-        hidden -= {left + right for left, right in vocab.merges if left[0] in begins}
-        ids = ids.copy()
-        for text in hidden & ids.keys():
-            del ids[text]
-    model = models.BPE(
-        vocab=ids,
-        merges=vocab.merges,
-        ignore_merges=vocab.pre.ignore_merges,
-        byte_fallback=not vocab.pre.byte_level,
-        **({} if vocab.pre.byte_level else _unknown(vocab)),
+
+def kept_apart(vocab: Vocabulary, made: Iterable[str] = ()) -> frozenset[int]:
+    """Tokens that an encoder must not know, for plain text never becomes them. (It has to know
+    bytes and the unknown token, which stand where a character is missing.)
+
+    Args:
+        made: the texts that merges make.
+    """
+    if vocab.model == "llama":
+        apart = vocab.of_type((TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED))
+        return frozenset(apart.values()) - {vocab.token_id("unknown", 0)}
+    if vocab.pre is None or not vocab.pre.ignore_merges:
+        return frozenset()
+    # Whole words are looked up, and "<s>" in a text must not become the control token.
+    hidden = {text: i for text, i in vocab.of_type(_NEVER_TEXT).items() if len(text) > 1}
+    for text in filter(hidden.__contains__, made):
+        del hidden[text]
+    return frozenset(hidden.values())
+
+
+def pairs_making(text: str, pieces: Container[str]) -> Iterator[tuple[str, str]]:
+    """The pairs of pieces that make `text`."""
+    for at in range(1, len(text)):
+        if (left := text[:at]) in pieces and (right := text[at:]) in pieces:
+            yield left, right
+
+
+def merges_by_score(vocab: Vocabulary, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
+    """SentencePiece joins the neighbours whose union scores best; as ranks that is plain BPE.
+
+    Args:
+        pieces: tokens, by rising id.
+    """
+    scores = vocab.scores
+    assert scores is not None
+    ids = {t: i for t, i in pieces.items() if len(t) <= _LONGEST and may_merge(vocab, i)}
+    # Equal scores occur for runs of spaces, which grow from the left: so the longest is first.
+    ranked = sorted(ids, key=lambda text: (-scores[ids[text]], -len(text)))
+    return [pair for text in ranked for pair in pairs_making(text, ids)]
+
+
+def has_one_score(vocab: Vocabulary) -> bool:
+    """Whether a SentencePiece vocabulary has several merges, and one score for all of them."""
+    ids, scores = vocab.ids, vocab.scores
+    assert scores is not None
+    found = (
+        scores[i]
+        for text, i in ids.items()
+        if len(text) <= _LONGEST and may_merge(vocab, i)
+        for left, right in pairs_making(text, ids)
+        if may_merge(vocab, ids[left]) and may_merge(vocab, ids[right])
     )
-    steps: list[Any] = [pre_tokenizers.Split(Regex(s), "isolated") for s in vocab.pre.splits]
-    if vocab.pre.byte_level:
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    first, second = next(found, None), next(found, None)
+    return second is not None and first == second and all(score == first for score in found)
+
+
+def may_merge(vocab: Vocabulary, token: int) -> bool:
+    """Whether the token of a SentencePiece vocabulary takes part in merging."""
+    return vocab.types[token] not in _NEVER_TEXT
+
+
+def assemble(
+    vocab: Vocabulary, pieces: dict[str, int], merges: list[tuple[str, str]]
+) -> tokenizers.Tokenizer:
+    """The encoder of a SentencePiece or byte pair vocabulary that knows these tokens only."""
+    from tokenizers import Tokenizer, models
+
+    unknown = _unknown(vocab) if _names_bytes(vocab) else None
+    # Successive unknown characters become one token.
+    fused = {} if unknown is None else {"unk_token": vocab.tokens[unknown], "fuse_unk": True}
+    model = models.BPE(
+        vocab=pieces,
+        merges=merges,
+        ignore_merges=vocab.pre is not None and vocab.pre.ignore_merges,
+        byte_fallback=_names_bytes(vocab),
+        **fused,
+    )
     built = Tokenizer(model)
-    built.pre_tokenizer = pre_tokenizers.Sequence(steps)  # type: ignore[assignment]
+    if vocab.pre is not None:
+        built.pre_tokenizer = _pre_tokenizer(vocab.pre)  # type: ignore[assignment]
     return built
 
 
-def _sentencepiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
-    """SentencePiece joins the neighbours whose union scores best; as ranks that is plain BPE."""
-    from tokenizers import Tokenizer, models
+@lru_cache
+def _pre_tokenizer(pre: Pre) -> Any:
+    from tokenizers import Regex, pre_tokenizers
 
-    scores = vocab.scores
-    assert scores is not None
-    ids = _spellable(vocab.ids)
-    text_ids = {text: i for text, i in ids.items() if vocab.types[i] not in _NEVER_TEXT}
-    # Equal scores occur for runs of spaces, which grow from the left: so the longest is first.
-    ranked = sorted(
-        (text for text in text_ids if 1 < len(text) <= _LONGEST),
-        key=lambda text: (-scores[text_ids[text]], -len(text)),
-    )
-    merges = [
-        (left, right)
-        for text in ranked
-        for at in range(1, len(text))
-        if (left := text[:at]) in text_ids and (right := text[at:]) in text_ids
-    ]
-    first = scores[text_ids["".join(merges[0])]] if len(merges) > 1 else None
-    if first is not None and all(scores[text_ids[left + right]] == first for left, right in merges):
-        raise TokenizerError(
-            "tokenizer.ggml.scores holds one and the same score for all tokens, so the order in "
-            "which pieces join is lost; convert the model again from its tokenizer.model"
-        )
-    # Bytes and unknown are named when a character is missing; text never spells them, because
-    # nothing merges into them.
-    named = {t: i for t, i in ids.items() if vocab.types[i] == TokenType.BYTE}
-    unknown = _unknown(vocab)
-    if unknown:
-        named[unknown["unk_token"]] = vocab.ids[unknown["unk_token"]]
-    model = models.BPE(
-        vocab={**text_ids, **named},
-        merges=merges,
-        byte_fallback=True,
-        **unknown,
-    )
-    return Tokenizer(model)
+    steps: list[Any] = [pre_tokenizers.Split(Regex(s), "isolated") for s in pre.splits]
+    if pre.byte_level:
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(steps)
 
 
-def _unknown(vocab: Vocabulary) -> dict:
-    """How to spell what no token spells; successive unknown characters become one token."""
-    unknown = vocab.token_id("unknown", 0 if vocab.model == "llama" else None)
-    return {} if unknown is None else {"unk_token": vocab.tokens[unknown], "fuse_unk": True}
+def _names_bytes(vocab: Vocabulary) -> bool:
+    # To a byte-level vocabulary bytes are characters.
+    return vocab.pre is None or not vocab.pre.byte_level
+
+
+def _unknown(vocab: Vocabulary) -> int | None:
+    return vocab.token_id("unknown", 0 if vocab.model == "llama" else None)
+
+
+def stand_ins(vocab: Vocabulary) -> set[int]:
+    """What stands for a character that has no token: those of its bytes, "<0xE2>", or else the
+    unknown one."""
+    if not _names_bytes(vocab):
+        return set()
+    found = {*map(vocab.ids.get, _BYTE_NAMES), _unknown(vocab)}
+    return {i for i in found if i is not None}
 
 
 def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
@@ -143,10 +194,11 @@ def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
 
 def _spellable(ids: dict[str, int]) -> dict[str, int]:
     """The tokens that are text: the reader escapes bytes that are no UTF-8 as surrogates."""
-    return ids if _is_text("".join(ids)) else {t: i for t, i in ids.items() if _is_text(t)}
+    return ids if is_text("".join(ids)) else {t: i for t, i in ids.items() if is_text(t)}
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether it has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -179,6 +231,16 @@ def _raw(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
+
+
+def in_byte_alphabet(text: str) -> str:
+    """A text as byte-level vocabularies spell it."""
+    return text.encode().decode("latin-1").translate(_letters())
+
+
+@lru_cache(maxsize=1)
+def _letters() -> dict[int, str]:
+    return {byte[0]: char for char, byte in _byte_alphabet().items()}
 
 
 @lru_cache(maxsize=1)

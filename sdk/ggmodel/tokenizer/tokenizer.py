@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ggmodel.errors import ConfigError, TokenizerError
-from ggmodel.tokenizer.build import SPACE, build, token_bytes
+from ggmodel.tokenizer.build import SPACE, token_bytes
+from ggmodel.tokenizer.encoder import Encoder
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 from ggmodel.tokenizer.special import Splitter, end_tokens, stripping
 from ggmodel.tokenizer.stream import TextStream
@@ -37,8 +38,8 @@ class Tokenizer:
     hides_space: bool
 
     def __init__(self, vocab: Vocabulary):
-        self._encoder = build(vocab)
-        # The encoder has its own copy of the merges, which take more memory than all the rest.
+        self._encoder = Encoder(vocab)
+        # The encoder alone needs the merges, and drops them when it can.
         self._vocab = vocab = replace(vocab, merges=None)
         self._bytes: dict[int, bytes] = {}
         self.size = len(vocab.tokens)
@@ -129,23 +130,29 @@ class Tokenizer:
                 f"{error.start}; repair it, as in text.encode('utf-16', 'surrogatepass')"
                 f".decode('utf-16', 'replace')"
             ) from None
-        ids = list(self._first) if add_special else []
         splitter = self._with_special if parse_special else self._without_special
-        begins = True
-        for part in splitter.split(text):
-            if isinstance(part, int):
-                ids.append(part)
-                begins = True
-                continue
-            if begins and self._space_first:
-                part = " " + part
-            begins = False
-            if self._escapes_space:
-                part = part.replace(" ", SPACE)
-            ids += self._encoder.encode(part, add_special_tokens=False).ids
+        parts = self._spelled(splitter.split(text))
+        encoded = iter(self._encoder.encode([part for part in parts if isinstance(part, str)]))
+        ids = list(self._first) if add_special else []
+        for part in parts:
+            ids += [part] if isinstance(part, int) else next(encoded)
         if add_special:
             ids += self._last
         return ids
+
+    def _spelled(self, parts: Iterable[str | int]) -> list[str | int]:
+        """Texts as the vocabulary spells them, between the ids of special tokens."""
+        spelled: list[str | int] = []
+        begins = True
+        for part in parts:
+            if isinstance(part, str):
+                if begins and self._space_first:
+                    part = " " + part
+                if self._escapes_space:
+                    part = part.replace(" ", SPACE)
+            begins = isinstance(part, int)
+            spelled.append(part)
+        return spelled
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """The text of `ids`.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from array import array
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress, count, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 from ggmodel.errors import ConfigError, TokenizerError
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
@@ -17,6 +18,7 @@ MODELS = ("gpt2", "llama", "gemma4", "bert")
 # How files spell "there is no such token": -1, stored as an unsigned number.
 _NONE = (-1, 2**32 - 1)
 _REQUIRED: Any = object()
+_Items = TypeVar("_Items", bound="Sequence[Any] | None")
 
 
 class TokenType(IntEnum):
@@ -42,7 +44,7 @@ class Vocabulary:
         ids: id of each text.
         types: `TokenType` of each id.
         scores: score of each id where the file has them (SentencePiece needs them).
-        merges: pairs in order of rank (byte pair vocabularies).
+        merges: in order of rank, as in the file; see `merge_pairs` (byte pair vocabularies).
         keys: the metadata, for single values.
 
     Vocabularies have hundreds of thousands of tokens, and every start of a model reads them: what
@@ -53,9 +55,9 @@ class Vocabulary:
     pre: Pre | None
     tokens: list[str]
     ids: dict[str, int]
-    types: list[int]
-    scores: list[float] | None
-    merges: list[tuple[str, str]] | None
+    types: Sequence[int]
+    scores: Sequence[float] | None
+    merges: list[str] | None
     keys: Keys
 
     def of_type(self, kinds: Collection[TokenType]) -> dict[str, int]:
@@ -161,35 +163,50 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
             f"{ids[tokens[twice]]}; the tokens of a vocabulary must differ"
         )
     types = _of_length(keys.array(PREFIX + "token_type", (int,), required=False), "token_type", ids)
-    scores = _of_length(
-        keys.array(PREFIX + "scores", (float, int), required=model == "llama"), "scores", ids
-    )
+    scores = _of_length(_read_scores(keys, required=model == "llama"), "scores", ids)
     byte_pairs = model in ("gpt2", "gemma4")
     return Vocabulary(
         model=model,
         pre=_read_pre(keys, model) if byte_pairs else None,
         tokens=tokens,
         ids=ids,
-        types=types or _guess_types(tokens, byte_pairs),
+        types=_packed(types or _guess_types(tokens, byte_pairs)),
         scores=scores,
-        merges=_read_merges(keys) if byte_pairs else None,
+        merges=keys.array(PREFIX + "merges", (str,), required=True) if byte_pairs else None,
         keys=keys,
     )
 
 
-def _of_length(array: list[Any] | None, name: str, ids: dict[str, int]) -> list[Any] | None:
-    if array is not None and len(array) != len(ids):
+def _read_scores(keys: Keys, required: bool) -> array[float] | None:
+    key = PREFIX + "scores"
+    scores = keys.array(key, (float, int), required)
+    try:
+        return None if scores is None else array("d", scores)
+    except OverflowError:
+        raise ConfigError(f"{key} holds an integer that no float can hold") from None
+
+
+def _of_length(found: _Items, name: str, ids: dict[str, int]) -> _Items:
+    if found is not None and len(found) != len(ids):
         raise ConfigError(
-            f"{PREFIX}{name} has {len(array)} items but {PREFIX}tokens has {len(ids)}; they must "
+            f"{PREFIX}{name} has {len(found)} items but {PREFIX}tokens has {len(ids)}; they must "
             f"be as many; convert the model again"
         )
-    return array
+    return found
 
 
 def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
     """Types for a file without `token_type`: only byte tokens can be told by their spelling."""
     spelled = set() if byte_pairs else {f"<0x{value:02X}>" for value in range(256)}
     return [TokenType.BYTE if text in spelled else TokenType.NORMAL for text in tokens]
+
+
+def _packed(types: list[int]) -> Sequence[int]:
+    """A byte each, unless a file has types that no one knows."""
+    try:
+        return bytes(types)
+    except ValueError:
+        return types
 
 
 def _read_pre(keys: Keys, model: str) -> Pre:
@@ -206,9 +223,12 @@ def _read_pre(keys: Keys, model: str) -> Pre:
     return PRE_TOKENIZERS[name]
 
 
-def _read_merges(keys: Keys) -> list[tuple[str, str]]:
-    key = PREFIX + "merges"
-    lines = keys.array(key, (str,), required=True) or []
+def merge_pairs(lines: list[str]) -> list[tuple[str, str]]:
+    """The pairs that the lines of `tokenizer.ggml.merges` spell.
+
+    Raises:
+        TokenizerError: one is no pair.
+    """
     if set(map(str.count, lines, repeat(" "))) == {1}:
         pieces = " ".join(lines).split(" ")
         if "" not in pieces:
@@ -220,8 +240,8 @@ def _read_merges(keys: Keys) -> list[tuple[str, str]]:
         merges[rank] = lines[rank][:at], lines[rank][at + 1 :]
         if at < 0 or not merges[rank][1]:
             raise TokenizerError(
-                f"{key}[{rank}] = {lines[rank]!r:.80} is no pair; the file is damaged or was not "
-                f"written for ggml; convert the model again"
+                f"{PREFIX}merges[{rank}] = {lines[rank]!r:.80} is no pair; the file is "
+                f"damaged or was not written for ggml; convert the model again"
             )
     return merges
 
@@ -232,7 +252,7 @@ def check_merges(vocab: Vocabulary) -> None:
     Raises:
         TokenizerError: a merge names a piece that is not in the vocabulary.
     """
-    for rank, (left, right) in enumerate(vocab.merges or []):
+    for rank, (left, right) in enumerate(merge_pairs(vocab.merges or [])):
         if not {left, right, left + right} <= vocab.ids.keys():
             raise TokenizerError(
                 f"{PREFIX}merges[{rank}] = {f'{left} {right}'!r:.80} names a piece that is not in "

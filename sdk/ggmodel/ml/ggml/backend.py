@@ -12,7 +12,14 @@ from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf import TensorInfo, TensorSource
 from ...gguf.types import DType
 from ...native import ffi, lib
-from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..backend import (
+    Backend,
+    BackendParams,
+    CacheConfig,
+    FlashAttention,
+    Optimize,
+    Progress,
+)
 from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
@@ -20,7 +27,7 @@ from ..node import Node
 from ..placement import INPUT, layer_of
 from ..storage import State
 from ..tensor import Tensor
-from . import pages
+from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
 from .lowering import GGMLExecutable
@@ -137,9 +144,17 @@ class GGMLBackend(Backend):
             found = self._compute[offload] = one or Scheduler(hardware, offload)
         return found
 
+    @property
+    def widens_values(self) -> bool:
+        """Whether attention may have its values in F32 where that is faster: on the CPU alone, and
+        not where memory is to be saved."""
+        return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
+
     def batches_to_reserve(self, largest: int) -> list[int]:
         if self.hardware.offloads:
             return [largest, min(largest, _LARGE_BATCH - 1), 1]
+        if self.widens_values:
+            return [largest, min(largest, kernels.QUERIES - 1), 1]
         return super().batches_to_reserve(largest)
 
     def buffer(

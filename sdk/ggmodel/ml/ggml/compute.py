@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
+from ...errors import ComputeError
 from ...native import ffi, lib
 from ..memory import AllocationStatus
 from .hardware import Device, Hardware
-from .memory import physically_possible
+from .memory import Arena, physically_possible
+
+COMPUTES_NOTHING = frozenset(
+    {
+        lib.GGML_OP_NONE,
+        lib.GGML_OP_RESHAPE,
+        lib.GGML_OP_VIEW,
+        lib.GGML_OP_PERMUTE,
+        lib.GGML_OP_TRANSPOSE,
+    }
+)
+
+
+def need_success(status: int) -> None:
+    """Raises `ComputeError` for a status of ggml that says that it stopped."""
+    if status != lib.GGML_STATUS_SUCCESS:
+        raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
 
 class Compute(ABC):
@@ -43,6 +61,20 @@ class Compute(ABC):
 
         Args:
             meanwhile: called while devices compute; not where only this thread does.
+        """
+
+    @abstractmethod
+    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+        """Runs a graph that is laid out node by node, each after the one before it has ended.
+
+        Args:
+            seen: called with each node while it has its value; the next one may overwrite it.
+
+        Returns:
+            The seconds each node took; 0 for those that compute nothing, such as views.
+
+        Raises:
+            ComputeError: ggml stopped.
         """
 
     @abstractmethod
@@ -93,6 +125,29 @@ class ComputeBuffer(Compute):
         status = lib.ggml_backend_graph_compute(self._device.backend, cgraph)
         self._threads.end(began)
         return status
+
+    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+        arena, backend = Arena(0, 1), self._device.backend
+        alone = lib.ggml_new_graph_custom(arena.ctx, 1, False)
+        seconds: list[float] = []
+        started = self._threads.begin()
+        try:
+            for i in range(lib.ggml_graph_n_nodes(cgraph)):
+                node = lib.ggml_graph_node(cgraph, i)
+                seconds.append(0.0)
+                if node.op not in COMPUTES_NOTHING:
+                    lib.ggml_graph_clear(alone)
+                    lib.ggml_graph_add_node(alone, node)
+                    began = perf_counter()
+                    status = lib.ggml_backend_graph_compute(backend, alone)
+                    seconds[-1] = perf_counter() - began
+                    need_success(status)
+                if seen is not None:
+                    seen(node)
+        finally:
+            self._threads.end(started)
+            arena.close()
+        return seconds
 
     def close(self) -> None:
         if self._allocator:
@@ -162,6 +217,37 @@ class Scheduler(Compute):
             lib.ggml_backend_sched_synchronize(self._handle)
             self._threads.end(began)
         return status
+
+    def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
+        failed: list[BaseException] = []
+        seconds: dict[Any, float] = {}
+        began = 0.0
+
+        @ffi.callback("bool(struct ggml_tensor *, bool, void *)")
+        def observe(node: Any, asked: bool, _: Any) -> bool:
+            nonlocal began
+            if asked:  # whether to stop after it
+                began = perf_counter()
+            else:
+                seconds[node] = perf_counter() - began
+                try:
+                    if seen is not None:
+                        seen(node)
+                except BaseException as error:  # must not pass through C
+                    failed.append(error)
+            return not failed
+
+        started = self._threads.begin()
+        lib.ggml_backend_sched_set_eval_callback(self._handle, observe, ffi.NULL)
+        try:
+            need_success(lib.ggml_backend_sched_graph_compute(self._handle, cgraph))
+        finally:
+            lib.ggml_backend_sched_set_eval_callback(self._handle, ffi.NULL, ffi.NULL)
+            self._threads.end(started)
+        if failed:
+            raise failed[0]
+        nodes = [lib.ggml_graph_node(cgraph, i) for i in range(lib.ggml_graph_n_nodes(cgraph))]
+        return [0.0 if n.op in COMPUTES_NOTHING else seconds.get(n, 0.0) for n in nodes]
 
     def close(self) -> None:
         if self._handle:

@@ -1,21 +1,26 @@
-"""Which arrangement of a weight is faster for products, measured on this machine.
+"""Which of ggml's kernels are faster, measured on this machine.
 
-ggml rearranges ("repacks") weights of some dtypes. Whether its kernels for these are faster than
-those for weights as they lie in the file depends on the dtype, on how many columns are multiplied,
-on the processor and on ggml's version: with ggml 0.25 and AVX-512 a Q4_K product of one column
-takes 0.7 of the time when it is rearranged, one of 512 columns twice the time. So each dtype is
-tried once, which takes some milliseconds, and the result is remembered in the user's cache.
+Products: ggml rearranges ("repacks") weights of some dtypes. Whether its kernels for these are
+faster than those for weights as they lie in the file depends on the dtype, on how many columns are
+multiplied, on the processor and on ggml's version: with ggml 0.25 and AVX-512 a Q4_K product of one
+column takes 0.7 of the time when it is rearranged, one of 512 columns twice the time. So each dtype
+is tried once, which takes some milliseconds, and the result is remembered in the user's cache.
+
+Attention: with values in F16 ggml adds them up in F16, with vectors as long as the processor has
+them. Where a head is shorter than these (64 numbers with AVX512-FP16) it does so one by one, and
+attention takes five times as long as with values that are made F32 first.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -30,9 +35,13 @@ log = logging.getLogger("ggmodel.ml")
 COLUMNS = (1, 4, 8, 16, 64, 512)
 """The numbers of columns that are tried; others count as the next lower one."""
 
+QUERIES = 64
+"""From so many on ggml computes attention by tiles, which are F32 anyway."""
+
 # Of the weight that is tried: small enough for a core's own cache, so that neither the other cores
 # nor the memory matter, and a multiple of every block's and every tile's size.
 _ROWS, _WIDTH = 256, 2048
+_HEADS, _CELLS = 4, 256  # of the attention that is tried
 _RUNS = 4
 # Only what is clearly faster is worth a second copy.
 _CLEARLY = 0.9
@@ -42,17 +51,31 @@ def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     """For each of `COLUMNS` whether the weight as it lies in the file is clearly faster than the
     one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
+    found = _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
+    log.debug("kernels: %s %s, plain faster at %s columns: %s", name, dtype.name, COLUMNS, found)
+    return tuple(found)
+
+
+@functools.cache
+def f32_values_are_faster(key: int, value: int) -> bool:
+    """Whether fewer than `QUERIES` queries attend clearly faster to values that are made F32 first,
+    to heads of these widths in F16."""
+    (faster,) = _found(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
+    log.debug("kernels: heads of %d and %d, values in F32 faster: %s", key, value, faster)
+    return faster
+
+
+def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> list[bool]:
+    """What was remembered or else is measured now."""
     known = _remembered()
-    key = f"{name} {dtype.name}"
     found = known.get(key)
-    if not (isinstance(found, list) and len(found) == len(COLUMNS)):
-        found = _measure(dtype, buffer_type)
-        log.debug("kernels: %s, plain faster at %s columns: %s", key, COLUMNS, found)
+    if not (isinstance(found, list) and len(found) == length):
+        found = measure()
         # On a busy machine the next one may say something else: it is used, not remembered.
-        if found == _measure(dtype, buffer_type):
+        if found == measure():
             known[key] = found
             _remember(known)
-    return tuple(bool(f) for f in found)
+    return [bool(f) for f in found]
 
 
 def at(choice: Sequence[bool], columns: int) -> bool:
@@ -64,50 +87,89 @@ def at(choice: Sequence[bool], columns: int) -> bool:
 
 
 def _measure(dtype: DType, buffer_type: Any) -> list[bool]:
-    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
-    backend = lib.ggml_backend_dev_init(cpu, ffi.NULL)
-    registry = lib.ggml_backend_dev_backend_reg(cpu)
-    proc(registry, "ggml_backend_set_n_threads")(backend, 1)
-    try:
-        as_it_lies = lib.ggml_backend_dev_buffer_type(cpu)
-        with ExitStack() as undo:
-
-            def product(kind: Any, columns: int) -> _Product:
-                return undo.enter_context(closing(_Product(backend, kind, dtype, columns)))
-
-            pairs = [(product(as_it_lies, n), product(buffer_type, n)) for n in COLUMNS]
-            # In turn, so that what else the machine does meets both.
-            for _ in range(_RUNS):
-                for plain, rearranged in pairs:
-                    plain.run()
-                    rearranged.run()
-            return [p.seconds < _CLEARLY * r.seconds for p, r in pairs]
-    finally:
-        lib.ggml_backend_free(backend)
+    with _Bench() as bench:
+        plain = bench.buffer_type
+        return bench.faster(
+            [
+                (_product(bench, plain, dtype, n), _product(bench, buffer_type, dtype, n))
+                for n in COLUMNS
+            ]
+        )
 
 
-class _Product:
-    """A product that is computed alone.
+def _measure_attention(key: int, value: int) -> list[bool]:
+    with _Bench() as bench:
+        pair = _attention(bench, key, value, True), _attention(bench, key, value, False)
+        return bench.faster([pair])
+
+
+def _product(bench: _Bench, kind: Any, dtype: DType, columns: int) -> _Timed:
+    arena = Arena(8, 8)
+    weight = lib.ggml_new_tensor_2d(arena.ctx, int(dtype), _WIDTH, _ROWS)
+    x = lib.ggml_new_tensor_2d(arena.ctx, lib.GGML_TYPE_F32, _WIDTH, columns)
+    y = lib.ggml_mul_mat(arena.ctx, weight, x)
+    buffers = [_allocated(kind, [weight]), _allocated(bench.buffer_type, [x, y])]
+    lib.ggml_backend_buffer_set_usage(buffers[0], lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    zeros = bytes(lib.ggml_nbytes(weight))  # numbers do not matter, but NaN might
+    lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
+    lib.ggml_backend_buffer_clear(buffers[1], 0)
+    return bench.timed(arena, buffers, y)
+
+
+def _attention(bench: _Bench, key: int, value: int, in_f32: bool) -> _Timed:
+    arena = Arena(8, 8)
+    half, full = lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
+    q = lib.ggml_new_tensor_4d(arena.ctx, full, key, 1, _HEADS, 1)
+    k = lib.ggml_new_tensor_4d(arena.ctx, half, key, _CELLS, _HEADS, 1)
+    v = lib.ggml_new_tensor_4d(arena.ctx, half, value, _CELLS, _HEADS, 1)
+    mask = lib.ggml_new_tensor_4d(arena.ctx, half, _CELLS, 1, 1, 1)
+    read = lib.ggml_cast(arena.ctx, v, full) if in_f32 else v
+    y = lib.ggml_flash_attn_ext(arena.ctx, q, k, read, mask, 1.0, 0.0, 0.0)
+    buffer = _allocated(bench.buffer_type, [q, k, v, mask, y] + [read] * in_f32)
+    lib.ggml_backend_buffer_clear(buffer, 0)
+    return bench.timed(arena, [buffer], y)
+
+
+class _Bench:
+    """A thread on which graphs are timed."""
+
+    def __enter__(self) -> _Bench:
+        cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+        self.backend = lib.ggml_backend_dev_init(cpu, ffi.NULL)
+        registry = lib.ggml_backend_dev_backend_reg(cpu)
+        proc(registry, "ggml_backend_set_n_threads")(self.backend, 1)
+        self.buffer_type = lib.ggml_backend_dev_buffer_type(cpu)
+        self._undo = ExitStack()
+        self._undo.callback(lib.ggml_backend_free, self.backend)
+        return self
+
+    def timed(self, arena: Arena, buffers: list[Any], y: Any) -> _Timed:
+        return self._undo.enter_context(closing(_Timed(self.backend, arena, buffers, y)))
+
+    def faster(self, pairs: Sequence[tuple[_Timed, _Timed]]) -> list[bool]:
+        """Of each pair whether the first is clearly faster."""
+        # In turn, so that what else the machine does meets both.
+        for _ in range(_RUNS):
+            for pair in pairs:
+                for one in pair:
+                    one.run()
+        return [one.seconds < _CLEARLY * other.seconds for one, other in pairs]
+
+    def __exit__(self, *exc: object) -> None:
+        self._undo.close()
+
+
+class _Timed:
+    """A result that is computed alone.
 
     Attributes:
         seconds: the shortest time it took.
     """
 
-    def __init__(self, backend: Any, buffer_type: Any, dtype: DType, columns: int):
-        self._backend, self.seconds = backend, float("inf")
-        self._arena = Arena(8, 8)
-        ctx = self._arena.ctx
-        weight = lib.ggml_new_tensor_2d(ctx, int(dtype), _WIDTH, _ROWS)
-        x = lib.ggml_new_tensor_2d(ctx, lib.GGML_TYPE_F32, _WIDTH, columns)
-        y = lib.ggml_mul_mat(ctx, weight, x)
-        plain = lib.ggml_backend_get_default_buffer_type(backend)
-        self._buffers = [_allocated(buffer_type, [weight]), _allocated(plain, [x, y])]
-        usage = lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
-        lib.ggml_backend_buffer_set_usage(self._buffers[0], usage)
-        zeros = bytes(lib.ggml_nbytes(weight))  # numbers do not matter, but NaN might
-        lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
-        lib.ggml_backend_buffer_clear(self._buffers[1], 0)
-        self._graph = lib.ggml_new_graph_custom(ctx, 8, False)
+    def __init__(self, backend: Any, arena: Arena, buffers: list[Any], y: Any):
+        self._backend, self._arena, self._buffers = backend, arena, buffers
+        self.seconds = float("inf")
+        self._graph = lib.ggml_new_graph_custom(arena.ctx, 8, False)
         lib.ggml_build_forward_expand(self._graph, y)
 
     def run(self) -> None:

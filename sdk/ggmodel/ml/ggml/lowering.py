@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ComputeError, GraphError, OutOfMemory
+from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ..backend import Executable
 from ..graph import Graph
@@ -15,6 +15,8 @@ from ..indices import index_checks
 from ..memory import AllocationStatus
 from ..node import Node, failure
 from ..storage import Fill, State, Weight, fill_of, write_inputs
+from . import kernels
+from .compute import need_success
 from .emitters import EMITTERS
 from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
 
@@ -42,6 +44,7 @@ class GGMLExecutable(Executable):
         self.states: set[int] = set()
         self._inputs: Buffer | None = None
         self._arena: Arena | None = None
+        self._schedule = tuple(graph.schedule)
         self.generation = -1
         try:
             self._fills = self._make_inputs(graph)
@@ -95,6 +98,8 @@ class GGMLExecutable(Executable):
         cpu = self._backend.hardware.cpu.backend
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
+            if node.op.name == "flash_attention":
+                operands = self._with_values_to_read(ctx, *operands)
             try:
                 t = emitter(ctx, operands, node.attrs)
             except OverflowError as error:
@@ -106,6 +111,14 @@ class GGMLExecutable(Executable):
                 self._settle(t, node)
                 return t
         self._refuse(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
+
+    def _with_values_to_read(self, ctx: Any, q: Any, k: Any, v: Any, *more: Any) -> tuple:
+        """Operands of attention, their values in the dtype that the CPU's kernel is fast with."""
+        few, half = q.ne[1] < kernels.QUERIES, k.type == v.type == lib.GGML_TYPE_F16
+        wanted = few and half and self._backend.widens_values
+        if wanted and kernels.f32_values_are_faster(k.ne[0], v.ne[0]):
+            v = lib.ggml_cast(ctx, v, lib.GGML_TYPE_F32)
+        return q, k, v, *more
 
     def _settle(self, t: Any, node: Node) -> None:
         """Sees to it that some device can compute an op where its result has to lie, as in a state
@@ -188,6 +201,46 @@ class GGMLExecutable(Executable):
             raise GraphError("this graph's memory is gone; compile it again")
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+        self._fill(step)
+        need_success(self._compute.compute(self._cgraph, meanwhile))
+
+    def run_apart(self, step: Any = None) -> list[float]:
+        """`run`, op by op, each after the one before it has ended.
+
+        Returns:
+            The seconds each op of the graph's schedule took, all that ggml breaks it down to
+            together; 0 for those that compute nothing, such as views.
+        """
+        self._fill(step)
+        seconds = self._compute.compute_apart(self._cgraph)
+        found, at = [], 0
+        for node in self._schedule:
+            spent = 0.0
+            if node.n_elements:
+                result = self._tensors[node.uid]
+                while True:  # an op's last tensor is its result
+                    last = lib.ggml_graph_node(self._cgraph, at) == result
+                    spent, at = spent + seconds[at], at + 1
+                    if last:
+                        break
+            found.append(spent)
+        return found
+
+    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+        made: dict[Any, list[Node]] = {}
+        for node in self._schedule:
+            if node.n_elements and (node.dtype.numpy is not None or node.is_contiguous):
+                made.setdefault(self._tensors[node.uid], []).append(node)
+
+        def pass_on(t: Any) -> None:
+            for node in made.get(t, ()):
+                seen(node, value_of(t, node))
+
+        self._fill(step)
+        self._compute.compute_apart(self._cgraph, pass_on)
+
+    def _fill(self, step: Any) -> None:
+        """All that comes before computing."""
         self._check_valid()
         self._backend.check_open()
         if self._dry:
@@ -195,9 +248,6 @@ class GGMLExecutable(Executable):
         write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
-        status = self._compute.compute(self._cgraph, meanwhile)
-        if status != lib.GGML_STATUS_SUCCESS:
-            raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
     def tensor(self, node: Node) -> Any:
         """The ggml tensor of a node of this graph, or of a leaf that it reads."""
