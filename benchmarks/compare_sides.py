@@ -191,6 +191,7 @@ class Side:
         return ran
 
 
+@dataclass
 class Ours(Side):
     """`python -m ggmodel`."""
 

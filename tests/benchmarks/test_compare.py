@@ -16,7 +16,7 @@ import pytest
 from benchmarks import compare, compare_sides
 from benchmarks.compare import Results, measure_pair
 from benchmarks.compare_report import Row, interval, markdown, verdict, write_between
-from benchmarks.compare_sides import Clock, Side
+from benchmarks.compare_sides import SDK, Clock, Ours, Side
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 
@@ -280,3 +280,7 @@ def test_a_peer_that_fails(peer: Path, tmp_path: Path):
 def test_a_file_that_cannot_be_made(tmp_path: Path):
     with pytest.raises(SystemExit, match=r"llama-7b-q8_0\.gguf does not exist"):
         compare.make_missing(tmp_path, "llama-7b-q8_0")
+
+
+def test_our_side_is_that_of_this_repository():
+    assert Ours(threads=1, extra=[]).env["PYTHONPATH"] == str(SDK)
