@@ -6,6 +6,6 @@ from ggmodel import register
 from ggmodel.models.gemma3 import EmbeddingGemma
 
 
-@register("gemma-embedding")
+@register("gemma-embedding", hf="Gemma3TextModel")
 class GemmaEmbedding(EmbeddingGemma):
     pass

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ggmodel import Config, Model, Module, Tensor, gguf, kv, nn, register
+from ggmodel import Model, Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal
-from ggmodel.model import Batch, Computed, PermuteRope, Stack
+from ggmodel.model import Batch, PermuteRope, Stack
 from ggmodel.nn import Embedding, ExpertLinear, Linear, RMSNorm
 
 
-class Hyper(Config):
+class Hyper(nn.RopeConfig):
     layers: int = kv("block_count", hf="num_hidden_layers")
     hidden: int = kv("embedding_length", hf="hidden_size")
+    vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs ask for it
     ffn: int = kv("feed_forward_length", hf="intermediate_size")
     heads: int = kv("attention.head_count", hf="num_attention_heads")
     kv_heads: int = kv("attention.head_count_kv", hf="num_key_value_heads", default="heads")
@@ -19,18 +20,12 @@ class Hyper(Config):
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
     context: int = kv("context_length", hf="max_position_embeddings", default=2048)
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
-    rope_base: float = kv("rope.freq_base", hf="rope_theta", default=10000.0)
-    rope_factor: float = kv(
-        "rope.scaling.factor", "rope.scale_linear", hf=nn.linear_factor, default=1.0
-    )
-    scaling: str = kv("rope.scaling.type", hf=nn.linear_type, default="")
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
     out_width = property(lambda h: h.heads * h.value_dim)
-    rope_scale = property(lambda h: nn.linear_scale(h.scaling, h.rope_factor))
 
 
 class Attention(Module):
@@ -39,14 +34,10 @@ class Attention(Module):
     k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("hidden", "k_width"))
     v: Linear = gguf("attn_v", hf="v_proj", shape=("hidden", "v_width"))
     out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "hidden"))
-    factors: Tensor | None = gguf("rope_freqs.weight", root=True, hf=Computed(nn.llama3_factors))
-
-    def rope(self) -> nn.Rope:
-        h = self.config
-        return nn.Rope(h.rope_dims, h.rope_base, h.rope_scale, factors=self.factors)
+    rotary: nn.Rotary
 
     def forward(self, x: Tensor, batch: Batch, cache) -> Tensor:
-        h, rope = self.config, self.rope()
+        h, rope = self.config, self.rotary.rope()
         q = rope(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
         k = rope(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
         v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
@@ -104,7 +95,7 @@ class Llama(Model):
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("hidden", None))
 
     def caches(self) -> list[Causal]:
-        return [Causal(layer.attn.rope()) for layer in self.layers]
+        return [Causal(layer.attn.rotary.rope()) for layer in self.layers]
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)

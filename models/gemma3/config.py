@@ -12,10 +12,9 @@ from ggmodel.ml import RopeType
 
 def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
     """Which layers are local, where a config says so."""
-    if "layer_types" in hf:
-        return [kind == "sliding_attention" for kind in hf["layer_types"]]
     every = hf.get("sliding_window_pattern")
-    return every and [(i + 1) % every != 0 for i in range(hf["num_hidden_layers"])]
+    older = every and [(i + 1) % every != 0 for i in range(hf["num_hidden_layers"])]
+    return nn.sliding_layers(hf) or older
 
 
 def _base(default: float, hf: str, kind: str, *names: str) -> Any:
@@ -27,11 +26,7 @@ def _vision(key: str, hf: str, default: float = 0) -> Any:
     return kv(f"vision.{key}", f"clip.vision.{key}", hf=f"vision_config.{hf}", default=default)
 
 
-def _factor(hf: Mapping[str, Any]) -> float:
-    return nn.linear_factor(hf) or 1.0
-
-
-def _unsaid_factor(h: Hyper) -> float:
+def _unsaid(h: Hyper) -> float:
     """Of files that do not say so: 4B, 12B and 27B divide positions by 8."""
     return 8.0 if h.layers in (34, 48, 62) and 0 < h.window < h.context else 1.0
 
@@ -57,8 +52,10 @@ class Hyper(Config):
     window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[6])
     rope_base: float = _base(1e6, "theta", "full", "freq_base", "global.freq_base")
-    local_base: float = _base(1e4, "local_base_freq", "sliding", "local.freq_base", "freq_base_swa")
-    rope_factor: float = kv("rope.scaling.factor", hf=_factor, default=_unsaid_factor)
+    local_base: float = _base(1e4, "local_base_freq", "sliding", "freq_base_swa", "local.freq_base")
+    rope_factor: float = kv(
+        "rope.scaling.factor", hf=(nn.linear_factor, lambda _: 1), default=_unsaid
+    )
     scaling: str = kv("rope.scaling.type", hf=nn.linear_type, default="")
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
@@ -80,11 +77,7 @@ class Hyper(Config):
     @property
     def local(self) -> list[bool]:
         """By layer, whether it sees a window of the last positions only."""
-        if self.window < 1:
-            return [False] * self.layers
-        if len(self.pattern) != 1 or isinstance(self.pattern[0], bool):
-            return self.pattern
-        return [(i + 1) % self.pattern[0] != 0 for i in range(self.layers)]
+        return nn.local_layers(self.pattern, self.layers, self.window)
 
     def rope(self, local: bool) -> nn.Rope:
         scale = 1.0 if local else nn.linear_scale(self.scaling, self.rope_factor)

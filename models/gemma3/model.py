@@ -91,6 +91,7 @@ FRAME = (("\n\n", 108), ("<start_of_image>", 255999), ("<end_of_image>", 256000)
 class Gemma3(Model):
     bidirectional_images = True
     image_marker = "<start_of_image>"
+    clip = {"vision.projector.scale_factor": lambda h: None if h.pool == 4 else h.pool}
 
     config: Hyper
     text: Text = gguf(hf=TEXT)
@@ -100,8 +101,6 @@ class Gemma3(Model):
 
     def validate(self) -> None:
         h = self.config
-        if len(h.local) != h.layers:
-            raise ConfigError(f"a sliding_window_pattern of {len(h.local)} for {h.layers} layers")
         fits = self.sees and 1 <= h.pool <= h.grid and h.rows in (None, (h.grid // h.pool) ** 2)
         if self.sees and not fits:
             raise ConfigError(f"{h.patches} patches cannot become {h.rows} rows of an image")
@@ -151,7 +150,7 @@ class PooledHyper(Hyper):
     pooling: int = kv("pooling_type", hf=lambda hf: 1, default=1)  # the mean
 
 
-@register("gemma3", hf="Gemma3TextModel", pooled=True)
+@register("gemma3", pooled=True)
 class EmbeddingGemma(Model):
     """All tokens see each other; two linear maps stand behind the mean."""
 

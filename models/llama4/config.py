@@ -20,19 +20,22 @@ def _no_rope_interval(hf: Mapping[str, Any]) -> int:
     return interval
 
 
-def _vision(key: str, hf: str, default: Any = 0, *more: str) -> Any:
-    """A key of the vision tower: in one file with the text model, or in one of its own."""
-    names = [f"{where}.{name}" for where in ("vision", "clip.vision") for name in (key, *more)]
+def _vision(key: str, hf: str, default: Any = 0, split: str = "") -> Any:
+    """A key of the vision tower: in one file with the text model, or in one of its own, where it
+    may be called otherwise."""
+    names = f"vision.{key}", f"clip.vision.{split or key}"
     return kv(*names, hf=f"vision_config.{hf}", default=default)
 
 
 class Hyper(Config):
     layers: int = kv("block_count", hf="num_hidden_layers")
     hidden: int = kv("embedding_length", hf="hidden_size")
+    vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs ask for it
     ffn: int = kv("feed_forward_length", hf="intermediate_size_mlp")
     heads: int = kv("attention.head_count", hf="num_attention_heads")
     kv_heads: int = kv("attention.head_count_kv", hf="num_key_value_heads", default="heads")
     head_dim: int = kv("attention.key_length", "attention.head_dim", hf="head_dim", default=128)
+    value_dim: int = kv("attention.value_length", hf="head_dim", default="head_dim")  # as above
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")

@@ -118,6 +118,7 @@ def _text(name: str) -> tuple[str, str]:
 @register("llama4", hf=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"))
 class Llama4(Model):
     image_marker = "<|image|>"
+    clip = {"vision.projector.scale_factor": lambda h: h.merged}
 
     config: Hyper
     embed: nn.Embedding = gguf("token_embd", hf=_text("model.embed_tokens"), shape=("hidden", None))

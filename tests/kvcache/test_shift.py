@@ -17,7 +17,8 @@ from ggmodel.errors import Error
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import Golden
+from ggmodel.workbench.golden import nmse
+from tests.golden.files import load_golden
 
 # Keys are rotated twice in float32; the other error is that of any two float32 runs. In F16 each
 # rotation is another rounding to 11 bits.
@@ -25,7 +26,7 @@ BOUND = {"f32": 1e-9, "f16": 1e-5}
 
 
 def one_layer(case: str) -> MemorySource:
-    golden = Golden.load("llama", case)
+    golden = load_golden("llama", case)
     weights = {
         name: values
         for name, values in golden.weights().items()
@@ -34,7 +35,9 @@ def one_layer(case: str) -> MemorySource:
     return from_hf(find("llama"), {**golden.config, "num_hidden_layers": 1}, weights)
 
 
-@pytest.fixture(scope="module", params=["plain_gqa", "llama3_rope", "linear_rope"])
+@pytest.fixture(
+    scope="module", params=["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
+)
 def source(request: pytest.FixtureRequest) -> MemorySource:
     return one_layer(request.param)
 
@@ -56,10 +59,6 @@ def model(source: MemorySource, request: pytest.FixtureRequest) -> Iterator[Load
 
 def bound(model: LoadedModel) -> float:
     return BOUND[model.engine.kv_type.name.lower()]
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 TEXT = np.random.default_rng(5).integers(3, 60, 40).astype(np.int32)
@@ -145,7 +144,7 @@ def test_after_a_refused_shift_the_sequence_starts_anew(model: LoadedModel):
 
 @pytest.mark.parametrize("flash", ["on", "off"])
 def test_removal_at_the_end_equals_recomputation_at_any_depth(flash: str):
-    golden = Golden.load("llama", "tied")  # three layers
+    golden = load_golden("llama", "tied")  # three layers
     source = from_hf(find("llama"), golden.config, golden.weights())
     with ggmodel.load(source, kv_type="f32", flash_attention=flash, parallel=2, threads=1) as model:
         with model.engine.slot() as sequence:

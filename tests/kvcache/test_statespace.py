@@ -19,6 +19,7 @@ from ggmodel.errors import Error
 from ggmodel.kvcache import Cache, CausalCache, RecurrentCache, WrapperCache
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
+from ggmodel.workbench.golden import nmse
 from tests.kvcache.naive import run
 from tests.kvcache.statespace import MODELS, VOCABULARY, logits, source
 
@@ -54,10 +55,6 @@ def model(shared: LoadedModel) -> LoadedModel:
         assert slot.free
         shared.engine.slots.cut(slot, 0)
     return shared
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 def greedy(kinds: str, prompt: Sequence[int], n: int) -> Text:

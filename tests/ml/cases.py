@@ -1010,12 +1010,16 @@ def attention(
     sinks: np.ndarray | None = None,
     vmla: np.ndarray | None = None,
     scale: float = 0.3,
+    softcap: float = 0,
 ) -> np.ndarray:
     """softmax(scale · K·q + mask) · V, head by head, then by the matrix of the head."""
     heads, shared = q.shape[1], q.shape[1] // k.shape[1]
     out = []
     for h in range(heads):
-        scores = scale * q[:, h] @ k[:, h // shared].T + (0 if mask is None else mask)
+        scores = scale * q[:, h] @ k[:, h // shared].T
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        scores = scores + (0 if mask is None else mask)
         if sinks is not None:
             scores = np.hstack([scores, np.full((len(q), 1), sinks[h])])
         weights = softmax(scores)[:, : len(k)]
@@ -1030,20 +1034,20 @@ SINKS = normal(6, seed=3)
 VMLA = normal(6, 5, 8, seed=4)
 
 
-def attend(**names: int) -> Callable[..., Tensor]:
+def attend(softcap: float = 0, **names: int) -> Callable[..., Tensor]:
     """Attention of q, k, v with the named extras, by their place among the values."""
 
     def build(q: Tensor, k: Tensor, v: Tensor, *rest: Tensor) -> Tensor:
         extras: dict[str, Any] = {name: rest[i] for name, i in names.items()}
-        return q.scaled_dot_product_attention(k, v, scale=0.3, **extras)
+        return q.scaled_dot_product_attention(k, v, scale=0.3, softcap=softcap, **extras)
 
     return build
 
 
-def attended(**names: int) -> Callable[..., np.ndarray]:
+def attended(softcap: float = 0, **names: int) -> Callable[..., np.ndarray]:
     def want(q: np.ndarray, k: np.ndarray, v: np.ndarray, *rest: np.ndarray) -> np.ndarray:
         extras: dict[str, Any] = {name: rest[i] for name, i in names.items()}
-        return attention(q, k, v, **extras)
+        return attention(q, k, v, softcap=softcap, **extras)
 
     return want
 
@@ -1058,5 +1062,8 @@ for _op in ("softmax", "flash_attention"):
         ("sinks", (*GROUPED, MASK, SINKS), {"mask": 0, "sinks": 1}),
         ("vmla", (*GROUPED, VMLA), {"vmla": 0}),
         ("all", (*GROUPED, MASK, SINKS, VMLA), {"mask": 0, "sinks": 1, "vmla": 2}),
+        # Scores are 1 on average and reach 4.
+        ("softcap", GROUPED, {"softcap": 1}),
+        ("softcap masked", (*GROUPED, MASK, SINKS), {"softcap": 1.5, "mask": 0, "sinks": 1}),
     ]:
         case(_op, f"attention {_label}", _values, attend(**_names), attended(**_names))

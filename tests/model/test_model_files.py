@@ -14,14 +14,14 @@ from ggmodel.errors import ArchitectureError, ConfigError, LoadError, TensorErro
 from ggmodel.gguf import MemorySource
 from ggmodel.ml import Backend
 from ggmodel.model import find
-from tests.golden.files import Golden
+from tests.golden.files import Golden, load_golden
 
 LLAMA = Path(__file__).parents[2] / "models" / "llama.py"
 
 
 @pytest.fixture(scope="module")
 def golden() -> Golden:
-    return Golden.load("llama", "plain_gqa")
+    return load_golden("llama", "plain_gqa")
 
 
 @pytest.fixture(scope="module")

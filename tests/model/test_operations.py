@@ -8,8 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ggmodel import DType
 from ggmodel.errors import ConfigError
-from ggmodel.model import Computed, Operation, Part, PermuteRope, Plus, Sources, Stack, Transpose
+from ggmodel.model import (
+    Computed,
+    Every,
+    MXFP4Blocks,
+    Operation,
+    Part,
+    PermuteRope,
+    Plus,
+    Sources,
+    Stack,
+    Transpose,
+)
 from ggmodel.model.operations import value_of
 
 CONFIG = SimpleNamespace(heads=4, experts=3, q_rows=5, k_rows=2, bad="x", zero=0)
@@ -25,7 +37,7 @@ def every(base: type) -> set[type]:
 
 def test_these_tests_know_all_operations():
     assert every(Operation) == {PermuteRope, Plus, Transpose}
-    assert every(Sources) == {Stack, Part, Computed}
+    assert every(Sources) == {Stack, Part, Every, MXFP4Blocks, Computed}
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=2)
@@ -171,3 +183,69 @@ def test_a_computed_tensor_has_no_sources():
 def test_what_does_not_fit_is_refused(call: Any, message: str):
     with pytest.raises(ConfigError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("axis", "n"), [(-1, 2), (0, 3), (1, 2)])
+def test_interleaved_tensors_together_are_the_whole(axis: int, n: int):
+    whole = array(6, 4, 6, seed=2)
+    again = np.full_like(whole, np.nan)
+    for i in range(n):
+        every = Every("gate_up", i, n, axis)
+        piece = every.join([whole], None)
+        assert np.array_equal(piece, np.take(whole, range(i, whole.shape[axis], n), axis))
+        assert every.shape([whole.shape], None) == piece.shape
+        ((where, values),) = every.split(piece, None).values()
+        assert np.isnan(again[where]).all()
+        again[where] = values
+    assert np.array_equal(again, whole)
+    results = Every("gate_up", 1, 2).results(array(3, 8), None)
+    assert np.array_equal(results, array(3, 8)[:, 1::2])
+
+
+def in_blocks(*shape: int) -> list[np.ndarray]:
+    """Blocks and scales of numbers of this shape."""
+    rng = np.random.default_rng(5)
+    halves = (*shape[:-1], shape[-1] // 32, 16)
+    return [
+        rng.integers(0, 256, halves).astype(np.uint8),
+        rng.integers(118, 132, halves[:-1]).astype(np.uint8),
+    ]
+
+
+@pytest.mark.parametrize(("index", "n"), [(0, 1), (0, 2), (1, 2)])
+def test_blocks_of_four_bits_become_ggmls(index: int, n: int):
+    from gguf import GGMLQuantizationType, dequantize
+
+    blocks, scales = in_blocks(3, 4, 96)
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    # The lower bits of a byte are the first of two neighbours.
+    values = np.stack([numbers[blocks & 15], numbers[blocks >> 4]], -1).reshape(3, 4, 3, 32)
+    want = (values * 2.0 ** (scales.astype(int) - 127)[..., None]).reshape(3, 4, 96)[:, index::n]
+    packed = MXFP4Blocks("down_proj", index, n)
+    assert packed.names(None) == ["down_proj_blocks", "down_proj_scales"]
+    assert packed.dtype is DType.MXFP4
+    joined = packed.join([blocks, scales], None)
+    assert packed.shape([blocks.shape, scales.shape], None) == want.shape
+    got = dequantize(joined, GGMLQuantizationType.MXFP4).reshape(want.shape)
+    assert np.array_equal(got, want)
+    again = {"down_proj_blocks": np.zeros_like(blocks), "down_proj_scales": np.zeros_like(scales)}
+    for name, (where, part) in packed.split(joined, None).items():
+        again[name][where] = part
+    assert np.array_equal(again["down_proj_blocks"][:, index::n], blocks[:, index::n])
+    assert np.array_equal(again["down_proj_scales"][:, index::n], scales[:, index::n])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b, s: Every("gate_up", 0, 5).join([s], None),
+        lambda b, s: Every("gate_up", 0, 2).join([np.array(1.0)], None),
+        lambda b, s: MXFP4Blocks("gate_up").join([b[..., :8], s], None),
+        lambda b, s: MXFP4Blocks("gate_up").join([b.astype(np.float32), s], None),
+        lambda b, s: MXFP4Blocks("gate_up", 0, 3).join([b, s], None),
+        lambda b, s: MXFP4Blocks("gate_up").shape([(16,), ()], None),
+    ],
+)
+def test_what_is_not_interleaved_or_no_blocks_is_refused(call: Any):
+    with pytest.raises(ConfigError, match="gate_up: "):
+        call(*in_blocks(2, 4, 64))

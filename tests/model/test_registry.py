@@ -1,6 +1,7 @@
 """Where architectures are found, and what is said when one is not."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -14,7 +15,7 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find, registry, supported
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 Write = Callable[..., Path]
 
@@ -38,7 +39,7 @@ def model(name: str, mark: str = "", hf: str = "") -> str:
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
     """What a test registers is gone after it; what comes along stays."""
-    find("llama")
+    supported()
     registered, modules = dict(registry._registered), set(sys.modules)
     yield
     registry._registered.clear()
@@ -123,6 +124,19 @@ def test_the_same_class_may_be_registered_again_as_a_notebook_does():
 def test_the_architectures_that_come_along():
     assert "llama" in supported()
     assert find("llama").__module__ == "ggmodel.models.llama"
+
+
+@pytest.mark.parametrize("name", ["qwen3moe", "gemma-embedding"])
+def test_a_name_that_is_no_name_of_a_module(name: str):
+    assert name in supported()
+    # In a process that has imported none of them yet.
+    code = f"from ggmodel.model import find; print(find({name!r}).architecture)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == name, done.stderr
+
+
+def test_a_module_is_no_architecture():
+    assert "gemma_embedding" not in supported()
 
 
 @pytest.mark.parametrize("name", ["lama", "Llama"])
@@ -376,7 +390,7 @@ def test_a_file_with_a_pooling_type_is_loaded_as_the_variant(
     tmp_path: Path, pooling: int | None, name: str
 ):
     (tmp_path / "twofold.py").write_text(VARIANTS)
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     source = from_hf(find("twofold", tmp_path), golden.config, golden.weights())
     metadata = dict(source.metadata)
     if pooling is not None:

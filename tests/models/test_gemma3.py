@@ -17,7 +17,7 @@ from ggmodel.ml import RopeType
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import Config, config_class, find
 from tests.conftest import Vary
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 # As published: whatever is transformers' default is left out.
 PUBLISHED_4B: dict[str, Any] = {
@@ -99,7 +99,7 @@ def test_which_layers_are_local():
 
 @pytest.fixture(scope="module")
 def source() -> MemorySource:
-    golden = Golden.load("gemma3", "images")
+    golden = load_golden("gemma3", "images")
     return from_hf(find("gemma3"), golden.config, golden.weights())
 
 
@@ -107,8 +107,8 @@ def source() -> MemorySource:
     ("changes", "message"),
     [
         ({"attention.sliding_window_pattern": [True, False]}, "pattern of 2 for 4 layers"),
-        ({"attention.sliding_window_pattern": 0}, "ZeroDivisionError"),
-        ({"attention.sliding_window_pattern": ["a"]}, "TypeError"),
+        ({"attention.sliding_window_pattern": -1}, "pattern of -1"),
+        ({"attention.sliding_window_pattern": ["a"]}, "pattern of 'a'"),
         ({"attention.head_count": 0}, "shape"),
         ({"mm.tokens_per_image": 49}, "36 patches cannot become 49"),
         ({"mm.tokens_per_image": -1}, "nonnegative"),
@@ -153,7 +153,7 @@ def test_pixels(source: MemorySource):
 
 
 def test_files_that_do_not_say_how_positions_are_scaled():
-    golden = Golden.load("gemma3", "images")
+    golden = load_golden("gemma3", "images")
     base = {**golden.config["text_config"], "max_position_embeddings": 4096}
     for layers, factor in ((26, 1.0), (34, 8.0), (48, 8.0), (62, 8.0)):
         metadata = metadata_of(find("gemma3"), normalise({**base, "num_hidden_layers": layers}))

@@ -12,12 +12,12 @@ from ggmodel.errors import ConfigError
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from tests.conftest import Vary
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 
 @pytest.fixture(scope="module")
 def source() -> MemorySource:
-    golden = Golden.load("llama4", "images")
+    golden = load_golden("llama4", "images")
     return from_hf(find("llama4"), golden.config, golden.weights())
 
 

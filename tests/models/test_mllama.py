@@ -13,12 +13,12 @@ from ggmodel.errors import ConfigError, PromptError
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from tests.conftest import Vary
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 
 @pytest.fixture(scope="module")
 def source() -> MemorySource:
-    golden = Golden.load("mllama", "images")
+    golden = load_golden("mllama", "images")
     return from_hf(find("mllama"), golden.config, golden.weights())
 
 

@@ -276,7 +276,7 @@ def softmax(draw: Draw, _: str) -> Recipe:
 def attention(draw: Draw, _: str) -> Recipe:
     b, kv_heads, n, m = shape(draw)
     heads, d, dv = kv_heads * draw(st.integers(1, 3)), 8 * draw(sizes), 8 * draw(sizes)
-    scale = draw(st.sampled_from([0.125, 0.3]))
+    scale, softcap = draw(st.sampled_from([0.125, 0.3])), draw(st.sampled_from([0.0, 2.0]))
     dtype = draw(st.sampled_from([F32, F16]))
     q, lay_q = operand(draw, in_steps(draw, b, heads, n, d) / 2)
     k, lay_k = operand(draw, noise(draw, b, kv_heads, m, d), dtype)
@@ -291,7 +291,7 @@ def attention(draw: Draw, _: str) -> Recipe:
     def build(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
         laid = {i: lays[i](t) for i, t in zip(extras, given, strict=True)}
         rest = (lay_k(k), lay_v(v), laid.get(0), laid.get(1))
-        return record(lay_q(q), "flash_attention", *rest, scale=scale)
+        return record(lay_q(q), "flash_attention", *rest, scale=scale, softcap=softcap)
 
     return Recipe((q, k, v, *extras.values()), build)
 

@@ -8,20 +8,23 @@ from typer.testing import CliRunner
 import ggmodel
 from ggmodel import DType
 from ggmodel.cli import app
+from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.files import GREEDY, Golden
-from tests.golden.test_llama import CASES, nmse, source_of
 from tests.golden.test_stories import EXPECTED, FILE
+from tests.golden.text import CASES, golden_of
 
 # Every result is rounded to float32, as transformers' are: it is 3e-13 away from float64 itself.
 EXACT = 1e-10
+# Checkpoints hold the experts the other way round: they were rounded in other blocks than here.
+OTHER_BLOCKS = {"gpt_oss": 5e-4}
 
 
 @pytest.fixture(params=CASES)
 def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("llama", request.param)
+    return golden_of(request.param)
 
 
-@pytest.mark.parametrize("batch_size", [512, 1], ids=["whole", "by token"])
+@pytest.mark.parametrize("batch_size", [512, 5], ids=["whole", "in parts"])
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
 def test_logits(golden: Golden, flash_attention: str, batch_size: int):
     with ggmodel.load(
@@ -34,8 +37,9 @@ def test_logits(golden: Golden, flash_attention: str, batch_size: int):
         assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < EXACT
 
 
-@pytest.mark.parametrize("dtype", [DType.F16, DType.Q8_0], ids=str)
-@pytest.mark.parametrize("flash_attention", ["off", "on"])
+@pytest.mark.parametrize(
+    ("dtype", "flash_attention"), [(DType.F16, "off"), (DType.Q8_0, "on")], ids=["f16", "q8_0"]
+)
 def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
     """Activations stay as they are, so that nothing is lost beside the weights' rounding."""
     want = golden.logits_f16 if dtype is DType.F16 else golden.logits_q8_0
@@ -45,7 +49,8 @@ def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
         kv_type="f32",
         flash_attention=flash_attention,
     ) as model:
-        assert nmse(model.logits(golden.prompt.tolist()), want) < EXACT
+        bound = OTHER_BLOCKS.get(golden.arch, EXACT) if dtype is DType.Q8_0 else EXACT
+        assert nmse(model.logits(golden.prompt.tolist()), want) < bound
         done = model.generate(golden.prompt.tolist(), max_tokens=GREEDY, temperature=0)
     assert done.tokens == golden.greedy.tolist()
 

@@ -92,7 +92,7 @@ class Stored:
                     if rope is not None:
                         width = self.heads[layer][0][0]
                         rows = keys.rows(ids).reshape(width, -1, len(part))
-                        turned = rope(rows, amounts).reshape(keys.dim(0), len(part))
+                        turned = rope.move(rows, amounts).reshape(keys.dim(0), len(part))
                         ctx.forward(keys.set_rows(turned, ids))
                 ctx.compute()
 

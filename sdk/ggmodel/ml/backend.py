@@ -141,6 +141,18 @@ class Executable(ABC):
             ComputeError: an index out of range, or the backend failed.
         """
 
+    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+        """`run`, one op after the other, for those who look at intermediate results.
+
+        Args:
+            seen: called with each result and its raw value as soon as that is there; the next op
+                may overwrite it. A result without elements, or in blocks with gaps, is left out.
+
+        Raises:
+            Unsupported: it is computed where nobody can look.
+        """
+        raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
+
     @abstractmethod
     def value(self, node: Node) -> np.ndarray:
         """The raw value of an output; may be a view that the next run overwrites."""

@@ -62,6 +62,8 @@ class Graph:
         schedule: the ops to execute, in order; grows by `forward`.
         inputs: host tensors and feeds that the schedule reads, in order of first use.
         scope: path of the module being traced ("blk.3.attn"), names the ops.
+        calls: where somebody wants to know, each call of a module once it has returned: its
+            `forward`, the arguments, what came out.
     """
 
     def __init__(self, backend: Any, max_nodes: int):
@@ -70,6 +72,7 @@ class Graph:
         self.schedule: list[Node] = []
         self.inputs: list[Node] = []
         self.scope = ""
+        self.calls: list[tuple[Callable[..., Any], tuple, Any]] | None = None
         self.batch_size = 0  # a hint for backends that copy weights to a device; 0 is unknown
         self.closed = False
         self.recorded = 0
@@ -149,6 +152,8 @@ def in_scope(name: str, call: Callable[..., Any], args: tuple, kwargs: dict[str,
         adopt = getattr(result, "adopt_name", None)
         if adopt is not None:
             adopt(graph.scope)
+        if graph.calls is not None:
+            graph.calls.append((call, args, result))
         return result
     finally:
         graph.scope = outer

@@ -9,16 +9,29 @@ from .loader import LoadReport, Missing, WrongShape, fill
 from .model import Model, config_class
 from .module import Module
 from .multimodal import Embedding, Input, Multimodal, Pixels, Span
-from .operations import Computed, Operation, Part, PermuteRope, Plus, Sources, Stack, Transpose
-from .registry import find, register, supported
+from .operations import (
+    Computed,
+    Every,
+    MXFP4Blocks,
+    Operation,
+    Part,
+    PermuteRope,
+    Plus,
+    Sources,
+    Stack,
+    Transpose,
+)
+from .registry import find, find_hf, register, supported
 
 __all__ = [
     "Batch",
     "Computed",
     "Config",
     "Embedding",
+    "Every",
     "Input",
     "LoadReport",
+    "MXFP4Blocks",
     "Missing",
     "Model",
     "Module",
@@ -37,6 +50,7 @@ __all__ = [
     "config_class",
     "fill",
     "find",
+    "find_hf",
     "gguf",
     "kv",
     "register",

@@ -30,7 +30,14 @@ _KINDS = (bool, int, float, str, list)
 @dataclass_transform(field_specifiers=(kv,), kw_only_default=True)
 class Config:
     """Base of a model's hyperparameters. Subclasses declare fields with `kv`; properties and
-    methods derive whatever else the model needs."""
+    methods derive whatever else the model needs.
+
+    Attributes:
+        loaded_context: positions a sequence may have in the model as it is loaded; 0 outside of
+            loaded ones.
+    """
+
+    loaded_context = 0
 
     def __init__(self, **values: Any):
         fields = [name for name, *_ in key_fields(type(self))]

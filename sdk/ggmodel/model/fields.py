@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from .operations import Operation, Sources
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Dim = int | str | None
 HFName = str | Sources
@@ -26,6 +29,11 @@ class TensorField:
     root: bool = False
     prefix: str = ""
     suffix: str = ""
+    default: Callable[[Any], np.ndarray | None] | None = None
+
+    def apart(self) -> TensorField:
+        """The same with the second name first, if there is one."""
+        return replace(self, names=(*self.names[1:], self.names[0])) if self.names else self
 
 
 @dataclass(frozen=True)
@@ -51,12 +59,15 @@ def gguf(
     root: bool = False,
     prefix: str = "",
     suffix: str = "",
+    default: Callable[[Any], np.ndarray | None] | None = None,
 ) -> Any:
     """Names the tensor of a field, or the part that a field adds to the names within it.
 
     Args:
         names: primary name, then alternates; none makes the field transparent. Names of nested
-            fields are joined by "."; the first that exists in the file wins, once per module.
+            fields are joined by "."; the first that exists in the file wins, once per module. Of
+            what a model sees with (below "v" and "mm") the second name is the one in llama.cpp's
+            layout, where that is a file of its own.
         hf: the name in a Hugging Face checkpoint, alternates in order of preference; for an op
             that joins several tensors its sources. Defaults to the primary name for tensors.
         op: what turns the Hugging Face tensor into the GGUF tensor, and back.
@@ -65,7 +76,15 @@ def gguf(
         n: length of a list: a number or the name of a config attribute.
         root: the name is absolute, not joined to those of the enclosing fields.
         prefix, suffix: put around the names one level down ("_shexp").
+        default: for files without the tensor, a function of the hyperparameters that computes it,
+            as a float32 array of the reversed shape; None where there is nothing to compute. The
+            name must be absolute. Such a tensor is a weight like any other, and never written.
+
+    Raises:
+        ConfigError: a default for a name that is not absolute.
     """
+    if default is not None and not (root and names):
+        raise ConfigError(f"gguf{names}: a default needs an absolute name, root=True")
     if isinstance(hf, (str, Sources)):
         hf = (hf,)
     return TensorField(
@@ -77,6 +96,7 @@ def gguf(
         root,
         prefix,
         suffix,
+        default,
     )
 
 

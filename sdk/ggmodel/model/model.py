@@ -34,6 +34,9 @@ class Model(Module):
         bidirectional_images: the rows of an image see each other in both directions. They are then
             always computed together.
         image_marker: the text by which chat templates say that an image belongs there.
+        clip: what llama.cpp's file of its own for what a model sees with says besides the
+            hyperparameters with a key `clip.*`: key without "clip." → value, a function of the
+            hyperparameters, or None for nothing. None: there is no such file.
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
@@ -45,6 +48,7 @@ class Model(Module):
 
     bidirectional_images: ClassVar[bool] = False
     image_marker: ClassVar[str] = ""
+    clip: ClassVar[dict[str, Any] | None] = None
 
     def caches(self) -> Sequence[Remembers]:
         """What each layer remembers, a list with one entry a layer."""

@@ -16,6 +16,10 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..gguf import DType
+
+_MOST = 1 << 16  # tensors that are stacked: a count comes from a file
+
 
 def value_of(config: Any, dim: int | str) -> int:
     """A number, or the config attribute of that name.
@@ -39,6 +43,11 @@ def value_of(config: Any, dim: int | str) -> int:
 class Operation(ABC):
     """One tensor to one tensor."""
 
+    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
+        """The shape of the GGUF tensor, in numpy's order, given that of the checkpoint's; an
+        operation that changes it says so here, for nothing is read to find out."""
+        return shape
+
     @abstractmethod
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
         """The GGUF tensor of a checkpoint's tensor."""
@@ -46,6 +55,11 @@ class Operation(ABC):
     @abstractmethod
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
         """The inverse of `to_gguf`."""
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        """What a module gives whose weights went through `to_gguf`, given what it gives without:
+        [.., width]. The same, unless rows of weights change their order."""
+        return x
 
 
 @dataclass(frozen=True)
@@ -66,6 +80,9 @@ class PermuteRope(Operation):
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
         return self._swap(x, config, -1, 2)
 
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return self.to_gguf(x.reshape(-1, x.shape[-1]).T, config).T.reshape(x.shape)
+
     def _swap(self, x: np.ndarray, config: Any, a: int, b: int) -> np.ndarray:
         heads = value_of(config, self.heads)
         if heads < 1 or x.shape[0] % (2 * heads):
@@ -76,6 +93,9 @@ class PermuteRope(Operation):
 @dataclass(frozen=True)
 class Transpose(Operation):
     """Swaps the last two dims: of a matrix or of a stack of them; a bias stays as it is."""
+
+    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
+        return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 else shape
 
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
         return x.swapaxes(-1, -2) if x.ndim > 1 else x
@@ -98,11 +118,23 @@ class Plus(Operation):
 
 
 class Sources(ABC):
-    """Where in a checkpoint a tensor comes from when it is no single tensor of its own."""
+    """Where in a checkpoint a tensor comes from when it is no single tensor of its own.
+
+    Attributes:
+        dtype: the GGUF tensor's type where `join` gives its bytes (uint8) rather than numbers, as
+            for blocks that a checkpoint holds quantised.
+    """
+
+    dtype: DType | None = None
 
     @abstractmethod
     def names(self, config: Any) -> list[str]:
         """The names of all sources, relative to the enclosing fields."""
+
+    @abstractmethod
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        """The shape of what `join` gives, in numpy's order, given those of the sources; of bytes
+        that of the numbers they stand for."""
 
     @abstractmethod
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
@@ -111,6 +143,11 @@ class Sources(ABC):
     @abstractmethod
     def split(self, x: np.ndarray, config: Any) -> dict[str, np.ndarray | tuple[Any, np.ndarray]]:
         """The inverse: name → tensor, or (the index of what this field holds of it, that part)."""
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        """What a module with this tensor for a weight gives, of what the one module gives that has
+        the source: [.., width]."""
+        return x
 
 
 @dataclass(frozen=True)
@@ -126,7 +163,15 @@ class Stack(Sources):
     n: int | str
 
     def names(self, config: Any) -> list[str]:
-        return [self.template.format(i) for i in range(value_of(config, self.n))]
+        n = value_of(config, self.n)
+        if not 0 <= n <= _MOST:
+            raise ConfigError(f"{self.template}: {self.n} says {n} tensors, which cannot be")
+        return [self.template.format(i) for i in range(n)]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        if len(set(shapes)) > 1:
+            raise ConfigError(f"{self.template}: tensors of different shapes, {shapes}")
+        return (len(shapes), *shapes[0])
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
         import numpy as np
@@ -159,6 +204,11 @@ class Part(Sources):
     def names(self, config: Any) -> list[str]:
         return [self.name]
 
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        (whole,) = shapes
+        axis = self.axis % len(whole) if whole else 0
+        return (*whole[:axis], self._sizes(config)[self.index], *whole[axis + 1 :])
+
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
         self._check(parts[0], sum(self._sizes(config)))
         return parts[0][self._where(parts[0], config)]
@@ -166,6 +216,12 @@ class Part(Sources):
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
         self._check(x, self._sizes(config)[self.index])
         return {self.name: (self._where(x, config), x)}
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        sizes = self._sizes(config)
+        self._check(x.reshape(-1, x.shape[-1]).T, sum(sizes))
+        start = sum(sizes[: self.index])
+        return x[..., start : start + sizes[self.index]]
 
     def _sizes(self, config: Any) -> list[int]:
         return [value_of(config, r) for r in self.rows]
@@ -183,6 +239,113 @@ class Part(Sources):
 
 
 @dataclass(frozen=True)
+class Every(Sources):
+    """Every n-th row of an interleaved tensor ("gate_up_proj": gate, up, gate, up, …).
+
+    Args:
+        name: of the interleaved tensor.
+        index: which row is the first.
+        n: how many tensors are interleaved.
+        axis: what counts as a row; by default the columns.
+    """
+
+    name: str
+    index: int
+    n: int
+    axis: int = -1
+
+    def names(self, config: Any) -> list[str]:
+        return [self.name]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        (whole,) = shapes
+        axis = self.axis % len(whole) if whole else 0
+        return (*whole[:axis], whole[axis] // self.n, *whole[axis + 1 :]) if whole else whole
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        (whole,) = parts
+        rows = whole.shape[self.axis] if whole.ndim else 0
+        if rows == 0 or rows % self.n:
+            raise ConfigError(f"{self.name}: {rows} rows are not {self.n} tensors interleaved")
+        return whole[self._where(whole)]
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        return {self.name: (self._where(x), x)}
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[..., self.index :: self.n]
+
+    def _where(self, x: np.ndarray) -> tuple[slice, ...]:
+        before = (slice(None),) * (self.axis % x.ndim)
+        return *before, slice(self.index, None, self.n)
+
+
+@dataclass(frozen=True)
+class MXFP4Blocks(Sources):
+    """Blocks of 32 numbers of four bits with a common power of two, as gpt-oss is published; they
+    become ggml's without being rounded.
+
+    Of a tensor NAME [.., rows, width] there is NAME_blocks [.., rows, width/32, 16], neighbours
+    together in a byte, the first in the lower bits, and NAME_scales [.., rows, width/32], exponents
+    plus 127. In ggml's block the scale comes first, then bytes with numbers i and i + 16 (MXFP4 of
+    the OCP's Microscaling Formats, version 1.0). The operation of the field, which is for numbers,
+    is not applied: rows are outputs already.
+
+    Args:
+        index, n: where gate and up are interleaved: every n-th row from this one on.
+    """
+
+    name: str
+    index: int = 0
+    n: int = 1
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        from ..gguf import DType
+
+        return DType.MXFP4
+
+    def names(self, config: Any) -> list[str]:
+        return [f"{self.name}_blocks", f"{self.name}_scales"]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        blocks, scales = shapes
+        if len(scales) < 2 or blocks != (*scales, 16) or scales[-2] % self.n:
+            raise ConfigError(f"{self.name}: blocks {list(blocks)} and scales {list(scales)}")
+        *before, rows, groups = scales
+        return (*before, rows // self.n, groups * 32)
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        import numpy as np
+
+        shape = self.shape([part.shape for part in parts], config)
+        if any(part.dtype != np.uint8 for part in parts):
+            raise ConfigError(f"{self.name}: blocks and scales are bytes, uint8")
+        rows = slice(self.index, None, self.n)
+        blocks, scales = parts[0][..., rows, :, :], parts[1][..., rows, :, None]
+        numbers = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
+        halves = numbers[..., :16] | numbers[..., 16:] << 4
+        return np.concatenate([scales, halves], -1).reshape(*shape[:-1], -1)
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        import numpy as np
+
+        block = x.reshape(*x.shape[:-1], -1, 17)
+        numbers = np.concatenate([block[..., 1:] & 15, block[..., 1:] >> 4], -1)
+        where = (..., slice(self.index, None, self.n), slice(None))
+        return {
+            f"{self.name}_blocks": (
+                (*where, slice(None)),
+                numbers[..., ::2] | numbers[..., 1::2] << 4,
+            ),
+            f"{self.name}_scales": (where, block[..., 0]),
+        }
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[..., self.index :: self.n]
+
+
+@dataclass(frozen=True)
 class Computed(Sources):
     """A tensor that no checkpoint holds: a function of the Hugging Face config."""
 
@@ -190,6 +353,9 @@ class Computed(Sources):
 
     def names(self, config: Any) -> list[str]:
         return []
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        raise NotImplementedError("the shape of a computed tensor is that of its value")
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
         raise NotImplementedError("a computed tensor has no parts to join")

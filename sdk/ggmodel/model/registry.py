@@ -2,8 +2,9 @@
 
 In order: a folder given with `--models`, those registered by code already run, the package
 `ggmodel.models`, and entry points of the group "ggmodel.models". An architecture is `NAME.py` or a
-folder `NAME/` with an `__init__.py`; its module is imported when its name is asked for. What a
-folder holds serves those who name that folder, and no one else.
+folder `NAME/` with an `__init__.py`; its module is imported when its name is asked for. A module of
+the package may register more names than its own: it is imported also when a name is asked for that
+no module has. What a folder holds serves those who name that folder, and no one else.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pkgutil
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -106,10 +107,10 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
             if path is not None:
                 return _from_file(name, importable, path)
         if name not in _registered:
-            if importable in _built_in():
-                importlib.import_module(f"ggmodel.models.{importable}")
-            else:
-                _from_entry_points(name)
+            modules = _built_in()
+            _import_built_in([importable] if importable in modules else modules)
+        if name not in _registered:
+            _from_entry_points(name)
         if name in _registered:
             return _registered[name]
     known = supported(folder)
@@ -121,19 +122,72 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
     )
 
 
+def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Model]:
+    """The model class that serves a Hugging Face class, by the `architectures` of a config.
+
+    Args:
+        folder: where to look first.
+
+    Raises:
+        ArchitectureError: none does (lists the classes served), or a file in the folder cannot be
+            imported (names the line).
+    """
+    served: dict[str, type[Model]] = {}
+    if folder is not None and not Path(folder).is_dir():
+        raise ArchitectureError(f"models={str(folder)!r} is no folder")
+    with _lock:
+        if folder is not None:
+            for name in _in_files(Path(folder)):
+                path = _in_folder(Path(folder), name)
+                if path is not None:
+                    _enter(served, _registered_by(name, path))
+        _import_built_in(_built_in())
+        for entry in () if any(n in served for n in names) else _entry_points():
+            with author_code(f"the entry point {entry.value!r} cannot be imported", None):
+                entry.load()
+        _enter(served, _registered)
+    for name in names:
+        if name in served:
+            return served[name]
+    wanted = ", ".join(n[:100] for n in names) or "(config.json names none)"
+    near = difflib.get_close_matches(wanted, served, 1)
+    hint = f"; did you mean {near[0]}?" if near else "."
+    raise ArchitectureError(
+        f"no architecture serves {wanted}{hint} Served are: {', '.join(sorted(served))}. Another "
+        "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
+    )
+
+
+def _enter(served: dict[str, type[Model]], registered: Mapping[str, type[Model]]) -> None:
+    for cls in registered.values():
+        for name in cls.hf_architectures:
+            served.setdefault(name, cls)
+
+
 def supported(folder: str | Path | None = None) -> list[str]:
     """The names of all architectures that can be found, sorted."""
-    names = {n for n in _registered if not n.endswith(_POOLED)} | set(_built_in())
+    with _lock:
+        _import_built_in(_built_in())
+        names = {n for n in _registered if not n.endswith(_POOLED)}
     names |= {entry.name for entry in _entry_points()}
     if folder is not None and Path(folder).is_dir():
-        names |= {p.stem for p in Path(folder).glob("[!_.]*.py")}
-        names |= {p.parent.name for p in Path(folder).glob("[!_.]*/__init__.py")}
+        names |= _in_files(Path(folder))
     return sorted(names)
+
+
+def _in_files(folder: Path) -> set[str]:
+    files = {p.stem for p in folder.glob("[!_.]*.py")}
+    return files | {p.parent.name for p in folder.glob("[!_.]*/__init__.py")}
 
 
 def _built_in() -> list[str]:
     package = importlib.import_module("ggmodel.models")
     return [m.name for m in pkgutil.iter_modules(package.__path__)]
+
+
+def _import_built_in(modules: list[str]) -> None:
+    for module in modules:
+        importlib.import_module(f"ggmodel.models.{module}")
 
 
 def _entry_points() -> EntryPoints:
@@ -166,6 +220,18 @@ def _in_folder(folder: Path, name: str) -> Path | None:
 
 
 def _from_file(name: str, importable: str, path: Path) -> type[Model]:
+    found = _registered_by(importable, path)
+    if name not in found:
+        others = f", only {', '.join(map(repr, found))}" if found else ""
+        raise ArchitectureError(
+            f"{path} registers no architecture {name!r}{others}; "
+            f"decorate its model with @register({name!r})"
+        )
+    return found[name]
+
+
+def _registered_by(importable: str, path: Path) -> dict[str, type[Model]]:
+    """What a file registers; it is imported, again if it has changed."""
     # A name of its own per folder: two folders may hold the same architecture.
     digest = hashlib.blake2s(str(path).encode(), digest_size=6).hexdigest()
     module_name = f"ggmodel_models_{digest}_{importable}"
@@ -175,14 +241,7 @@ def _from_file(name: str, importable: str, path: Path) -> type[Model]:
         with author_code(what, str(path), keep=ArchitectureError):
             _import(module_name, path)
         _stamps[module_name] = stamp
-    found = _of_files[module_name]
-    if name not in found:
-        others = f", only {', '.join(map(repr, found))}" if found else ""
-        raise ArchitectureError(
-            f"{path} registers no architecture {name!r}{others}; "
-            f"decorate its model with @register({name!r})"
-        )
-    return found[name]
+    return _of_files[module_name]
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from .attention import attention
 from .experts import ExpertLinear, choose_experts, sum_experts
 from .layers import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
-from .rope import Rope, linear_factor, linear_scale, linear_type, llama3_factors
+from .rope import Rope
+from .scaling import RopeConfig, Rotary, linear_factor, linear_scale, linear_type, llama3_factors
+from .windows import local_layers, sliding_layers
 
 __all__ = [
     "Conv2D",
@@ -15,11 +17,15 @@ __all__ = [
     "Linear",
     "RMSNorm",
     "Rope",
+    "RopeConfig",
+    "Rotary",
     "attention",
     "choose_experts",
     "linear_factor",
     "linear_scale",
     "linear_type",
     "llama3_factors",
+    "local_layers",
+    "sliding_layers",
     "sum_experts",
 ]

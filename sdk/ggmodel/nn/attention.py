@@ -17,6 +17,7 @@ def attention(
     cache: LayerCache,
     *,
     scale: float,
+    softcap: float = 0.0,
     sinks: Tensor | None = None,
     vmla: Tensor | None = None,
 ) -> Tensor:
@@ -25,7 +26,7 @@ def attention(
     Args:
         q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n].
         scale: of the scores, usually 1/√d.
-        sinks, vmla: see `Tensor.scaled_dot_product_attention`.
+        softcap, sinks, vmla: see `Tensor.scaled_dot_product_attention`.
 
     Returns:
         F32 [dv · heads, n].
@@ -33,6 +34,13 @@ def attention(
     cache.put(k, v)
     keys, values, mask = cache.get()
     out = q.scaled_dot_product_attention(
-        keys, values, mask, sinks, vmla, scale=scale, cache_config_applied=True
+        keys,
+        values,
+        mask,
+        sinks,
+        vmla,
+        scale=scale,
+        softcap=softcap,
+        cache_config_applied=True,
     )
     return out.reshape(out.dim(0) * out.dim(1), -1)

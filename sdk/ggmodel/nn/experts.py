@@ -21,17 +21,22 @@ class ExpertLinear(Module):
         return y if self.bias is None else y.add_id(self.bias, ids)
 
 
-def choose_experts(scores: Tensor, used: int) -> tuple[Tensor, Tensor]:
-    """The experts with the highest scores and their softmax weights among themselves.
+def choose_experts(scores: Tensor, used: int, normalise: bool = True) -> tuple[Tensor, Tensor]:
+    """The experts with the highest scores and their softmax weights.
 
     Args:
         scores: router outputs F32 [experts, n].
+        normalise: the softmax is that among the experts used, so that their weights sum to 1;
+            otherwise it is that among all. (A softmax among all, divided by the sum over those
+            used, is the former.)
 
     Returns:
-        ids I32 [used, n] and weights F32 [1, used, n], which sum to 1 over the experts used.
+        ids I32 [used, n] and weights F32 [1, used, n].
     """
     experts, n = scores.dim(0), scores.dim(1)
     ids = scores.top_k(used)
+    if not normalise:
+        return ids, scores.softmax().reshape(1, experts, n).rows(ids)
     chosen = scores.reshape(1, experts, n).rows(ids)
     return ids, chosen.reshape(used, n).softmax().reshape(1, used, n)
 

@@ -64,8 +64,8 @@ class LayerNorm(Module):
 
     dims = {"weight": (0,), "bias": (0,)}
 
-    weight: Tensor = gguf("weight")
-    bias: Tensor | None = gguf("bias")
+    weight: Tensor = gguf("weight", hf=("weight", "gamma"))  # names of the days of TensorFlow
+    bias: Tensor | None = gguf("bias", hf=("bias", "beta"))
 
     def forward(self, x: Tensor, eps: float | None = None) -> Tensor:
         """The shape of x; eps defaults to the config's `eps`."""

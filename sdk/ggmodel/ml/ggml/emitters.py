@@ -179,7 +179,7 @@ def _softmax(c: Any, x: tuple, a: dict) -> Any:
 @emits("flash_attention")
 def _flash_attention(c: Any, x: tuple, a: dict) -> Any:
     q, k, v, mask, sinks = x
-    t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], 0.0, 0.0)
+    t = lib.ggml_flash_attn_ext(c, q, k, v, mask, a["scale"], 0.0, a["softcap"])
     if t:
         lib.ggml_flash_attn_ext_set_prec(t, lib.GGML_PREC_F32)
         if sinks and not lib.ggml_flash_attn_ext_add_sinks(t, sinks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from typing import TYPE_CHECKING
 
 from ..node import Node, record
@@ -77,7 +78,7 @@ def _rope(
     Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
 )
 def _flash_attention(
-    q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float
+    q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float, softcap: float
 ) -> Result:
     """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
     need(q.ne[0] == k.ne[0], f"query width {q.ne[0]}, key width {k.ne[0]}")
@@ -91,6 +92,7 @@ def _flash_attention(
             and q.ne[3] % mask.ne[3] == 0,
             f"the mask {list(mask.shape)} does not cover {k.ne[1]} cells, {q.ne[1]} tokens",
         )
+    need(0 <= softcap < math.inf, f"softcap {softcap}: 0, for none, or more")
     if sinks is not None:
         need(sinks.ne == (q.ne[2], 1, 1, 1), f"one sink a head is wanted: [{q.ne[2]}]")
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
@@ -157,6 +159,7 @@ class Attention(Node):
         vmla: Node | None = None,
         *,
         scale: float,
+        softcap: float = 0.0,
         cache_config_applied: bool = False,
     ) -> Self:
         """softmax(scale · K·q + mask) · V for each head.
@@ -171,9 +174,11 @@ class Attention(Node):
             mask: [m, n], −inf where a query may not look; None lets it look everywhere.
             sinks: [heads], one more score a head that takes part in the softmax and is dropped.
             vmla: a matrix the result is multiplied with before heads and tokens change places.
+            softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
         """
+        scale, softcap = float(scale), float(softcap)
         graph = self.graph or key.graph or value.graph
         config = graph.backend.cache_config if graph is not None else None
         permuted_v = cache_config_applied and config is not None and config.permuted_v
@@ -182,7 +187,7 @@ class Attention(Node):
         flash = graph is not None and graph.backend.flash_attention and not permuted_v
         if flash:
             v = record(value, "permute", order=(0, 2, 1, 3))
-            out = record(q, "flash_attention", k, v, mask, sinks, scale=float(scale))
+            out = record(q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap)
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
@@ -193,7 +198,10 @@ class Attention(Node):
                 else record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
             )
             scores = record(k, "mulmat", q, full_precision=True)
-            weights = record(scores, "softmax", mask, sinks, scale=float(scale))
+            if softcap:
+                scores = scores.scale(scale / softcap).tanh().scale(softcap)  # type: ignore[attr-defined]
+                scale = 1.0
+            weights = record(scores, "softmax", mask, sinks, scale=scale)
             heads_last = record(v, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)

@@ -65,6 +65,9 @@ class ReferenceExecutable(Executable):
         return not self._closed and not self._backend.closed
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+        self.run_each(step, lambda node, value: None)
+
+    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
         self._check_valid()
         write_inputs(self._fills, step)
         for check in self._checks:
@@ -72,6 +75,8 @@ class ReferenceExecutable(Executable):
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
             for node, dying in zip(self._schedule, self._dying, strict=True):
                 self._evaluate(node)
+                if node.n_elements:
+                    seen(node, self.value(node))
                 for uid in dying:
                     del self._memory[uid]
 

@@ -88,8 +88,9 @@ def flash_attention(
     mask: np.ndarray | None,
     sinks: np.ndarray | None,
     scale: float,
+    softcap: float,
 ) -> np.ndarray:
-    """softmax(scale · q kᵀ + mask) v.
+    """softmax(scale · q kᵀ + mask) v, scores s as softcap · tanh(s / softcap) if that is not 0.
 
     q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv].
     A query that sees nothing gets zeros, as in ggml; the formula has no value there.
@@ -97,7 +98,10 @@ def flash_attention(
     for axis in (0, 1):
         repeats = q.shape[axis] // k.shape[axis]
         k, v = np.repeat(k, repeats, axis), np.repeat(v, repeats, axis)
-    weights = softmax(q @ k.swapaxes(2, 3), mask, sinks, scale)
+    scores = scale * (q @ k.swapaxes(2, 3))
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    weights = softmax(scores, mask, sinks)
     if mask is not None:
         blind = (mask[:, :, : q.shape[2]] == -np.inf).all(-1, keepdims=True)
         weights[tiled(blind, (*weights.shape[:3], 1))[..., 0]] = 0

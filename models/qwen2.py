@@ -1,0 +1,104 @@
+"""Qwen 2 and 2.5: llama's blocks with a bias on queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import Model, Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch
+from ggmodel.nn import Embedding, Linear, RMSNorm, RopeConfig, Rotary
+
+
+def _window(hf: Mapping[str, Any]) -> int | None:
+    return hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
+
+
+def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
+    """Lower layers see everything."""
+    if not hf.get("use_sliding_window"):
+        return None
+    first, layers = hf.get("max_window_layers", 28), range(hf["num_hidden_layers"])
+    return nn.sliding_layers(hf) or [i >= first for i in layers]
+
+
+class Hyper(RopeConfig):
+    layers: int = kv("block_count", hf="num_hidden_layers")
+    hidden: int = kv("embedding_length", hf="hidden_size")
+    ffn: int = kv("feed_forward_length", hf="intermediate_size")
+    heads: int = kv("attention.head_count", hf="num_attention_heads")
+    kv_heads: int = kv("attention.head_count_kv", hf="num_key_value_heads", default="heads")
+    head_dim: int = kv("attention.key_length", hf="head_dim", default=lambda h: h.hidden // h.heads)
+    value_dim: int = kv("attention.value_length", hf="head_dim", default="head_dim")
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    window: int = kv("attention.sliding_window", hf=_window, default=0)
+    pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
+    q_width = property(lambda h: h.heads * h.head_dim)
+    k_width = property(lambda h: h.kv_heads * h.head_dim)
+    v_width = property(lambda h: h.kv_heads * h.value_dim)
+    out_width = property(lambda h: h.heads * h.value_dim)
+
+
+class Attention(Module):
+    config: Hyper
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("hidden", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("hidden", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("hidden", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "hidden"))
+    rotary: Rotary = gguf(hf="")
+
+    def forward(self, x: Tensor, batch: Batch, cache) -> Tensor:
+        h, rope = self.config, self.rotary.rope(RopeType.NEOX)
+        q = rope(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = rope(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class FeedForward(Module):
+    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("hidden", "ffn"))
+    up: Linear = gguf("ffn_up", hf="up_proj", shape=("hidden", "ffn"))
+    down: Linear = gguf("ffn_down", hf="down_proj", shape=("ffn", "hidden"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.gate(x).silu(self.up(x)))
+
+
+class Layer(Module):
+    attn_norm: RMSNorm = gguf("attn_norm", hf="input_layernorm", shape=("hidden",))
+    attn: Attention = gguf(hf="self_attn")
+    ffn_norm: RMSNorm = gguf("ffn_norm", hf="post_attention_layernorm", shape=("hidden",))
+    ffn: FeedForward = gguf(hf="mlp")
+
+    def forward(self, x: Tensor, batch: Batch, cache, outputs: Tensor | None) -> Tensor:
+        y = self.attn(self.attn_norm(x), batch, cache)
+        if outputs is not None:
+            x, y = x.rows(outputs), y.rows(outputs)
+        x = x + y
+        return x + self.ffn(self.ffn_norm(x))
+
+
+@register("qwen2", hf="Qwen2ForCausalLM")
+class Qwen2(Model):
+    config: Hyper
+    embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("hidden", None))
+    layers: list[Layer] = gguf("blk", hf="model.layers", n="layers")
+    norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("hidden",))
+    head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("hidden", None))
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = nn.local_layers(h.pattern, h.layers, h.window)
+        ropes = [layer.attn.rotary.rope(RopeType.NEOX) for layer in self.layers]
+        each = zip(local, ropes, strict=True)
+        return [Sliding(h.window, rope=r) if near else Causal(r) for near, r in each]
+
+    def hidden(self, ctx, batch: Batch) -> Tensor:
+        x = self.embed(batch.inputs)
+        for layer, cache in zip(self.layers, batch.cache, strict=True):
+            last = layer is self.layers[-1]
+            x = layer(x, batch, cache, batch.outputs if last else None)
+        return self.norm(x)

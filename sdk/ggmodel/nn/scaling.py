@@ -1,0 +1,282 @@
+"""Rotary positions beyond the length of texts in training: linear, llama 3, YaRN and LongRoPE.
+
+All of them are factors that divide the frequencies and one on what is rotated. Files have the
+factors as tensors, or hyperparameters to compute them from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, Unsupported
+from ..ml import RopeType, Tensor
+from ..model.config import Config
+from ..model.fields import gguf, kv
+from ..model.module import Module
+from ..model.operations import Computed
+from .rope import Rope
+
+if TYPE_CHECKING:
+    import numpy as np
+
+HF = Mapping[str, Any]
+_WIDEST = 1 << 16  # what a file says is not to take memory without end
+
+
+def scaling_of(hf: HF) -> Mapping[str, Any]:
+    """The rope scaling of a config, `rope_scaling`; where `rope_parameters` are a table by kind of
+    layer, that of "full_attention"."""
+    by_kind = hf.get("rope_parameters") or {}
+    return hf.get("rope_scaling") or by_kind.get("full_attention") or {}
+
+
+def scaling_kind(hf: HF) -> str:
+    """ "" for none, "linear", "llama3", "yarn" or "longrope".
+
+    Raises:
+        Unsupported: another one.
+    """
+    scaling = scaling_of(hf)
+    kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
+    kind = {None: "", "default": "", "su": "longrope"}.get(kind, kind)
+    if kind not in ("", "linear", "llama3", "yarn", "longrope"):
+        raise Unsupported(
+            f"rope scaling {kind!r} is not there yet; there is linear, llama3, yarn and longrope"
+        )
+    return kind
+
+
+def linear_factor(hf: HF) -> float | None:
+    """The factor by which "linear" rope scaling divides positions; None for other configs.
+
+    Raises:
+        Unsupported: a scaling that is neither linear nor llama 3's.
+    """
+    kind = scaling_kind(hf)
+    if kind not in ("", "linear", "llama3"):
+        raise Unsupported(f"rope scaling {kind!r} is not there yet; there is linear and llama3")
+    return scaling_of(hf)["factor"] if kind == "linear" else None
+
+
+def linear_type(hf: HF) -> str | None:
+    """ "linear" for configs with such a rope scaling; see `linear_factor`."""
+    return None if linear_factor(hf) is None else "linear"
+
+
+def linear_scale(kind: str, factor: float) -> float:
+    """What positions are multiplied with, given `rope.scaling.type` and `rope.scaling.factor`.
+
+    A factor without a type means linear scaling, a factor of 0 none, as in llama.cpp.
+
+    Raises:
+        Unsupported: another scaling than linear.
+    """
+    if kind not in ("", "none", "linear"):
+        raise Unsupported(f"rope.scaling.type {kind!r} is not there yet; there is linear")
+    return 1.0 if kind == "none" or factor == 0 else 1 / factor
+
+
+def llama3_factors(hf: HF) -> np.ndarray | None:
+    """The frequency divisors of "llama3" rope scaling, float32 [dims/2]; None for other configs.
+
+    Long wavelengths are stretched by `factor`, short ones kept, those between blended
+    (transformers, modeling_rope_utils, `_compute_llama3_parameters`).
+    """
+    import numpy as np
+
+    scaling = hf.get("rope_scaling") or {}
+    if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
+        return None
+    dims = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+    inverse = 1.0 / float(hf.get("rope_theta", 10000.0)) ** (np.arange(0, dims, 2) / dims)
+    factor = float(scaling["factor"])
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    context = float(scaling["original_max_position_embeddings"])
+    wavelength = 2 * math.pi / inverse
+    with np.errstate(divide="ignore", invalid="ignore"):  # low == high: nothing lies between
+        blend = (context / wavelength - low) / (high - low)
+        between = 1.0 / ((1 - blend) / factor + blend)
+    factors = np.where(wavelength > context / low, factor, between)
+    return np.where(wavelength < context / high, 1.0, factors).astype(np.float32)
+
+
+def yarn_factors(h: RopeConfig) -> np.ndarray | None:
+    """The frequency divisors of YaRN, float32 [rope_dims/2]; None for other hyperparameters.
+
+    Of pairs that turn `beta_fast` times or more in the original context the frequency is kept, of
+    those that turn `beta_slow` times or less it is divided by the factor, between it is blended
+    (arXiv 2309.00071, appendix A.2).
+
+    Raises:
+        ConfigError: they make no sense.
+    """
+    import numpy as np
+
+    if h.scaling != "yarn":
+        return None
+    context, dims = h.original_context or getattr(h, "context", 0), h.rope_dims
+    numbers = context, dims, h.rope_factor, h.beta_fast, h.beta_slow
+    sane = min(numbers) > 1e-6 and max(numbers) < 1e12
+    if not (sane and h.rope_base > 1 and 0 <= h.yarn_extrapolation <= 1):
+        raise ConfigError(
+            f"YaRN with {context} original positions, {dims} dims, factor {h.rope_factor}, betas "
+            f"{h.beta_fast} and {h.beta_slow}, which must be above 0, base {h.rope_base}, which "
+            f"must be above 1, and extrapolation {h.yarn_extrapolation}, which is from 0 to 1"
+        )
+    if dims > _WIDEST:
+        raise ConfigError(f"heads of {dims} elements to rotate; there are at most {_WIDEST}")
+    ends = [
+        dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(h.rope_base))
+        for turns in (h.beta_fast, h.beta_slow)
+    ]
+    low, high = (math.floor(ends[0]), math.ceil(ends[1])) if h.yarn_truncate else ends
+    low, high = max(low, 0), min(high, dims - 1)
+    span = high - low if high != low else 0.001
+    keep = h.yarn_extrapolation * (1 - np.clip((np.arange(dims // 2) - low) / span, 0, 1))
+    return (1 / (keep + (1 - keep) / h.rope_factor)).astype(np.float32)
+
+
+def _of(kind: str, *keys: str) -> Callable[[HF], Any]:
+    """The first of these keys that a config of this kind of scaling has."""
+
+    def find(hf: HF) -> Any:
+        scaling = scaling_of(hf) if scaling_kind(hf) == kind else {}
+        return next((scaling[k] for k in keys if scaling.get(k) is not None), None)
+
+    return find
+
+
+def _type(hf: HF) -> str | None:
+    kind = scaling_kind(hf)
+    return None if kind in ("", "llama3") else kind
+
+
+def _original(hf: HF) -> Any:
+    if scaling_kind(hf) not in ("yarn", "longrope"):
+        return None
+    key = "original_max_position_embeddings"
+    # Of both transformers takes the one outside.
+    return hf.get(key) or scaling_of(hf).get(key) or hf.get("max_position_embeddings")
+
+
+def _factor(hf: HF) -> float | None:
+    """Of linear scaling and YaRN; files with LongRoPE have none."""
+    kind = scaling_kind(hf)
+    if kind == "yarn":
+        return scaling_of(hf).get("factor") or hf["max_position_embeddings"] / _original(hf)
+    return scaling_of(hf)["factor"] if kind == "linear" else None
+
+
+def _truncate(hf: HF) -> bool | None:
+    """Where ends are not rounded."""
+    return False if _of("yarn", "truncate")(hf) is False else None
+
+
+def _yarn_magnitude(hf: HF) -> float | None:
+    """Where it is not the paper's: as given, or of the two scales of DeepSeek."""
+    given = _of("yarn", "attention_factor", "attn_factor")(hf)
+    scales = [_of("yarn", key)(hf) for key in ("mscale", "mscale_all_dim")]
+    if given is not None or not all(scales):
+        return given
+    over, under = (paper_magnitude(_factor(hf) or 1.0, scale) for scale in scales)
+    return over / under
+
+
+def _longrope_magnitude(hf: HF) -> float | None:
+    """√(1 + ln s / ln n), s times the original n positions (arXiv 2402.13753)."""
+    if scaling_kind(hf) != "longrope":
+        return None
+    original = _original(hf)
+    factor = scaling_of(hf).get("factor") or hf["max_position_embeddings"] / original
+    said = scaling_of(hf).get("attention_factor")
+    usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return usual if said is None else said
+
+
+def paper_magnitude(factor: float, scale: float = 1.0) -> float:
+    """What YaRN multiplies queries and keys with: 1 + 0.1 ln s (arXiv 2309.00071, 3.4)."""
+    return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def _longrope_factors(length: str) -> Computed:
+    def factors(hf: HF) -> np.ndarray | None:
+        import numpy as np
+
+        found = _of("longrope", f"{length}_factor")(hf)
+        return None if found is None else np.array(found, np.float32)
+
+    return Computed(factors)
+
+
+class RopeConfig(Config):
+    """The hyperparameters of rotary positions, for configs to inherit; see `Rotary`.
+
+    What inherits it has `context`, and `rope_dims` or `head_dim`.
+    """
+
+    rope_base: float = kv(
+        "rope.freq_base",
+        hf=("rope_theta", "rope_parameters.full_attention.rope_theta"),
+        default=10000.0,
+    )
+    rope_factor: float = kv("rope.scaling.factor", "rope.scale_linear", hf=_factor, default=1.0)
+    scaling: str = kv("rope.scaling.type", hf=_type, default="")
+    original_context: int | None = kv(
+        "rope.scaling.original_context_length", hf=_original, default=None
+    )
+    attn_factor: float = kv("rope.scaling.attn_factor", hf=_longrope_magnitude, default=1.0)
+    yarn_magnitude: float | None = kv(
+        "rope.scaling.yarn_attn_factor", hf=_yarn_magnitude, default=None
+    )
+    beta_fast: float = kv("rope.scaling.yarn_beta_fast", hf=_of("yarn", "beta_fast"), default=32.0)
+    beta_slow: float = kv("rope.scaling.yarn_beta_slow", hf=_of("yarn", "beta_slow"), default=1.0)
+    yarn_extrapolation: float = kv("rope.scaling.yarn_ext_factor", default=1.0)
+    # No key of llama.cpp's, which always rounds.
+    yarn_truncate: bool = kv("rope.scaling.yarn_truncate", hf=_truncate, default=True)
+    rope_dims: Any = property(lambda h: h.head_dim)
+
+
+class Rotary(Module):
+    """The factors by which a rope's frequencies are divided, where there are some; with a
+    `RopeConfig` it makes the `Rope` of every kind of scaling. Its tensors have the same names in
+    all layers, as files have them once.
+
+    Which of LongRoPE's two sets counts is decided by the context a model is loaded with, as in
+    llama.cpp; transformers decides anew whenever a text grows beyond the original context.
+    """
+
+    freqs: Tensor | None = gguf(
+        "rope_freqs.weight", root=True, hf=Computed(llama3_factors), default=yarn_factors
+    )
+    long: Tensor | None = gguf("rope_factors_long.weight", root=True, hf=_longrope_factors("long"))
+    short: Tensor | None = gguf(
+        "rope_factors_short.weight", root=True, hf=_longrope_factors("short")
+    )
+
+    def rope(self, type: RopeType = RopeType.NORM) -> Rope:
+        """
+        Raises:
+            Unsupported: a `rope.scaling.type` that is not there.
+            ConfigError: numbers that make no sense, or factors that are missing.
+        """
+        h: RopeConfig = self.config
+        if h.scaling not in ("", "none", "linear", "yarn", "longrope"):
+            raise Unsupported(
+                f"rope.scaling.type {h.scaling!r} is not there yet; there is linear, yarn and "
+                "longrope"
+            )
+        scale = 1.0 if h.scaling == "none" or h.rope_factor == 0 else 1 / h.rope_factor
+        magnitude = h.attn_factor
+        if h.scaling == "yarn":  # its factors have the scale in them
+            scale, magnitude = 1.0, magnitude * (h.yarn_magnitude or paper_magnitude(h.rope_factor))
+        original = h.original_context or getattr(h, "context", 0)
+        by_length = self.long if h.loaded_context > original else self.short
+        factors = by_length if self.freqs is None else self.freqs
+        if factors is None and h.scaling in ("yarn", "longrope"):
+            raise ConfigError(
+                f"rope.scaling.type is {h.scaling}, but there are no factors: no rope_freqs.weight "
+                "and no rope_factors_long.weight and rope_factors_short.weight"
+            )
+        return Rope(h.rope_dims, h.rope_base, scale, type, factors, magnitude)
