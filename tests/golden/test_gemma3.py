@@ -17,14 +17,22 @@ import pytest
 import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
-from ggmodel.gguf import MemorySource, TensorSource, open_gguf
+from ggmodel.gguf import TensorSource, open_gguf
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import config_class, find
 from ggmodel.runner import LoadedModel
+from ggmodel.workbench.golden import laid_out, nmse, source_of
 from tests.conftest import Vary
-from tests.golden.files import GREEDY, Embeddings, Golden, Picture, cases
+from tests.golden.files import (
+    GREEDY,
+    Embeddings,
+    Golden,
+    Picture,
+    cases,
+    load_embeddings,
+    load_golden,
+)
 from tests.golden.gemma3 import cases as gemma3
-from tests.golden.laying import laid_out
 
 TABLE = 1e-6
 # A layer: ggml rounds activations to F16 where weights are F16, to Q8_0 where they are Q8_0. With
@@ -37,25 +45,6 @@ EXACT = 1e-11
 CASES, EMBEDDINGS = cases("gemma3"), cases("gemma3", "embeddings")
 CONVERTED = Path(gemma3.__file__).parent / "converted"
 ASKED = [(case, name) for case in gemma3.SEEING for name in gemma3.PROMPTS[case]]
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
-
-
-def source_of(golden: Golden | Embeddings, dtype: DType = DType.F32) -> MemorySource:
-    """The checkpoint converted by the declarations, matrices of the text stored as `dtype`."""
-    import gguf
-
-    def store(name: str, values: np.ndarray):
-        if dtype is DType.F32 or values.ndim < 2 or name.startswith(("v.", "mm.")):
-            return values.astype(np.float32)
-        kind = gguf.GGMLQuantizationType(dtype.value)
-        data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
-        return dtype, values.shape[::-1], data.tobytes()
-
-    architecture = find("gemma3", pooled=isinstance(golden, Embeddings))
-    return from_hf(architecture, golden.config, golden.weights(), store)
 
 
 class Names:
@@ -80,17 +69,17 @@ def load(golden: Golden | Embeddings, dtype: DType = DType.F32, **options: objec
 
 @pytest.fixture(scope="module", params=CASES)
 def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("gemma3", request.param)
+    return load_golden("gemma3", request.param)
 
 
 @pytest.fixture(scope="module", params=gemma3.SEEING)
 def images(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("gemma3", request.param)
+    return load_golden("gemma3", request.param)
 
 
 @pytest.fixture(scope="module", params=EMBEDDINGS)
 def embeddings(request: pytest.FixtureRequest) -> Embeddings:
-    return Embeddings.load("gemma3", request.param)
+    return load_embeddings("gemma3", request.param)
 
 
 # the data itself
@@ -99,7 +88,7 @@ def embeddings(request: pytest.FixtureRequest) -> Embeddings:
 def test_every_case_has_its_file():
     assert sorted(gemma3.CASES) == CASES
     assert sorted(gemma3.EMBEDDINGS) == EMBEDDINGS
-    assert sorted(p for c in gemma3.SEEING for p in Golden.load("gemma3", c).prompts) == sorted(
+    assert sorted(p for c in gemma3.SEEING for p in load_golden("gemma3", c).prompts) == sorted(
         name for _, name in ASKED
     )
 
@@ -162,7 +151,7 @@ def test_both_spellings_of_a_config_say_the_same(golden: Golden):
     old, new = (
         from_hf(find("gemma3"), c, golden.weights()).metadata for c in (golden.config, config)
     )
-    for key in ("rope.freq_base", "rope.local.freq_base", "rope.scaling.factor"):
+    for key in ("rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor"):
         assert old.get(f"gemma3.{key}") == new.get(f"gemma3.{key}")
     declared = config_class(find("gemma3"))
     read: list[Any] = [declared.read(KeyValues(metadata)) for metadata in (old, new)]
@@ -255,7 +244,7 @@ def renamed(golden: Golden, changes: list[tuple[str, str]]) -> dict[str, np.ndar
     ids=["published", "in_memory"],
 )
 def test_other_names_in_checkpoints(changes: list[tuple[str, str]]):
-    golden = Golden.load("gemma3", "images")
+    golden = load_golden("gemma3", "images")
     usual = source_of(golden)
     other = from_hf(find("gemma3"), golden.config, renamed(golden, changes))
     assert other.tensors.keys() == usual.tensors.keys()
@@ -263,7 +252,7 @@ def test_other_names_in_checkpoints(changes: list[tuple[str, str]]):
 
 
 def test_the_text_of_a_checkpoint_with_images():
-    golden = Golden.load("gemma3", "images")
+    golden = load_golden("gemma3", "images")
     config = {k: v for k, v in golden.config.items() if k != "vision_config"}
     weights = {n: w for n, w in golden.weights().items() if n.startswith("language_model.")}
     with ggmodel.load(from_hf(find("gemma3"), config, weights), kv_type="f32") as model:
@@ -315,7 +304,7 @@ def test_one_file(converted: TensorSource, expected: dict[str, np.ndarray], vary
             if isinstance(value, (int, float)) and not key.endswith("scale_factor"):
                 metadata[key.replace("clip.", "gemma3.")] = value
     one = vary(converted, rename=rename, metadata=metadata)
-    golden = Golden.load("gemma3", "images")
+    golden = load_golden("gemma3", "images")
     ours, theirs = (
         sorted(n for n in source.tensors if n.startswith(("v.", "mm.")))
         for source in (source_of(golden), one)

@@ -17,8 +17,8 @@ from ggmodel.gguf import MemorySource, open_gguf
 from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import GREEDY, Golden, cases, lossy
-from tests.golden.laying import laid_out
+from ggmodel.workbench.golden import laid_out, nmse
+from tests.golden.files import GREEDY, Golden, cases, load_golden, lossy
 from tests.image.noise import LARGE, SIDE, SIZES, noise
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64. The tower's
@@ -28,7 +28,7 @@ EXACT = 1e-8
 HALF = 1e-6
 
 CASES = cases("llama4")
-ASKED = list(Golden.load("llama4", "images").prompts)
+ASKED = list(load_golden("llama4", "images").prompts)
 CONVERTED = Path(__file__).parent / "llama4" / "converted"
 SYMBOLS = ["image_start", "image_end", "tile_x_separator", "tile_y_separator", "image", "patch"]
 VOCABULARY = {
@@ -41,10 +41,6 @@ VOCABULARY = {
     "tokenizer.ggml.merges": [],
     "tokenizer.ggml.add_bos_token": False,
 }
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
 
 
 def source_of(golden: Golden, dtype: DType = DType.F32) -> MemorySource:
@@ -92,17 +88,17 @@ def load(golden: Golden, source: Any = None, **options: Any) -> LoadedModel:
 
 @pytest.fixture(scope="module", params=CASES)
 def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("llama4", request.param)
+    return load_golden("llama4", request.param)
 
 
 @pytest.fixture(scope="module")
 def images() -> Golden:
-    return Golden.load("llama4", "images")
+    return load_golden("llama4", "images")
 
 
 @pytest.fixture(scope="module")
 def released() -> Golden:
-    return Golden.load("llama4", "released")
+    return load_golden("llama4", "released")
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +112,7 @@ def test_the_promised_cases_are_there():
     assert set(promised.split()) <= set(CASES)
     assert {"start", "middle", "end", "two"} == set(ASKED)
     for case in ("every_layer", "interleaved", "images"):
-        golden = Golden.load("llama4", case)
+        golden = load_golden("llama4", case)
         text = golden.config.get("text_config", golden.config)
         assert text["attention_chunk_size"] < len(golden.prompt)
         assert 2 * text["floor_scale"] < len(golden.prompt)
@@ -171,7 +167,7 @@ def test_layers_without_rope_see_everything_and_are_not_rotated(images: Golden, 
 def test_a_context_shift_rotates_where_there_is_rope(rope: int):
     """Of one layer keys depend on token and position alone: what stays behind a removal is as if
     it had been computed without the rest."""
-    golden = Golden.load("llama4", "untuned")
+    golden = load_golden("llama4", "untuned")
     config = {**golden.config, "attn_temperature_tuning": True, "no_rope_layers": [rope]}
     weights = golden.weights().items()
     first = {n: w for n, w in weights if ".layers." not in n or ".layers.0." in n}
@@ -198,18 +194,18 @@ def test_a_text_goes_on_when_the_context_is_full(images: Golden):
     [([], 4), ([1, 1, 0], 3), ([0, 0], 1), ([1, 1, 1], 4), ([1, 0, 1], 2), (None, 4)],
 )
 def test_layers_without_rope_are_listed(layers: list[int] | None, interval: int):
-    config = Golden.load("llama4", "untuned").config | {"no_rope_layers": layers}
+    config = load_golden("llama4", "untuned").config | {"no_rope_layers": layers}
     assert declared(config)["llama4.no_rope_interval"] == interval
 
 
 def test_a_pattern_without_interval_is_refused():
-    config = Golden.load("llama4", "untuned").config | {"no_rope_layers": [1, 0, 0]}
+    config = load_golden("llama4", "untuned").config | {"no_rope_layers": [1, 0, 0]}
     with pytest.raises((ConfigError, Unsupported), match="regular intervals"):
         declared(config)
 
 
 def test_temperature_tuning_may_be_a_number():
-    config = Golden.load("llama4", "untuned").config | {"attn_temperature_tuning": 4}
+    config = load_golden("llama4", "untuned").config | {"attn_temperature_tuning": 4}
     assert declared(config)["llama4.attention.temperature_tuning"] is True
 
 

@@ -15,8 +15,8 @@ from ggmodel.errors import KvCacheFull, LoadError, PromptError
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import GREEDY, Golden, cases
-from tests.golden.laying import laid_out
+from ggmodel.workbench.golden import laid_out, nmse, source_of
+from tests.golden.files import GREEDY, Golden, cases, load_golden
 from tests.image.noise import SIDE, SIZES, noise
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64.
@@ -25,25 +25,7 @@ EXACT = 1e-8
 HALF, QUANTISED = 1e-6, 5e-4
 
 CASES = cases("mllama")
-ASKED = list(Golden.load("mllama", "images").prompts)
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    return float(((got - want) ** 2).sum() / (want**2).sum())
-
-
-def source_of(golden: Golden, dtype: DType = DType.F32) -> MemorySource:
-    """The checkpoint converted by the declarations, the text model's matrices stored as `dtype`."""
-    import gguf
-
-    def store(name: str, values: np.ndarray):
-        if dtype is DType.F32 or values.ndim < 2 or name.startswith(("v.", "mm.")):
-            return values.astype(np.float32)
-        kind = gguf.GGMLQuantizationType(dtype.value)
-        data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
-        return dtype, values.shape[::-1], data.tobytes()
-
-    return from_hf(find("mllama"), golden.config, golden.weights(), store)
+ASKED = list(load_golden("mllama", "images").prompts)
 
 
 def load(golden: Golden, source: MemorySource | None = None, **options: object) -> LoadedModel:
@@ -53,12 +35,12 @@ def load(golden: Golden, source: MemorySource | None = None, **options: object) 
 
 @pytest.fixture(scope="module", params=CASES)
 def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("mllama", request.param)
+    return load_golden("mllama", request.param)
 
 
 @pytest.fixture(scope="module")
 def images() -> Golden:
-    return Golden.load("mllama", "images")
+    return load_golden("mllama", "images")
 
 
 @pytest.fixture
@@ -70,7 +52,7 @@ def model(images: Golden) -> Iterator[LoadedModel]:
 def test_the_promised_cases_are_there():
     assert {"images", "last_is_cross", "more_states"} <= set(CASES)
     assert {"start", "middle", "end", "separate", "adjacent", "many"} == set(ASKED)
-    used = [len(p.pixels) for c in CASES for p in Golden.load("mllama", c).pictures.values()]
+    used = [len(p.pixels) for c in CASES for p in load_golden("mllama", c).pictures.values()]
     assert {1, 2, 3, 4} == set(used)
 
 

@@ -23,9 +23,9 @@ from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, ne
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
 from ggmodel.runner.engine import Engine
+from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
-from tests.golden.files import GREEDY, Golden
-from tests.golden.test_llama import source_of
+from tests.golden.files import GREEDY, load_golden
 from tests.ml import test_context, test_indices, test_replay
 from tests.ml.harness import METADATA, Blocks, backend_of, blocks, normal, tensor
 from tests.process.conftest import Make
@@ -226,7 +226,7 @@ def test_a_relative_path(
 
 
 def test_a_llama(shared: RunnerProcess):
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     source = source_of(golden)
     results = []
     for runner in (None, shared):

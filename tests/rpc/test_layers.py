@@ -18,8 +18,9 @@ import ggmodel
 from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
 from ggmodel.gguf import MemorySource
 from ggmodel.ml import BackendMemory, DeviceMemory, DType, GPULayers, GPULayersList
-from tests.golden.files import GREEDY, Golden
-from tests.golden.test_llama import EXACT, nmse, source_of
+from ggmodel.workbench.golden import nmse, source_of
+from tests.golden.files import GREEDY, Golden, load_golden
+from tests.golden.test_llama import EXACT
 
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
@@ -40,7 +41,7 @@ def mortal(worker: Callable[..., object]) -> list:
 
 @pytest.fixture(scope="module", params=["plain_gqa", "llama3_rope", "tied", "experts"])
 def golden(request: pytest.FixtureRequest) -> Golden:
-    return Golden.load("llama", request.param)
+    return load_golden("llama", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_each_device_reports_its_own(pair: list, golden: Golden, source: MemoryS
 
 def test_an_output_on_a_worker_is_computed_there(pair: list):
     """The CPU rearranges its weights for products, but not those it has for their rows alone."""
-    tied = source_of(Golden.load("llama", "tied"), DType.Q4_0)
+    tied = source_of(load_golden("llama", "tied"), DType.Q4_0)
     with ggmodel.load(tied, rpc=endpoints(pair), gpu_layers=-1, threads=1) as model:
         memory = model.memory
     assert sum(memory.cpu.weights) == 0

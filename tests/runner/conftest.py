@@ -14,14 +14,14 @@ from ggmodel.gguf import MemorySource, open_gguf
 from ggmodel.ml.quantized import to_float32
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from tests.golden.files import Golden
+from tests.golden.files import Golden, load_golden
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 
 
 @pytest.fixture(scope="session")
 def golden() -> Golden:
-    return Golden.load("llama", "plain_gqa")
+    return load_golden("llama", "plain_gqa")
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.storage import State
 from ggmodel.native import lib
 from ggmodel.runner.preparation import Options, Preparation
-from tests.golden.files import Golden, cases
-from tests.golden.test_llama import source_of
+from ggmodel.workbench.golden import source_of
+from tests.golden.files import cases, load_golden
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 SHAPES = [
@@ -56,7 +56,7 @@ def both(source: TensorSource, shape: dict) -> list[BackendMemory]:
 @pytest.mark.parametrize("dtype", [DType.F32, DType.Q4_0], ids=str)
 @pytest.mark.parametrize("case", cases("llama"))
 def test_every_golden_model(case: str, dtype: DType, shape: dict):
-    source = source_of(Golden.load("llama", case), dtype)
+    source = source_of(load_golden("llama", case), dtype)
     dry, real = both(source, shape)
     assert figures(dry.cpu) == figures(real.cpu)
     assert (dry.input_weights, dry.mapped) == (real.input_weights, real.mapped)
@@ -74,7 +74,7 @@ def test_a_mapped_file(shape: dict):
 
 
 def test_running_takes_no_more_than_was_reserved():
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     with Preparation(source_of(golden), Options()) as steps:
         steps.take_steps()
         reserved = steps.backend.backend_memory()
@@ -86,7 +86,7 @@ def test_running_takes_no_more_than_was_reserved():
 
 
 def test_a_dry_run_computes_and_loads_nothing():
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     with Preparation(source_of(golden), Options(alloc_memory=False)) as steps:
         steps.take_steps()
         with pytest.raises(GraphError, match="alloc_memory"):

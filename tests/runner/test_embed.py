@@ -14,8 +14,8 @@ from ggmodel.errors import ComputeError, ConfigError, PromptError, TokenizerErro
 from ggmodel.gguf import MemorySource
 from ggmodel.model import Embedding, Input
 from ggmodel.runner import LoadedModel
+from ggmodel.workbench.golden import nmse
 from tests.golden.files import Golden
-from tests.golden.test_llama import nmse
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 # Float32 sums taken in another order, as for the goldens' logits.

@@ -21,7 +21,7 @@ from ggmodel.model import find
 from ggmodel.runner import Completion, Grammar, LoadedModel, Sampler
 from ggmodel.runner.slots import common_prefix
 from ggmodel.runner.speculation import Costs, Lookup
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent
 from tests.runner.ahead import prepared
@@ -289,7 +289,7 @@ def test_a_context_that_is_shifted(unrounded: MemorySource, told: Answers):
 
 @pytest.mark.parametrize(("architecture", "case"), WINDOWS)
 def test_windows_and_chunks(architecture: str, case: str, told: Answers):
-    golden = Golden.load(architecture, case)
+    golden = load_golden(architecture, case)
     source = from_hf(find(architecture), golden.config, golden.weights())
     chance = random.Random(4)
     with ggmodel.load(source, context_length=200, batch_size=32, threads=1, **EXACT) as model:

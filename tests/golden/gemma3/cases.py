@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.golden import weights
+from ggmodel.workbench.golden import weights
 from tests.golden.files import Picture
 
 NEWLINES, BEGIN, END, IMAGE = 64, 65, 66, 67  # special tokens, behind those of text
+SPECIAL = {"\n\n": NEWLINES, "<start_of_image>": BEGIN, "<end_of_image>": END}
 
 
 def text(**changes: Any) -> dict[str, Any]:
@@ -135,6 +136,10 @@ EMBEDDINGS: dict[str, Any] = {
         [12, 5],
     ),
 }
+
+
+# ggml's tanh GELU reads a table in F16, which alone is 1e-8 to 2e-7.
+BOUNDS = dict.fromkeys([*CASES, *EMBEDDINGS], 1e-6)
 
 
 def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:

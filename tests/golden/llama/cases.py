@@ -72,6 +72,38 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     # transformers 4.4x wrote `type` beside `rope_type`; older files have `type` alone.
     "linear_rope": llama(rope_scaling={"factor": 4.0, "rope_type": "linear", "type": "linear"}),
+    # head_dim 32, 24 original positions: of 16 pairs some are kept, some blended, the rest divided.
+    "yarn": llama(
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        rope_scaling={
+            "beta_fast": 2.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 24,
+            "rope_type": "yarn",
+        },
+    ),
+    # As DeepSeek: a magnitude of two scales, ends of the blended range that are not rounded.
+    "yarn_scales": llama(
+        rope_scaling={
+            "factor": 8.0,
+            "mscale": 0.5,
+            "mscale_all_dim": 2.0,
+            "original_max_position_embeddings": 16,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+    ),
+    # The prompt is longer than the original context, so that the long factors count.
+    "longrope": llama(
+        rope_scaling={
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 7.5, 8.0],
+            "original_max_position_embeddings": 16,
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3],
+        },
+    ),
     "attention_bias": llama(attention_bias=True, mlp_bias=False),
     # An epsilon large enough to be seen: 1e-5 and 1e-6 change the logits by less than any bound.
     "mlp_bias": llama(attention_bias=False, mlp_bias=True, rms_norm_eps=1e-2),

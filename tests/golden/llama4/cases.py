@@ -11,10 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.golden import weights
+from ggmodel.workbench.golden import weights
 from tests.golden.files import Picture
 
 START, END, ACROSS, DOWN, IMAGE, PATCH = range(64, 70)  # special tokens, behind those of text
+SPECIAL = {
+    "<|image_start|>": START,
+    "<|image_end|>": END,
+    "<|tile_x_separator|>": ACROSS,
+    "<|tile_y_separator|>": DOWN,
+    "<|image|>": IMAGE,
+    "<|patch|>": PATCH,
+}
 CLASSES = 4  # of tokens, by the experts they prefer
 SIDE = 24  # of a tile: 6 x 6 patches of 4 x 4 pixels, of which 3 x 3 rows come
 

@@ -20,7 +20,7 @@ import sentencepiece
 import torch
 from safetensors.numpy import save_file
 
-from tests.golden import generate
+from ggmodel.workbench.golden.reference import layout, loaded
 from tests.golden.files import Picture, checkpoint
 from tests.golden.gemma3 import cases
 
@@ -70,14 +70,14 @@ def add_tokenizer(folder: Path) -> None:
 
 def checkpoint_of(folder: Path, config: dict[str, Any]) -> Any:
     """Writes a checkpoint with the weights of the goldens' rule; the model of it."""
-    tensors, _ = generate.layout(config)
+    tensors, _ = layout(config)
     weights = {name: cases.weight(name, shape) for name, shape in tensors.items()}
     # As published; transformers 5 leaves "vision_model" out, which the converter does not know.
     old = ("vision_tower.", "vision_tower.vision_model.")
     weights = {name.replace(*old): values for name, values in weights.items()}
     checkpoint(folder, config, weights)
     add_tokenizer(folder)
-    return generate.loaded(config, weights)
+    return loaded(config, weights)
 
 
 def convert(llama_cpp: Path, folder: Path, name: str, *more: str) -> None:

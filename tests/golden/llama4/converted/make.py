@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tests.golden.files import Golden, checkpoint
+from tests.golden.files import checkpoint, load_golden
 from tests.golden.llama4.cases import START
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("llama_cpp", type=Path, help="a checkout of llama.cpp")
     options = parser.parse_args()
-    golden = Golden.load("llama4", "released")
+    golden = load_golden("llama4", "released")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "tiny-llama4")  # the converter makes general.name of it
         checkpoint(folder, golden.config, golden.weights())
