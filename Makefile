@@ -19,7 +19,7 @@ BINDING := setup.py native/build.py native/guards.py native/headers.py native/in
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo test test-peers lint native peer bench clean
+.PHONY: help demo test test-peers test-browser lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -35,6 +35,9 @@ test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 
 test-peers: $(VENV)/developer  ## compare with other projects; downloads their published vectors
 	@$(BIN)/python -m pytest tests/peers
+
+test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
+	@$(BIN)/python -m pytest tests/browser
 
 lint: $(VENV)/developer  ## ruff and pyright
 	@$(BIN)/ruff check

@@ -19,6 +19,7 @@ from ggmodel.model.module import module_fields
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MEMORY = (ROOT / "docs" / "memory.md").read_text()
+DIFF = (ROOT / "docs" / "diff.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -64,7 +65,7 @@ SHELL = [line for block in blocks(README, "sh") for line in block.splitlines()]
 COMMANDS = commands(README)
 
 
-@pytest.mark.parametrize("line", [*COMMANDS, *commands(MEMORY)])
+@pytest.mark.parametrize("line", [*COMMANDS, *commands(MEMORY), *commands(DIFF)])
 def test_a_command_of_the_documents_runs(line: str):
     command = [sys.executable, "-m", *shlex.split(line, comments=True)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

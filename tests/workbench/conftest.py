@@ -9,10 +9,10 @@ import pytest
 from ggmodel.convert import from_hf
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 
 @pytest.fixture(scope="session")
 def source(vary: Any, vocabulary: dict[str, Any]) -> MemorySource:
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     return vary(from_hf(find("llama"), golden.config, golden.weights()), metadata=vocabulary)

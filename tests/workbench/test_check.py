@@ -11,6 +11,8 @@ import pytest
 import ggmodel
 from ggmodel.gguf import MemorySource
 from ggmodel.workbench.check import check
+from ggmodel.workbench.golden import source_of
+from tests.golden.files import load_golden
 
 EXTRA = np.ones(3, np.float32)
 # Changes to a good model, and the kinds of problems they make.
@@ -60,6 +62,15 @@ def test_every_tensor_and_its_field(source: MemorySource, vary):
     assert rows["blk.1.attn_v.weight"].fields == ["layers[1].attn.v.weight"]
     assert rows["blk.1.attn_v.weight"].shape == (64, 32)
     assert (rows["extra.weight"].fields, rows["extra.weight"].status) == ([], "unused")
+
+
+def test_a_tensor_that_the_architecture_makes():
+    source = source_of(load_golden("llama", "yarn"))
+    result = check(source)
+    assert result.ok
+    made = [t for t in result.tensors if t.name not in source.tensors]
+    assert [(t.name, t.status, t.shape) for t in made] == [("rope_freqs.weight", "computed", (16,))]
+    assert all(t.status == "used" for t in result.tensors if t not in made)
 
 
 def test_the_nearest_name(source: MemorySource, vary):

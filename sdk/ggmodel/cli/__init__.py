@@ -23,12 +23,20 @@ from ..errors import Error
 from .bench import bench
 from .chat import chat
 from .check import check
+from .convert import convert
 from .devices import devices
+from .diff import diff
 from .estimate import estimate
+from .golden import golden
+from .graph import graph
+from .new import new
 from .perplexity import perplexity
+from .profile import profile
+from .quantize import quantize
 from .run import run
 from .show import show
 from .terminal import printable
+from .trace import trace
 from .worker import worker
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -71,8 +79,16 @@ app.command()(chat)
 app.command()(show)
 app.command()(check)
 app.command()(estimate)
+app.command()(convert)
+app.command()(quantize)
 app.command()(perplexity)
 app.command()(bench)
+app.command()(graph)
+app.command()(profile)
+app.command()(golden)
+app.command()(new)
+app.command()(diff)
+app.command()(trace)
 app.command()(devices)
 app.command()(worker)
 

@@ -11,9 +11,19 @@ from ..errors import ConfigError
 File = Annotated[
     str,
     typer.Argument(
-        metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
+        metavar="FILE",
+        help="A GGUF file, of a split one the first; or the folder of a Hugging Face model.",
+        show_default=False,
     ),
 ]
+Type = Annotated[
+    str | None,
+    typer.Option(
+        metavar="f16|q8_0|q4_K_M|…",
+        help="What the weights of a folder become; they stay as they are by default.",
+    ),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 Models = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="A folder with architectures, looked in first."),
@@ -22,6 +32,13 @@ Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", help="Whether unused tensors are errors.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The text to compute.", show_default=False)
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option(metavar="1,2,3", help="Token ids to compute, in place of a text."),
+]
 MaxTokens = Annotated[
     int | None,
     typer.Option(
@@ -125,6 +142,18 @@ def overrides(given: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--override-tensor {text!r}: give PATTERN=DEVICE")
         found.setdefault(pattern, device)
     return found
+
+
+def token_ids(text: str) -> list[int]:
+    """Token ids as they are written on a command line.
+
+    Raises:
+        ConfigError: they are none.
+    """
+    try:
+        return [int(one) for one in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--tokens {text!r:.60}: give token ids, such as 1,2,3") from None
 
 
 def workers(given: list[str] | None) -> list[str] | None:

@@ -12,7 +12,7 @@ from ..gguf import TensorSource
 from ..model import LoadReport
 from ..runner.preparation import Options, Preparation
 
-Status = Literal["used", "ignored", "unused", "unknown"]
+Status = Literal["used", "computed", "ignored", "unused", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class TensorCheck:
 
     Attributes:
         fields: paths of the fields it fills; several where it is shared.
-        status: "unknown" where the fields could not be filled at all.
+        status: "computed" where the file lacks it and the architecture makes it, "unknown" where
+            the fields could not be filled at all.
     """
 
     name: str
@@ -103,7 +104,7 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
             ]
         if report is not None:
             result.architecture = report.architecture
-    result.tensors = _tensors(source, report)
+    result.tensors = _tensors(source, steps.source, report)
     return result
 
 
@@ -130,7 +131,9 @@ def _compare(steps: Preparation, result: Check) -> bool:
     return not (report.missing or report.wrong)
 
 
-def _tensors(source: TensorSource, report: LoadReport | None) -> list[TensorCheck]:
+def _tensors(
+    source: TensorSource, completed: TensorSource, report: LoadReport | None
+) -> list[TensorCheck]:
     """In the order of declaration, then what no field holds."""
     fields: dict[str, list[str]] = {}
     for name, path in report.bound if report is not None else ():
@@ -138,8 +141,8 @@ def _tensors(source: TensorSource, report: LoadReport | None) -> list[TensorChec
     ignored = set(report.ignored) if report is not None else set()
     rows = []
     for name in (*fields, *(n for n in source.tensors if n not in fields)):
-        info = source.tensors[name]
-        status: Status = "used"
+        info = completed.tensors[name]
+        status: Status = "used" if name in source.tensors else "computed"
         if report is None:
             status = "unknown"
         elif name not in fields:

@@ -93,6 +93,7 @@ class Estimate:
 def estimate(
     file: str | Path | TensorSource,
     *,
+    type: str | None = None,
     mmproj: str | Path | None = None,
     context_length: int | None = None,
     batch_size: int = 512,
@@ -126,7 +127,7 @@ def estimate(
         strict=strict,
         alloc_memory=False,
     )
-    source = open_source(file, mmproj, models)
+    source = open_source(file, mmproj, models, type)
     try:
         with Devices.open(options) as devices:
             return estimate_on(source, options, devices)

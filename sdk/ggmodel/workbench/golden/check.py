@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ...model.registry import find_hf
 from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases
 
 # Float32 sums taken in another order; transformers itself is 3e-13 away from float64. Where ggml's
-# GELU goes through a table in F16, `BOUND` in cases.py says 1e-6.
+# GELU goes through a table in F16, BOUNDS in cases.py (case → bound) says 1e-6.
 EXACT = 1e-8
 TOLERANCE = 1e-12  # of golden files made again: NMSE between two machines or versions of torch
 
@@ -61,13 +62,13 @@ def nmse(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def source_of(
-    golden: Golden | Embeddings, models: str | Path | None = None, dtype: DType = DType.F32
+    golden: Golden | Embeddings, dtype: DType = DType.F32, models: str | Path | None = None
 ) -> MemorySource:
     """The checkpoint of a golden, converted by the declarations.
 
     Args:
+        dtype: of matrices, but not of routers, biases of experts, and what sees.
         models: a folder with architectures, looked in first.
-        dtype: of matrices, but not of routers and of what sees.
     """
     return from_hf(
         architecture_of(golden, models), golden.config, golden.weights(), _stored_as(dtype)
@@ -88,7 +89,7 @@ def _stored_as(dtype: DType) -> Callable[[str, np.ndarray], Any]:
     kind = gguf.GGMLQuantizationType(dtype.value)
 
     def store(name: str, values: np.ndarray) -> Any:
-        exact = "ffn_gate_inp" in name or name.startswith(("v.", "mm."))
+        exact = name.endswith(("ffn_gate_inp.weight", ".bias")) or name.startswith(("v.", "mm."))
         if dtype is DType.F32 or values.ndim < 2 or exact:
             return values.astype(np.float32)
         data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
@@ -113,19 +114,21 @@ def check(
     """
     folder, given = Path(folder), {"kv_type": "f32", "flash_attention": "off", **options}
     wanted = Cases(folder)
-    bound = getattr(wanted.module, "BOUND", EXACT)
+    bounds = defaultdict(lambda: EXACT, getattr(wanted.module, "BOUNDS", {}))
     for name in wanted.configs:
         if case in (None, name):
             golden = Golden.load(folder / f"{name}.npz")
-            with runner.load(source_of(golden, models), models=models, **given) as model:
+            with runner.load(source_of(golden, models=models), models=models, **given) as model:
                 _name_tokens(model, wanted)
-                yield from _outcomes(model, golden, name, bound)
+                yield from _outcomes(model, golden, name, bounds[name])
     for name in wanted.embeddings:
         if case in (None, name):
             golden = Embeddings.load(folder / "embeddings" / f"{name}.npz")
-            with runner.load(source_of(golden, models), models=models, **given) as model:
-                got = model.embed(golden.texts)
-            yield Outcome(name, len(got), nmse(got, golden.vectors), bound)
+            with runner.load(source_of(golden, models=models), models=models, **given) as model:
+                ways = getattr(wanted.module, "POOLING", (None,))
+                vectors = [model.embed(golden.texts, pooling=way) for way in ways]
+            got = np.concatenate(vectors, axis=1)
+            yield Outcome(name, len(got), nmse(got, golden.vectors), bounds[name])
 
 
 def _name_tokens(model: Any, wanted: Cases) -> None:

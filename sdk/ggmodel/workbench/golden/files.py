@@ -173,6 +173,11 @@ class Golden:
     pictures: dict[str, Picture] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
 
+    @property
+    def architecture(self) -> str:
+        """What the folder is called."""
+        return self.folder.resolve().name
+
     @classmethod
     def load(cls, path: Path) -> Golden:
         """Reads `FOLDER/CASE.npz`.
@@ -292,12 +297,13 @@ def cases(folder: Path, kind: str = "") -> list[str]:
 
 
 def lossy(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether F16 and Q8_0 files hold this tensor in that type: matrices, but not an expert router.
+    """Whether F16 and Q8_0 files hold this tensor in that type: matrices, but not an expert router
+    nor the biases of experts.
 
     That is llama.cpp's habit too (`ffn_gate_inp` stays F32): a rounded router may choose other
     experts. What sees (the vision tower, its projector) stays F32 here.
     """
-    exact = (".gate.weight", ".router.weight")
+    exact = (".gate.weight", ".router.weight", "_bias")
     sees = "vision" in name or "multi_modal_projector" in name
     return len(shape) >= 2 and not name.endswith(exact) and not sees
 

@@ -24,6 +24,8 @@ for embedding models
 
     EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
     embed(states, layers) → tensor: the vector of a text whose hidden states [n, width] these are
+    POOLING     ways of pooling ("mean", "cls", "last") whose results the vector has, one after the
+                other; that of the model by default
 
 and where needed, for any case:
 
@@ -32,6 +34,8 @@ and where needed, for any case:
     weight(name, shape), instead of the common rule
     router_logits(model, inputs) → [tensor [n, experts], …], one for each layer of experts
     adjust(model), called once a model is loaded
+    BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
+    SPECIAL     text → id of special tokens that the model looks up by name
 
 Needs torch, transformers and safetensors.
 """

@@ -1,0 +1,227 @@
+"""`ggmodel diff`: where do a model and its reference part?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from .loading import Loading, loads
+from .options import ContextLength, File, Json, Prompt, Tokens, token_ids
+from .terminal import console, print_json, printable, table
+
+if TYPE_CHECKING:
+    from ..runner import LoadedModel
+    from ..workbench.activations import Activations
+    from ..workbench.comparison import Errors
+    from ..workbench.diff import Diff, Row
+
+_TEXT = "The quick brown fox jumps over the lazy dog."
+_JUDGED = ("equal", "follows", "diverges")
+_STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "elsewhere": "dim"}
+
+
+_HFDir = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[HF_DIR]",
+        help="The Hugging Face checkpoint that the file was made from.",
+        show_default=False,
+    ),
+]
+_Image = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="An image to look at, where the prompt has its marker."),
+]
+_Reference = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Compare with activations saved before; no torch then."),
+]
+_SaveReference = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Save what transformers computed, as .npz."),
+]
+_HTML = Annotated[str | None, typer.Option(metavar="FILE", help="Write a page to look through.")]
+_All = Annotated[
+    bool, typer.Option("--all", help="Show every module, not only layers with a fault.")
+]
+
+
+@loads("kv_type", "flash_attention", "rpc")
+def diff(
+    file: File,
+    hf_dir: _HFDir = None,
+    prompt: Prompt = None,
+    tokens: Tokens = None,
+    image: _Image = None,
+    reference: _Reference = None,
+    save_reference: _SaveReference = None,
+    html: _HTML = None,
+    everything: _All = False,
+    context_length: ContextLength = None,
+    as_json: Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Compare a model with transformers, module by module.
+
+    Both compute the same prompt, in float32. Modules are shown in execution order with the error of
+    their results; the first that makes an error itself is marked. The exit status is 1 if there is
+    one.
+    """
+    from ..workbench.activations import Activations
+    from ..workbench.diff import diff as compare
+    from ..workbench.page import page
+
+    if reference is not None and save_reference is not None:
+        raise ConfigError("give --reference or --save-reference, not both")
+    saved = None if reference is None else Activations.load(reference)
+    exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
+    with loading.load(file, context_length=context_length, **exact) as model:
+        if saved is None:
+            folder = hf_dir or (file if Path(file).is_dir() else None)
+            if folder is None:
+                raise ConfigError("give HF_DIR, or --reference with activations saved before")
+            saved = _run(model, folder, prompt, tokens, image)
+            if save_reference is not None:
+                saved.save(save_reference)
+        else:
+            _check_prompt(model, saved, prompt, tokens, reference or "")
+        result = compare(model, saved)
+    if html is not None:
+        _write(html, page(result))
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        _print(result, everything)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+def _run(
+    model: LoadedModel, folder: str, prompt: str | None, tokens: str | None, image: str | None
+) -> Activations:
+    import numpy as np
+
+    from ..convert.checkpoint import Checkpoint
+    from ..convert.declaration import pairs
+    from ..workbench import reference
+    from ..workbench.diff import need_same_kind
+
+    with Checkpoint.open(folder) as checkpoint:
+        need_same_kind(model, checkpoint.config, folder)
+        names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
+    data: dict[str, Any] = {}
+    if image is None:
+        ids = _ids(model, prompt, tokens)
+        inputs = {"input_ids": np.array(ids, np.int32)}
+    else:
+        from ..image import open_image
+
+        if tokens is not None:
+            raise ConfigError("--image goes with --prompt: the processor lays out its tokens")
+        marker = model.prompts.marker()
+        text = prompt or _TEXT
+        picture = open_image(image)
+        data = dict(model.model.preprocess(picture).data)
+        text = text if marker in text else f"{marker}{text}"
+        inputs = reference.image_inputs(folder, text, picture)
+    return reference.run(folder, names, inputs, image=data)
+
+
+def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int]:
+    if tokens is not None:
+        if prompt is not None:
+            raise ConfigError("give --prompt or --tokens, not both")
+        return model.prompts.read(token_ids(tokens)).tolist()
+    return model.prompts.read(_TEXT if prompt is None else prompt).tolist()
+
+
+def _check_prompt(
+    model: LoadedModel, saved: Activations, prompt: str | None, tokens: str | None, file: str
+) -> None:
+    from ..workbench.activations import same_prompt
+
+    if prompt is not None or tokens is not None:
+        same_prompt(saved, _ids(model, prompt, tokens), file)
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}; give another --html") from None
+
+
+def _print(d: Diff, everything: bool) -> None:
+    from ..workbench.diff import by_layer
+
+    out = console()
+    rows: list[tuple[tuple[str, ...], str]] = []
+    for layer, group in by_layer(d.rows):
+        if not everything and layer and not any(r.wrong for r in group):
+            rows.append((_summary(layer, group), "dim"))
+            continue
+        for row in group:
+            mark = "→ " if row is d.first else "  "
+            rows.append(
+                ((mark + (row.path or "the model"), *_cells(row)), _STYLES.get(row.verdict, ""))
+            )
+    header = ("  module", "checkpoint", "shape", "NMSE", "largest", "relative", "verdict")
+    grid = table([cells for cells, _ in rows], header, right="345", fold=1)
+    for line, (_, style) in zip(grid.rows, rows, strict=True):
+        line.style = style
+    out.print(grid)
+    for name in d.others:
+        out.print(printable(f"only in the reference: {name}"), style="dim")
+    _print_first(out, d)
+
+
+def _summary(layer: str, group: list[Row]) -> tuple[str, ...]:
+    """A layer as one line, with the numbers of the module that is furthest off."""
+    results = [row.result for row in group if row.result is not None and row.verdict in _JUDGED]
+    worst = max(results, key=lambda e: e.nmse, default=None)
+    counts = Counter(row.verdict for row in group)
+    said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return f"  {layer}.*", "", "", *_numbers(worst), said
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    verdict = row.verdict + (f": {row.note}" if row.note else "")
+    shape = str(list(row.shape)) if row.shape else ""
+    return row.name or "", shape, *_numbers(row.result), verdict
+
+
+def _numbers(e: Errors | None) -> tuple[str, str, str]:
+    return ("", "", "") if e is None else (f"{e.nmse:.1e}", f"{e.largest:.1e}", f"{e.relative:.1e}")
+
+
+def _print_first(out: Any, d: Diff) -> None:
+    row = d.first
+    out.print()
+    if row is None:
+        of = " ".join(f"{name} {version}" for name, version in d.versions.items())
+        out.print(
+            printable(f"{d.model} agrees with its reference ({of}) on {len(d.tokens)} tokens"),
+            style="bold green",
+        )
+        return
+    what = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
+    out.print(printable(what), style="bold red")
+    if row.verdict == "unused":
+        out.print(printable(f"  {row.note}; the reference computes {row.name}"))
+    if row.result is not None:
+        e = row.result
+        given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
+        out.print(f"  NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}")
+        out.print(printable(f"  made at {row.line}"))
+        out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
+        pairs = [[title, *(f"{v:.6g}" for v in v)] for title, v in _samples(e)]
+        out.print(table(pairs, right="1234567"))
+
+
+def _samples(e: Errors) -> tuple[tuple[str, list[float]], ...]:
+    return ("    ggmodel", e.ours), ("    reference", e.theirs)

@@ -1,0 +1,77 @@
+"""`ggmodel graph`: what does a model compute?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ConfigError
+from .options import File, FlashAttention, KVType, Mmproj, Models, Strict
+
+
+def graph(
+    file: File,
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE.svg|FILE.dot|-", help="Standard output: SVG."),
+    ] = "-",
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", help="Open the layers of that number.")
+    ] = None,
+    vision: Annotated[
+        bool, typer.Option("--vision", help="The graph that encodes an image alone.")
+    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="The graph of tokens alone.")] = False,
+    prompt_length: Annotated[
+        int, typer.Option("--prompt-length", "-p", metavar="N", help="Tokens of the batch.")
+    ] = 512,
+    decode: Annotated[bool, typer.Option("--decode", help="A batch of one token.")] = False,
+    flash_attention: FlashAttention = "auto",
+    kv_type: KVType = "f16",
+    mmproj: Mmproj = None,
+    models: Models = None,
+    strict: Strict = True,
+) -> None:
+    """Draw what a model computes, as it is recorded: its weights are not read.
+
+    A box is a module, with its ops and weights; between boxes stand the tensors that go from one to
+    the other. Layers that are alike are one box until --layer opens one.
+    """
+    from ..workbench.drawing import dot, svg
+    from ..workbench.picture import picture
+    from ..workbench.recorded import record
+
+    write = _format(output)
+    wanted = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]
+    graphs = record(
+        file,
+        tokens=1 if decode else prompt_length,
+        parts=wanted,
+        mmproj=mmproj,
+        flash_attention=flash_attention,
+        kv_type=kv_type,
+        models=models,
+        strict=strict,
+    )
+    drawn = picture(graphs, layer)
+    content = dot(drawn) if write == "dot" else svg(drawn)
+    if output == "-":
+        sys.stdout.write(content)
+        return
+    try:
+        Path(output).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
+
+
+def _format(output: str) -> str:
+    """What the name of a file asks for."""
+    suffix = Path(output).suffix.lower()
+    if output == "-" or suffix == ".svg":
+        return "svg"
+    if suffix in (".dot", ".gv"):
+        return "dot"
+    raise ConfigError(f"-o {output}: give a name that ends with .svg or .dot, or -")

@@ -1,0 +1,208 @@
+"""`ggmodel profile`: what takes the time?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from .loading import Loading, loads
+from .options import File, Json
+from .terminal import console, print_json, printable, progress_bar, size, table
+
+if TYPE_CHECKING:
+    from ..runner import LoadedModel
+    from ..workbench.profile import Profile, Row, Work
+
+_MODULES = 20  # the most that are listed
+
+
+@loads()
+def profile(
+    file: File,
+    prompt_length: Annotated[
+        int | None,
+        typer.Option("--prompt-length", "-p", metavar="N", help="Profile a prompt of N tokens."),
+    ] = None,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Profile one decoded token; so it is by default.")
+    ] = False,
+    image_graph: Annotated[
+        bool, typer.Option("--image-graph", help="Profile how the largest image is encoded.")
+    ] = False,
+    depth: Annotated[
+        int, typer.Option("--depth", "-d", metavar="N", help="Tokens before; none by default.")
+    ] = 0,
+    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each.")] = 5,
+    chrome_trace: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write a timeline for chrome://tracing or Perfetto."),
+    ] = None,
+    as_json: Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Measure what takes the time of a step: by op, by module, by layer.
+
+    Every op is timed alone. "GB/s" is what it moves, weights and activations, beside what the
+    memory gives with the same threads, measured on the spot; "GFLOP/s" stands beside what products
+    of such weights reach while they stay in the caches.
+    """
+    from ..workbench import profile as workbench
+
+    works = _works(prompt_length, decode, image_graph, depth)
+    if repetitions < 1:
+        raise ConfigError(f"-r {repetitions}: there must be at least 1")
+    target = _target(chrome_trace)
+    mmproj = loading.mmproj if image_graph else ""
+    length = max(256, *(work.depth + max(1, work.prompt) for work in works))
+    with loading.load(file, mmproj=mmproj, context_length=length) as model:
+        results: list[Profile] = []
+        with progress_bar(works[0].name) as progress:
+            for result in workbench.profile(model, works, repetitions):
+                results.append(result)
+                if progress is not None and len(results) < len(works):
+                    progress(len(results) / len(works), works[len(results)].name)
+        if target is not None:
+            _write(target, results)
+        if as_json:
+            print_json([_json(result) for result in results])
+        else:
+            _print(model, results)
+
+
+def _works(prompt: int | None, decode: bool, image: bool, depth: int) -> list[Work]:
+    from ..workbench.profile import Work
+
+    if prompt is not None and prompt < 1:
+        raise ConfigError(f"--prompt-length {prompt}: give 1 or more")
+    if depth < 0:
+        raise ConfigError(f"--depth {depth}: give 0 or more")
+    works = [Work(prompt, depth)] if prompt else []
+    if decode or (prompt is None and not image):
+        works.append(Work(depth=depth))
+    return [*works, Work(image=True)] if image else works
+
+
+def _target(path: str | None) -> Path | None:
+    """Where the timeline goes; that it cannot shows before anything is measured."""
+    if path is None:
+        return None
+    _attempt(Path(path), lambda p: p.open("a").close())
+    return Path(path)
+
+
+def _write(path: Path, results: Sequence[Profile]) -> None:
+    from ..workbench.chrome import chrome_trace
+
+    text = json.dumps(chrome_trace(results))
+    _attempt(path, lambda p: p.write_text(text))
+
+
+def _attempt(path: Path, act: Any) -> None:
+    try:
+        act(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _json(result: Profile) -> dict[str, Any]:
+    row = {"by_op": result.by_op(), "by_module": result.by_module(), "by_layer": result.by_layer()}
+    return {
+        "test": result.work.name,
+        "n_prompt": result.work.prompt,
+        "n_depth": result.work.depth,
+        "seconds": result.seconds,
+        "seconds_apart": result.seconds_apart,
+        "seconds_of_ops": result.seconds_of_ops,
+        "overhead_seconds": result.overhead,
+        "threads": result.threads,
+        "repetitions": result.repetitions,
+        "peaks": asdict(result.peaks),
+        **{name: [_row_json(r) for r in rows] for name, rows in row.items()},
+        "ops": [
+            {**asdict(op), "traffic": op.traffic._asdict(), "shape": list(op.shape)}
+            for op in result.ops
+        ],
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    rates = {"bytes_per_second": row.bandwidth, "flops_per_second": row.flop_rate}
+    return {**asdict(row), **rates}
+
+
+def _print(model: LoadedModel, results: Sequence[Profile]) -> None:
+    from ..workbench.bench import setting
+
+    about = setting(model)
+    out = console()
+    name = printable(f"{about.model}: {about.architecture}, {about.type}")
+    for result in results:
+        out.print(f"{name}, {result.work.name}, {_count(result.threads, 'thread')}")
+        _print_sums(result)
+        whole = result.seconds_of_ops
+        for title, rows in (
+            ("op", result.by_op()),
+            ("module", result.by_module()),
+            ("layer", result.by_layer()),
+        ):
+            timed = [row for row in rows if row.seconds]
+            shown = timed[: _MODULES if title == "module" else None]
+            header = (title, "ops", "time", "share", "weights", "activations", "GB/s", "of peak")
+            flops = ("GFLOP/s", "of peak") if title == "op" else ()
+            cells = [_cells(result, row, whole, bool(flops)) for row in shown]
+            out.print()
+            out.print(table(cells, (*header, *flops), right="123456789", fold=0))
+            if len(shown) < len(timed):
+                out.print(f"and {len(timed) - len(shown)} more")
+        out.print()
+
+
+def _print_sums(result: Profile) -> None:
+    out, peaks = console(), result.peaks
+    computed = sum(bool(op.seconds) for op in result.ops)
+    out.print(
+        f"the graph at once {_time(result.seconds)}; its ops one by one "
+        f"{_time(result.seconds_apart)}, less {result.overhead * 1e6:.1f} µs for each of "
+        f"{computed}: {_time(result.seconds_of_ops)}"
+    )
+    if peaks.bandwidth is not None:
+        out.print(f"memory: {peaks.bandwidth / 1e9:.1f} GB/s read with these threads")
+    if peaks.flops:
+        rates = ", ".join(f"{dtype} {rate / 1e9:.0f}" for dtype, rate in peaks.flops.items())
+        out.print(f"products in the caches, GFLOP/s: {rates}")
+
+
+def _cells(result: Profile, row: Row, whole: float, flops: bool) -> tuple[str, ...]:
+    peak = result.peaks.bandwidth
+    # Of what takes no longer than computing it alone costs, the time is known but roughly.
+    exact = row.seconds > row.computed * result.overhead
+    cells = [
+        row.name or "(the model)",
+        str(row.ops),
+        _time(row.seconds),
+        f"{row.seconds / whole:.1%}",
+        size(row.weights) if row.weights else "",
+        size(row.activations),
+        f"{row.bandwidth / 1e9:.1f}" if exact else "",
+        f"{row.bandwidth / peak:.0%}" if exact and peak else "",
+    ]
+    if flops:
+        most = result.peaks.flops.get(row.name.rpartition(" ")[2])
+        cells.append(f"{row.flop_rate / 1e9:.1f}" if exact and row.flops else "")
+        cells.append(f"{row.flop_rate / most:.0%}" if exact and most else "")
+    return tuple(cells)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s'[: n != 1]}"

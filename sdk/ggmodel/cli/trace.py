@@ -1,0 +1,129 @@
+"""`ggmodel trace`: what does a model compute on the way?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError
+from .loading import Loading, loads
+from .options import File, Json, Prompt, Tokens, token_ids
+from .terminal import console, print_json, printable, table
+
+if TYPE_CHECKING:
+    from ..workbench.trace import OperandValue, Statistics, Trace, Value
+
+_TEXT = "The quick brown fox jumps over the lazy dog."
+_NUMBERS = ("min", "max", "mean", "rms")
+
+
+@loads("rpc")
+def trace(
+    file: File,
+    prompt: Prompt = None,
+    tokens: Tokens = None,
+    image: Annotated[str | None, typer.Option(metavar="FILE", help="An image to look at.")] = None,
+    pattern: Annotated[
+        str,
+        typer.Option("--filter", metavar="GLOB", help="Show and save only these: 'blk.0.*'."),
+    ] = "*",
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Save their values, as .npz or .safetensors."),
+    ] = None,
+    as_json: Json = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Show every intermediate tensor of a prompt.
+
+    In execution order, with statistics. Where the first NaN or infinity comes into being is marked,
+    with what it was computed from; the exit status then is 1.
+    """
+    from ..workbench.trace import save as write
+    from ..workbench.trace import trace as look
+
+    if prompt is not None and tokens is not None:
+        raise ConfigError("give --prompt or --tokens, not both")
+    if save is not None and not save.endswith((".npz", ".safetensors")):
+        raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
+    given: Any = (prompt or _TEXT) if tokens is None else token_ids(tokens)
+    with loading.load(file, rpc=()) as model:
+        pixels = None
+        if image is not None:
+            from ..image import open_image
+
+            model.engine.images.need_sight()
+            pixels = model.model.preprocess(open_image(image))
+        found = look(model, given, image=pixels, names=pattern, keep=save is not None)
+    if save is not None:
+        write(save, found.kept)
+    if as_json:
+        values = {k: v for k, v in vars(found).items() if k != "kept"}
+        values |= {
+            "ok": found.ok,
+            "values": [asdict(v) for v in found.values],
+            "first": None if found.first is None else asdict(found.first),
+            "operands": [asdict(o) for o in found.operands],
+        }
+        print_json(values)
+    else:
+        _print(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _print(found: Trace) -> None:
+    out = console()
+    header = ("  name", "op", "shape", "dtype", *_NUMBERS, "NaN", "Inf")
+    rows = [
+        (
+            ("→ " if v is found.first else "  ") + v.name,
+            v.op,
+            str(list(v.shape)),
+            v.dtype,
+            *_cells(v.statistics),
+        )
+        for v in found.values
+    ]
+    if rows:
+        grid = table(rows, header, right="2456789", fold=0)
+        for line, value in zip(grid.rows, found.values, strict=True):
+            line.style = "" if value.statistics.finite else "red"
+        out.print(grid)
+    else:
+        out.print("no tensor has such a name")
+    out.print()
+    if found.first is None:
+        what = f"{found.model}: {len(found.values)} tensors of {found.tokens} tokens, all finite"
+        masks = sum(not v.statistics.finite for v in found.values)
+        if masks:
+            what = what.replace("all finite", f"{masks} of them masks with infinities, no NaN")
+        out.print(printable(what), style="bold green")
+        return
+    _print_first(out, found.first, found.operands)
+
+
+def _print_first(out: Any, first: Value, operands: list[OperandValue]) -> None:
+    what = "NaN" if first.statistics.nan else "infinity"
+    out.print(
+        printable(f"{first.name} is where the first {what} comes from: the result of {first.op}"),
+        style="bold red",
+    )
+    out.print(printable(f"  at {first.line}"))
+    rows = [
+        (f"  {o.kind}", o.name, str(list(o.shape)), o.dtype, *_cells(o.statistics))
+        for o in operands
+    ]
+    out.print(
+        table(rows, ("  it read", "", "shape", "dtype", *_NUMBERS, "NaN", "Inf"), right="456789")
+    )
+
+
+def _cells(s: Statistics | None) -> tuple[str, ...]:
+    if s is None:
+        return ("",) * 6
+    numbers = (f"{v:.4g}" for v in (s.min, s.max, s.mean, s.rms))
+    return (*numbers, str(s.nan or ""), str(s.inf or ""))

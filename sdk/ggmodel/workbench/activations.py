@@ -1,0 +1,198 @@
+"""Activations of a reference, in a file: NumPy's .npz, without pickles."""
+
+from __future__ import annotations
+
+import json
+import math
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError, FormatError
+
+_FORMAT = 1
+_RATIO = 64  # bytes that one byte of a file may become: numbers hardly shrink
+_SPARE = 16 << 20
+_TEXTS = ("config", "tensors", "versions", "image", "order", "others")
+
+
+@dataclass
+class Activations:
+    """What a reference computed on the way.
+
+    Attributes:
+        config: config.json of the checkpoint.
+        tensors: names and shapes (numpy order) in the checkpoint.
+        versions: of what computed it.
+        inputs: what it was given, by keyword; `input_ids` [n].
+        image: what belongs to the pixels in `inputs`.
+        order: modules by the checkpoint's names, in the order in which they returned; "" is the
+            whole.
+        others: modules with weights of their own that were called and not looked at, in names of
+            the reference.
+        given, results: float32, by module: what it read and what it gave. Of several tensors that
+            a module gives, the others of the first one's size are called "name#1", …
+    """
+
+    config: dict[str, Any]
+    tensors: dict[str, list[int]]
+    versions: dict[str, str]
+    inputs: dict[str, np.ndarray]
+    image: dict[str, Any] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    given: dict[str, np.ndarray] = field(default_factory=dict)
+    results: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[int]:
+        """The prompt's token ids, with what stands for an image."""
+        return self.inputs["input_ids"].reshape(-1).tolist()
+
+    def save(self, path: str | Path) -> None:
+        """Writes them: all numbers one after the other, and once what is the same in several
+        places."""
+        numbers: dict[int, tuple[int, list[int]]] = {}
+        arrays: list[np.ndarray] = []
+        size = 0
+        about: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
+        for kind in ("given", "results"):
+            about[kind] = {}
+            for name, array in getattr(self, kind).items():
+                if id(array) not in numbers:
+                    numbers[id(array)] = size, list(array.shape)
+                    arrays.append(array.reshape(-1))
+                    size += array.size
+                about[kind][name] = numbers[id(array)]
+        inputs: dict[str, Any] = {f"input.{k}": v for k, v in self.inputs.items()}
+        text = np.array(json.dumps(about | {"format": _FORMAT}))
+        values = np.concatenate([*arrays, np.zeros(0, np.float32)])
+        try:
+            with Path(path).open("wb") as file:
+                np.savez_compressed(file, about=text, values=values, **inputs)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; give another --save-reference") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Activations:
+        """Reads a file.
+
+        Raises:
+            FormatError: it is none that `save` wrote, or broken.
+        """
+        arrays = read_npz(path)
+        try:
+            about = json.loads(str(arrays.pop("about")))
+            if about["format"] != _FORMAT:
+                raise FormatError(
+                    f"{path} has activations of format {about['format']!r}, this version reads "
+                    f"{_FORMAT}; save them anew"
+                )
+            inputs = {
+                k.removeprefix("input."): v for k, v in arrays.items() if k.startswith("input.")
+            }
+            found = cls(**{k: about[k] for k in _TEXTS}, inputs=inputs)
+            values = arrays["values"].astype(np.float32, copy=False)
+            for kind in ("given", "results"):
+                for name, (start, shape) in about[kind].items():
+                    if start < 0 or min(shape, default=1) < 0:
+                        raise ValueError(f"{name} lies at {start}")
+                    part = values[start : start + math.prod(shape)]
+                    getattr(found, kind)[name] = part.reshape(shape)
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            if isinstance(error, FormatError):
+                raise
+            raise _broken(path, f"it lacks something: {type(error).__name__}: {error}") from None
+        _check(found, path)
+        return found
+
+
+def _check(found: Activations, path: str | Path) -> None:
+    """Raises `FormatError` unless all is of the kind it should be."""
+    texts = [*found.tensors, *found.order, *found.others, *found.versions.values()]
+    kinds: tuple[tuple[Any, type], ...] = (
+        (found.config, dict),
+        (found.image, dict),
+        (found.versions, dict),
+        (found.tensors, dict),
+        (found.order, list),
+        (found.others, list),
+    )
+    ids = found.inputs.get("input_ids")
+    if (
+        not all(isinstance(value, kind) for value, kind in kinds)
+        or not all(isinstance(text, str) for text in texts)
+        or ids is None
+        or ids.dtype.kind not in "iu"
+        or not ids.size
+    ):
+        raise _broken(path, "parts of it are of another kind than they should be")
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz that may come from anywhere: numbers and text, nothing is unpickled,
+    and it does not grow beyond measure.
+
+    Raises:
+        FormatError: it is no such file, or broken.
+    """
+    found: dict[str, np.ndarray] = {}
+    try:
+        most = _RATIO * Path(path).stat().st_size + _SPARE
+        with zipfile.ZipFile(path) as file:
+            for info in file.infolist():
+                most -= info.file_size
+                if most < 0 or not info.filename.endswith(".npy"):
+                    raise _broken(path, f"{info.filename!r:.60} has no place in it, or no end")
+                with file.open(info) as stream:
+                    found[info.filename.removesuffix(".npy")] = _array(stream, info.file_size, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FormatError(f"{path}: {reason}; give a file that --save-reference wrote") from None
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        ValueError,
+        SyntaxError,
+        tokenize.TokenError,
+        RecursionError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise _broken(path, str(error)) from None
+    return found
+
+
+def _array(stream: Any, size: int, path: str | Path) -> np.ndarray:
+    formats = np.lib.format
+    version = formats.read_magic(stream)
+    read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    count = math.prod(shape)
+    if dtype.kind not in "fiuU" or fortran or count < 0 or count * dtype.itemsize > size:
+        raise _broken(path, f"an array {shape!r:.40} of {dtype!r:.40}")
+    data = stream.read(count * dtype.itemsize)
+    return np.frombuffer(data, dtype, count).reshape(shape)
+
+
+def _broken(path: str | Path, reason: str) -> FormatError:
+    return FormatError(f"{path} holds no activations that can be read: {reason}")
+
+
+def same_prompt(found: Activations, ids: Mapping[str, Any] | list[int], path: str) -> None:
+    """Raises `FormatError` where activations are of another prompt."""
+    if found.ids != list(ids):
+        shown = found.ids[:8]
+        raise FormatError(
+            f"{path} has activations of another prompt, tokens {shown}"
+            f"{' …' * (len(found.ids) > len(shown))}; leave the prompt out to take that one"
+        )

@@ -1,0 +1,145 @@
+"""Two arrays of numbers: brought to one layout, and how far apart they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..gguf import DType
+from ..ml import Tensor
+from ..model import Module
+from ..model.module import module_fields
+
+_CHUNK = 1 << 22  # numbers looked at together
+_BESIDE = 3  # numbers to either side of the worst that are shown
+
+EXACT = (
+    1e-8  # float32 sums taken in another order: 1e-13 is usual, this is seen in no healthy model
+)
+TABLE = 1e-6  # ggml's GELU by tanh reads a table in F16: up to 2e-7
+# ggml rounds what a weight is multiplied with to the weight's type, and the weight itself may have
+# been rounded: each a third of (2⁻¹¹)² and (2⁻⁹)² of the squares; some ten times the sum.
+_HALF, _BRAIN = 1e-6, 3e-5
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far a tensor is from the reference's.
+
+    Attributes:
+        nmse: squared error by the squares of the reference.
+        largest: the largest error; relative: the same by the reference's largest number.
+        at: where that is, in ggml order.
+        start: index along dim 0 of the first of the samples.
+        ours, theirs: samples, the numbers around that place.
+    """
+
+    nmse: float
+    largest: float
+    relative: float
+    at: tuple[int, ...]
+    start: int
+    ours: list[float]
+    theirs: list[float]
+
+
+def errors(ours: np.ndarray, theirs: np.ndarray) -> Errors:
+    """Compares arrays of the same shape; NaN on either side is an infinite error."""
+    a, b = ours.reshape(-1), theirs.reshape(-1)
+    squares = of_reference = largest = 0.0
+    worst = 0
+    with np.errstate(all="ignore"):
+        for lo in range(0, len(a), _CHUNK):
+            x, y = (v[lo : lo + _CHUNK].astype(np.float64) for v in (a, b))
+            distance = np.abs(x - y)
+            distance[np.isnan(distance)] = np.inf
+            k = int(distance.argmax())
+            if distance[k] > largest:
+                largest, worst = float(distance[k]), lo + k
+            squares += float(distance @ distance)
+            of_reference += float(y @ y)
+    reference = float(np.abs(b).max(initial=0))
+    row, column = divmod(worst, ours.shape[-1])
+    start = max(0, column - _BESIDE)
+    shown = slice(row * ours.shape[-1] + start, row * ours.shape[-1] + start + 2 * _BESIDE + 1)
+    end = (row + 1) * ours.shape[-1]
+    return Errors(
+        nmse=_ratio(squares, of_reference),
+        largest=largest,
+        relative=_ratio(largest, reference),
+        at=tuple(int(i) for i in np.unravel_index(worst, ours.shape))[::-1],
+        start=start,
+        ours=[float(v) for v in a[shown.start : min(shown.stop, end)]],
+        theirs=[float(v) for v in b[shown.start : min(shown.stop, end)]],
+    )
+
+
+def _ratio(a: float, b: float) -> float:
+    if math.isfinite(a) and math.isfinite(b) and b > 0:
+        return a / b
+    return 0.0 if a == 0 else math.inf
+
+
+def laid_out(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | str:
+    """The reference's array in our shape (numpy order), or why it cannot be.
+
+    Batch dims of 1 go, dims that lie beside each other may be one, and heads may stand before
+    tokens. Nothing is guessed: where two readings fit, none is taken.
+    """
+    if theirs.size != math.prod(shape):
+        return f"the reference's is {_listed(theirs.shape)}"
+    plain = theirs.reshape([n for n in theirs.shape if n > 1] or [1])
+    wanted = tuple(n for n in shape if n > 1) or (1,)
+    turned = plain.swapaxes(0, 1) if plain.ndim == 3 else plain
+    if plain.ndim == 3 and plain.shape == wanted and turned.shape == wanted:
+        n = wanted[0]
+        return f"dims 1 and 2 are both {n}: tokens or heads? take a prompt of another length"
+    if _merges(plain.shape, wanted):
+        return plain.reshape(shape)
+    if turned.shape == wanted:
+        return turned.reshape(shape)
+    return f"the reference's is {_listed(theirs.shape)}"
+
+
+def _merges(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether one shape becomes the other by taking neighbouring dims together."""
+    first, second = ({math.prod(s[:i]) for i in range(len(s) + 1)} for s in (a, b))
+    return first <= second or second <= first
+
+
+def _listed(shape: tuple[int, ...]) -> str:
+    return str(list(shape[::-1]))
+
+
+def bound_of(module: Module) -> float:
+    """The NMSE that rounding alone may make of a module's result, given an exact input: the sum
+    over its matrices, for each makes an error of its own."""
+    return sum(_rounding(w) for w in weights(module) if w.dim(1) > 1) or EXACT
+
+
+def weights(module: Module) -> list[Tensor]:
+    """The tensors in the fields of a module and of all within it."""
+    found: list[Tensor] = []
+    for name in module_fields(type(module)):
+        value = getattr(module, name, None)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, Module):
+                found += weights(item)
+            elif isinstance(item, Tensor):
+                found.append(item)
+    return found
+
+
+def _rounding(weight: Tensor) -> float:
+    """What a product with it may be off.
+
+    Blocks of b bits cut some ±2.5 standard deviations into 2^b steps: the squared error of that is
+    (5 / 2^b)² / 12 = 2 / 4^b of the squares. Ten times as much is allowed, for weights that are not
+    spread so evenly.
+    """
+    if not weight.dtype.is_quantized:
+        return {DType.F16: _HALF, DType.BF16: _BRAIN}.get(weight.dtype, EXACT)
+    bits = int(8 * weight.dtype.type_size / weight.dtype.block_size)
+    return min(1.0, 20 / 4**bits)

@@ -1,0 +1,58 @@
+"""Where in a model a recorded op belongs."""
+
+from __future__ import annotations
+
+import re
+
+from ..ml.node import Node
+from ..model import Module
+from ..model.module import module_fields
+from ..model.names import join
+
+_NUMBER = re.compile(r"\.(?=\d)")
+
+
+def module_of(node: Node) -> str:
+    """The path of the module that an op was recorded in, such as "blk.3.attn"; "" for the model
+    itself. A module's result has the name of the module, all others their op's after it."""
+    assert node.op is not None
+    if node.named:
+        return node.name
+    return node.name.removesuffix(node.op.name).removesuffix(".")
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The modules on the way to a path, items of lists with their number: "text.blk.3.attn" is
+    "text", "blk.3", "attn"."""
+    return tuple(p.replace("\0", ".") for p in _NUMBER.sub("\0", path).split(".")) if path else ()
+
+
+def number_of(part: str) -> tuple[str, int] | None:
+    """Of an item of a list the list and the number: "blk.3" is "blk" and 3."""
+    name, dot, number = part.rpartition(".")
+    return (name, int(number)) if dot else None
+
+
+def layer_of(path: str) -> str:
+    """The layer a module belongs to, "text.blk.3"; what is outside of layers is by itself."""
+    parts = parts_of(path)
+    for i, part in enumerate(parts):
+        if number_of(part):
+            return ".".join(parts[: i + 1])
+    return path
+
+
+def folded(path: str) -> str:
+    """The path with all layers as one: "blk.*.attn"."""
+    return re.sub(r"\.\d+(?=\.|$)", ".*", path)
+
+
+def class_names(module: Module, path: str = "") -> dict[str, str]:
+    """The class of every module, by its path."""
+    found = {path: type(module).__name__}
+    for name in module_fields(type(module)):
+        value = getattr(module, name, None)
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Module):
+                found.update(class_names(one, join(path, one.scope)))
+    return found

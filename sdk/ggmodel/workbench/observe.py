@@ -1,0 +1,214 @@
+"""What a model computes on the way: the results of its modules and of single ops, in the order in
+which they come. Values are seen while they are there, and none is kept: a graph takes the memory
+that it always takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import PromptError
+from ..ml import Context, Tensor
+from ..ml.node import Node
+from ..model import Batch, Embedding, Input, Model, Module, Pixels, Step
+from ..model.module import module_fields
+from ..model.names import join
+from ..model.source import author_code, file_of
+from ..runner import LoadedModel
+from ..runner.graphs import trace
+
+if TYPE_CHECKING:
+    from ..kvcache import Cache
+    from ..ml.graph import Graph
+
+See = Callable[[Node, np.ndarray], None]
+_BATCH = 512  # tokens that encoding an image counts as
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a module stands.
+
+    Attributes:
+        path: by fields, "layers[3].attn.q"; "" is the model.
+        scope: by names of ops, "blk.3.attn.q".
+    """
+
+    path: str
+    scope: str
+    module: Module
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a module that has returned.
+
+    Attributes:
+        input: the first tensor it was given, if that was computed.
+        result: the tensor it gave, or the first of several.
+    """
+
+    place: Place
+    input: Node | None
+    result: Node | None
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A graph that is about to be computed.
+
+    Attributes:
+        calls: in the order in which they returned: what is inside of a module comes before it.
+    """
+
+    graph: Graph
+    calls: list[Call]
+
+
+Begin = Callable[[Recording], See]
+
+
+def places(model: Module, path: str = "", scope: str = "") -> list[Place]:
+    """A module and all modules in its fields, in order of declaration."""
+    found = [Place(path, scope, model)]
+    for name in module_fields(type(model)):
+        value = getattr(model, name, None)
+        inner = f"{path}.{name}" if path else name
+        items = (
+            [(f"{inner}[{i}]", item) for i, item in enumerate(value)]
+            if isinstance(value, list)
+            else [(inner, value)]
+        )
+        for label, item in items:
+            if isinstance(item, Module):
+                found += places(item, label, join(scope, item.scope))
+    return found
+
+
+def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndarray:
+    """Computes a prompt in a cache of its own, every row of it an output.
+
+    Args:
+        numbers: int32 [n], see `Prompts.read`.
+        begin: called with what was recorded; returns what is called with every op's result and its
+            raw value as soon as it is there. The value is gone afterwards.
+
+    Returns:
+        float32 [n, vocabulary]; of models that only embed the hidden states [n, width].
+
+    Raises:
+        PromptError: it is longer than a batch.
+    """
+    engine, net = model.engine, model.model
+    if len(numbers) > engine.batch_size:
+        raise PromptError(
+            f"a prompt of {len(numbers)} tokens, and a batch has {engine.batch_size}: it is looked "
+            "at as one batch; shorten it, or give a larger --batch-size"
+        )
+
+    def forward(ctx: Context, batch: Batch) -> Tensor:
+        ctx.graph.calls = []
+        return net.states(ctx, batch) if net.only_embeds else net(ctx, batch)
+
+    group = engine.places.largest_group(numbers.tolist())
+    with engine.apart(forward, 1, len(numbers), group) as graphs:
+        each = _Each(forward, graphs.cache, model, begin)
+        rows = list(engine.batches(each, 0, numbers, 0))  # type: ignore[arg-type]
+    if len(rows) > 1:
+        raise PromptError("the images of this prompt do not fit a batch together; give one image")
+    return rows[0]
+
+
+def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Embedding]:
+    """Computes what the model sees in an image. Arguments as for `watch_text`."""
+    net, cls = model.model, type(model.model)
+    model.engine.images.need_sight()
+    with model.backend.new_context().set_batch_size(_BATCH) as ctx:
+        ctx.graph.calls = []
+        with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
+            made = net.encode_multimodal(ctx, pixels)
+        outputs = [m.tensor for m in made]
+        ctx.forward(*outputs)
+        executable = model.backend.compile(ctx.graph, tuple(outputs))
+        try:
+            executable.run_each(None, begin(_recording(net, ctx.graph)))
+            rows = [executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs]
+        finally:
+            executable.close()
+    return [Embedding(r, m.data, m.used) for r, m in zip(rows, made, strict=True)]
+
+
+def prompt_with(
+    model: LoadedModel, ids: list[int], placeholder: int, seen: list[Embedding]
+) -> np.ndarray:
+    """A prompt whose images stand where the reference has placeholders, as `watch_text` takes it.
+
+    Raises:
+        PromptError: the embeddings have more or fewer rows than there are placeholders.
+    """
+    inputs = [Input(token) for token in ids]
+    sizes = [1 if model.engine.places.whole else len(embedding) for embedding in seen]
+    free = [i for i, token in enumerate(ids) if token == placeholder]
+    if len(free) != sum(sizes):
+        raise PromptError(
+            f"the reference has {len(free)} placeholders (token {placeholder}) for images, the "
+            f"model made {sum(sizes)} rows of them"
+        )
+    for embedding, size in zip(seen, sizes, strict=True):
+        inputs[free[0]] = Input(placeholder, embedding)
+        free = free[size:]
+    return model.prompts.read(inputs)
+
+
+class _Each:
+    """In place of `Graphs`: records a step, and computes it op by op."""
+
+    def __init__(self, forward: Any, cache: Cache, model: LoadedModel, begin: Begin):
+        self.forward, self.cache, self.model, self.begin = forward, cache, model, begin
+
+    def run(self, step: Step) -> np.ndarray:
+        traced = trace(self.forward, self.model.backend, self.cache, step)
+        try:
+            graph, output = traced.ctx.graph, traced.output
+            executable = self.model.backend.compile(graph, (output,))
+            try:
+                executable.run_each(step, self.begin(_recording(self.model.model, graph, output)))
+                return executable.value(output).reshape(len(step.outputs), -1).copy()
+            finally:
+                executable.close()
+        finally:
+            traced.close()
+
+
+def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:
+    everywhere = places(model)
+    known = {id(place.module): place for place in reversed(everywhere)}
+    calls = []
+    for call, args, result in graph.calls or ():
+        place = known.get(id(getattr(call, "__self__", None)))
+        if place is not None:
+            calls.append(Call(place, _computed(args), _computed((result,))))
+    if output is not None:
+        calls.append(Call(everywhere[0], None, output))
+    return Recording(graph, calls)
+
+
+def _computed(values: Any) -> Node | None:
+    """The first tensor among values, if it was computed."""
+    for value in values:
+        if isinstance(value, (tuple, list)) and value:
+            value = value[0]
+        if isinstance(value, Node):
+            return value if value.op is not None else None
+    return None
+
+
+def pixels_of(values: np.ndarray, data: Mapping[str, Any]) -> Pixels:
+    """Pixels [.., 3, height, width] as a reference takes them."""
+    shape = values.shape
+    if len(shape) < 3 or shape[-3] != 3:
+        raise PromptError(f"pixels of shape {list(shape)}; [.., 3, height, width] is needed")
+    return Pixels(np.ascontiguousarray(values, np.float32).reshape(-1, *shape[-3:]), data)

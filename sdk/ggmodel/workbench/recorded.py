@@ -1,0 +1,149 @@
+"""The graphs of a model, recorded from a file whose weights nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import ConfigError, Unsupported
+from ..gguf import TensorSource
+from ..ml import Context, Tensor
+from ..ml.node import Node
+from ..model import Span, Step
+from ..runner.graphs import trace
+from ..runner.multimodal import Encoded
+from ..runner.preparation import Options, Preparation
+from ..runner.projector import open_source
+from .modules import class_names
+
+_SHORTEST = 256  # positions of the context
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A graph that was recorded.
+
+    Attributes:
+        title: what it computes.
+        ops: in the order in which they were recorded.
+        outputs: uids of its results.
+        classes: of the model's modules, by their paths.
+    """
+
+    title: str
+    ops: Sequence[Node]
+    outputs: frozenset[int]
+    classes: Mapping[str, str]
+
+
+def record(
+    file: str | Path | TensorSource,
+    *,
+    tokens: int = 512,
+    parts: Sequence[str] = (),
+    mmproj: str | Path | None = None,
+    flash_attention: str = "auto",
+    kv_type: str = "f16",
+    models: str | Path | None = None,
+    strict: bool = True,
+) -> list[Recorded]:
+    """The vision graph and the text graph of a model.
+
+    Args:
+        tokens: of the batch. More than one are a prompt, in which a model that sees has an image.
+        parts: "vision", "text"; none is all there are.
+
+    Raises:
+        ConfigError: no tokens, or more than the model can have.
+        Unsupported: the model sees nothing and "vision" is wanted.
+        Error: as `load` does, but for the vocabulary and for memory.
+    """
+    if tokens < 1:
+        raise ConfigError(f"{tokens} tokens; there must be at least 1")
+    options = Options(
+        context_length=max(tokens, _SHORTEST),
+        batch_size=tokens,
+        gpu_layers=0,
+        flash_attention=flash_attention,
+        kv_type=kv_type,
+        models=models,
+        strict=strict,
+        rpc=(),
+        alloc_memory=False,
+    )
+    source = open_source(file, mmproj, models)
+    try:
+        with Preparation(source, options) as steps:
+            steps.configure()
+            steps.fill()
+            steps.fit()
+            steps.validate()
+            steps.trace()
+            return _record(steps, tokens, parts)
+    finally:
+        if source is not file:
+            source.close()
+
+
+def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recorded]:
+    model, found = steps.model, []
+    wanted = parts or ("vision", "text")
+    classes = class_names(model)
+    if "vision" in parts and not model.sees:
+        raise Unsupported(f"{steps.source.name} holds no vision tensors: it has no vision graph")
+    with _image(steps) as image:
+        if image is not None and image.ctx is not None and "vision" in wanted:
+            width, height = model.largest_image
+            title = f"vision: an image of {width} x {height} pixels"
+            found.append(_recorded(title, image.ctx, classes))
+        if "text" in wanted:
+            with _text(steps, tokens, image) as (ctx, output):
+                n = f"{tokens} tokens" if tokens > 1 else "1 token"
+                found.append(_recorded(f"text: {n}", ctx, classes, output))
+    return found
+
+
+@contextmanager
+def _image(steps: Preparation) -> Iterator[Encoded | None]:
+    image = steps.engine.images.largest() if steps.model.sees else None
+    try:
+        yield image
+    finally:
+        if image is not None:
+            image.close()
+
+
+@contextmanager
+def _text(
+    steps: Preparation, tokens: int, image: Encoded | None
+) -> Iterator[tuple[Context, Tensor]]:
+    """The context of a batch of so many tokens, and its result."""
+    engine, model = steps.engine, steps.model
+    zeros = np.zeros(tokens, np.int32)
+    spans = ()
+    if image is not None and tokens > 1:
+        one = max(image.embeddings, key=len)
+        whole = len(one) if one.used is None else one.used
+        spans = (Span(0, one, 0, whole if engine.places.whole else min(tokens, whole)),)
+    outputs = tokens if model.only_embeds else 1
+    step = Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
+    engine.cache.start_forward(step, reserve=True)
+    forward = model.states if model.only_embeds else model
+    traced = trace(forward, steps.backend, engine.cache, step)
+    try:
+        yield traced.ctx, traced.output
+    finally:
+        traced.close()
+
+
+def _recorded(
+    title: str, ctx: Context, classes: Mapping[str, str], output: Node | None = None
+) -> Recorded:
+    ops = sorted(ctx.graph.schedule, key=lambda op: op.uid)
+    read = {x.uid for op in ops for x in op.sources if x is not None}
+    outputs = [ops[-1]] if output is None else [output]
+    return Recorded(title, ops, frozenset(o.uid for o in outputs if o.uid not in read), classes)

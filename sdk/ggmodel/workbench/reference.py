@@ -1,0 +1,225 @@
+"""What transformers computes on the way, module by module, to compare a model with.
+
+Needs torch and transformers to run; what came out can be kept in a file, and compared anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..convert.checkpoint import Checkpoint
+from ..errors import ConfigError, PromptError, Unsupported
+from .activations import Activations
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_SAMPLES = 64  # numbers of a tensor by which it is recognised
+_INSTALL = "pip install torch transformers; or compare with activations saved elsewhere"
+
+
+def run(
+    folder: str | Path,
+    names: Iterable[str],
+    inputs: Mapping[str, np.ndarray],
+    *,
+    image: Mapping[str, Any] | None = None,
+    adjust: Any = None,
+) -> Activations:
+    """Runs a checkpoint: float32, on the CPU, plain attention.
+
+    Args:
+        folder: config.json and safetensors.
+        names: of the modules to look at, in names of the checkpoint.
+        inputs: what its forward takes, by keyword: `input_ids` int [n], `pixel_values`, …; a batch
+            dim is added to the first.
+        image: what the model's `preprocess` found out beside pixels.
+        adjust: called with the model of transformers before it runs.
+
+    Raises:
+        Unsupported: torch or transformers is not there, or transformers lacks the architecture.
+        FormatError: the folder is no checkpoint.
+        PromptError: transformers refuses the inputs.
+    """
+    torch, transformers = _need("torch"), _need("transformers")
+    with Checkpoint.open(folder) as checkpoint:
+        net = _loaded(transformers, torch, Path(folder), checkpoint.config)
+        if adjust is not None:
+            adjust(net)
+        modules = _located(net, checkpoint, [n for n in names if n])
+        config = checkpoint.config
+        tensors = {name: list(stored.shape) for name, stored in checkpoint.tensors.items()}
+    found = Activations(
+        config=config,
+        tensors=tensors,
+        versions={m.__name__: m.__version__ for m in (torch, transformers)},
+        inputs={k: np.asarray(v) for k, v in inputs.items()},
+        image=dict(image or {}),
+    )
+    given = {k: torch.from_numpy(np.array(v)) for k, v in found.inputs.items()}
+    given["input_ids"] = given["input_ids"].reshape(1, -1).long()
+    hooks = _Hooks(torch, found)
+    hooks.attach("", net)
+    for name, module in modules.items():
+        hooks.attach(name, module)
+    known = {id(module) for module in modules.values()}
+    for name, module in net.named_modules():
+        if name and id(module) not in known and next(module.parameters(False), None) is not None:
+            hooks.note(name, module)
+    try:
+        with torch.no_grad():
+            net(**given, use_cache=False)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PromptError(f"transformers cannot compute this prompt: {reason}") from error
+    return found
+
+
+def image_inputs(folder: str | Path, text: str, image: Any) -> dict[str, np.ndarray]:
+    """What the checkpoint's own processor makes of a text with an image, by keyword.
+
+    Args:
+        text: with the processor's marker of an image in it.
+        image: an opened picture.
+
+    Raises:
+        Unsupported: transformers is not there, or the folder has no processor.
+    """
+    transformers = _need("transformers")
+    try:
+        processor = transformers.AutoProcessor.from_pretrained(folder)
+        made = processor(text=text, images=[image], return_tensors="np")
+    except Exception as error:
+        raise Unsupported(
+            f"the processor of {folder} does not take this image: {type(error).__name__}: {error}"
+        ) from error
+    found = {k: np.asarray(v) for k, v in made.items() if k != "attention_mask"}
+    return found | {"input_ids": found["input_ids"].reshape(-1)}
+
+
+def _need(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Unsupported(f"{name} cannot be imported ({error}): {_INSTALL}") from None
+
+
+def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, Any]) -> Any:
+    listed = config.get("architectures")
+    name = listed[0] if isinstance(listed, list) and listed else None
+    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
+        raise Unsupported(
+            f"{folder / 'config.json'} names the architecture {name!r}, which transformers "
+            f"{transformers.__version__} does not have"
+        )
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    try:
+        net = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"transformers does not load {folder}: {reason}") from error
+    return net.eval()
+
+
+class _Hooks:
+    """Writes down what modules are given and give when they are first called."""
+
+    def __init__(self, torch: Any, found: Activations):
+        self.torch, self.found = torch, found
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def attach(self, name: str, module: Any) -> None:
+        def before(_: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            if name not in self.found.order:
+                self._keep(self.found.given, name, self._tensors((*args, *options.values()))[:1])
+
+        def after(_: Any, args: tuple[Any, ...], result: Any) -> None:
+            if name not in self.found.order:
+                self.found.order.append(name)
+                self._keep(self.found.results, name, self._tensors((result,)))
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        module.register_forward_hook(after)
+
+    def note(self, name: str, module: Any) -> None:
+        def called(*_: Any) -> None:
+            if name not in self.found.others:
+                self.found.others.append(name)
+
+        module.register_forward_pre_hook(called)
+
+    def _keep(self, where: dict[str, np.ndarray], name: str, tensors: list[Any]) -> None:
+        for i, tensor in enumerate(tensors):
+            if not tensor.is_floating_point() or tensor.numel() != tensors[0].numel():
+                continue
+            array = tensor.detach().to(self.torch.float32).cpu().numpy().copy()
+            # What one module gives another is given: it is kept once.
+            digest = hashlib.blake2b(array.tobytes() + repr(array.shape).encode()).digest()
+            where[f"{name}#{i}" if i else name] = self._known.setdefault(digest, array)
+
+    def _tensors(self, values: Iterable[Any]) -> list[Any]:
+        found = []
+        for value in values:
+            value = value.to_tuple() if hasattr(value, "to_tuple") else value
+            if isinstance(value, (tuple, list)):
+                found += [v for v in value if isinstance(v, self.torch.Tensor)]
+            elif isinstance(value, self.torch.Tensor):
+                found.append(value)
+        return found
+
+
+def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, Any]:
+    """Modules by the names that they have in the checkpoint.
+
+    Transformers may call them otherwise in memory, in each version in another way. A module is
+    found by the tensors in it: equal content and, among equal ones, the name most alike.
+    """
+    inside = dict(net.named_modules())
+    held: dict[Any, list[str]] = {}
+    for name, tensor in net.state_dict().items():
+        held.setdefault(_fingerprint(tensor.cpu().numpy()), []).append(name)
+    renamed: dict[str, str] = {}
+    for name in checkpoint.tensors:
+        try:
+            same = held.get(_fingerprint(checkpoint.array(name)), [])
+        except Unsupported:  # a type that holds no numbers by itself
+            continue
+        if same:
+            renamed[name] = max(same, key=lambda other: (_alike(name, other), -other.count(".")))
+    found: dict[str, Any] = {}
+    for name in names:
+        votes: Counter[str] = Counter()
+        for tensor, here in renamed.items():
+            rest = tensor.removeprefix(name)
+            if tensor.startswith(f"{name}.") and here.endswith(rest):
+                votes[here[: -len(rest)]] += 1
+        place = votes.most_common(1)[0][0] if votes else name
+        if place in inside:
+            found[name] = inside[place]
+    return found
+
+
+def _fingerprint(values: np.ndarray) -> tuple[tuple[int, ...], bytes]:
+    flat = values.reshape(-1)
+    some = flat[:: max(1, len(flat) // _SAMPLES)].astype(np.float32)
+    return values.shape, some.tobytes()
+
+
+def _alike(one: str, other: str) -> int:
+    """Parts that both names have, in the same order."""
+    a, b = one.split("."), other.split(".")
+    best = [0] * (len(b) + 1)
+    for part in a:
+        before = list(best)
+        for j, name in enumerate(b):
+            best[j + 1] = before[j] + 1 if part == name else max(best[j], before[j + 1])
+    return best[-1]

@@ -1,0 +1,270 @@
+"""Every intermediate tensor of a model, and where the first number that is none comes from."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..ml.node import Node
+from ..ml.quantized import to_float32
+from ..ml.storage import Feed, HostData, Weight
+from ..model import Pixels
+from ..runner import LoadedModel
+from .observe import Recording, See, watch_image, watch_text
+
+_CHUNK = 1 << 22  # numbers looked at together
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of a tensor's numbers; those that are not finite count only as such.
+
+    Attributes:
+        rms: root of the mean square.
+    """
+
+    min: float
+    max: float
+    mean: float
+    rms: float
+    nan: int
+    inf: int
+
+    @property
+    def finite(self) -> bool:
+        return not (self.nan or self.inf)
+
+
+@dataclass(frozen=True)
+class Value:
+    """An intermediate tensor.
+
+    Attributes:
+        part: "image" or "text".
+        name: where in the model it is made, with "#2" … where several have the same.
+        op: what makes it. line: of the model's source that asks for it.
+        shape: ggml order.
+    """
+
+    part: str
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    line: str
+    statistics: Statistics
+
+
+@dataclass(frozen=True)
+class OperandValue:
+    """What an op read.
+
+    Attributes:
+        kind: "weight", "cache", "input" or "result".
+        statistics: None for inputs that change with the batch.
+    """
+
+    kind: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    statistics: Statistics | None
+
+
+@dataclass
+class Trace:
+    """What a model computed.
+
+    Attributes:
+        values: in execution order; views, which hold nothing of their own, are left out.
+        first: the name of the first that is not finite though what it was computed from is, or is
+            so only in a weight; None if all is finite. Infinite masks, and what is infinite
+            because of them, are as they should be.
+        operands: what that one was computed from.
+        kept: the values asked for, by name; numpy order.
+    """
+
+    model: str
+    tokens: int
+    values: list[Value] = field(default_factory=list)
+    first: Value | None = None
+    operands: list[OperandValue] = field(default_factory=list)
+    kept: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no NaN and no infinity came into being."""
+        return self.first is None
+
+
+def trace(
+    model: LoadedModel,
+    prompt: Any,
+    *,
+    image: Pixels | None = None,
+    names: str = "*",
+    keep: bool = False,
+) -> Trace:
+    """Computes a prompt and looks at every result.
+
+    Args:
+        prompt: as `LoadedModel.generate` takes it; with an image a text.
+        names: a glob pattern; others are not listed, but are looked at.
+        keep: hold on to the values of those listed.
+
+    Raises:
+        PromptError: it is none, or longer than a batch.
+    """
+    found = Trace(model.source.name, 0)
+    if image is not None:
+        seen = watch_image(model, image, _Look(found, model, "image", names, keep).begin)
+        prompt = model.prompts.with_images(prompt, [seen])
+    numbers = model.prompts.read(prompt)
+    found.tokens = len(numbers)
+    watch_text(model, numbers, _Look(found, model, "text", names, keep).begin)
+    return found
+
+
+class _Look:
+    """Takes statistics as values come."""
+
+    def __init__(self, found: Trace, model: LoadedModel, part: str, names: str, keep: bool):
+        self.found, self.model, self.part = found, model, part
+        self.names, self.keep = names, keep
+        self._known: dict[int, Statistics] = {}
+        self._uses: Counter[str] = Counter()
+
+    def begin(self, recording: Recording) -> See:
+        return self.see
+
+    def see(self, node: Node, value: np.ndarray) -> None:
+        numbers = to_float32(value, node.dtype, node.ne)
+        self._known[node.uid] = statistics = statistics_of(numbers)
+        if node.base is not None and node.op is not None and node.op.name in _VIEWS:
+            return
+        self._uses[node.name] += 1
+        times = self._uses[node.name]
+        name = f"{node.name}#{times}" if times > 1 else node.name
+        assert node.op is not None
+        made = Value(
+            self.part,
+            name,
+            node.op.name,
+            node.shape,
+            node.dtype.name,
+            str(node.site or ""),
+            statistics,
+        )
+        if self.found.first is None and self._begins(node, statistics):
+            self.found.first = made
+            self.found.operands = [self._operand(x) for x in node.sources if x is not None]
+        if not fnmatch.fnmatchcase(name, self.names):
+            return
+        self.found.values.append(made)
+        if self.keep:
+            key = name if self.part == "text" else f"{self.part}.{name}"
+            raw = numbers if node.dtype.numpy is None else value
+            self.found.kept[key] = raw.reshape(node.shape[::-1]).copy()
+
+    def _begins(self, node: Node, statistics: Statistics) -> bool:
+        """Whether what is not finite comes into being here."""
+        if statistics.finite:
+            return False
+        given = [x for x in node.sources if x is not None]
+        before = [self._known[x.uid] for x in given if x.uid in self._known]
+        if statistics.nan:
+            return not any(s.nan for s in before)
+        # Masks are infinite where nothing is to be seen.
+        masked = any(
+            isinstance(x.storage, (Feed, HostData)) and not x.dtype.is_integer for x in given
+        )
+        return not masked and all(s.finite for s in before)
+
+    def _operand(self, x: Node) -> OperandValue:
+        statistics = self._known.get(x.uid)
+        owner = x.base or x
+        kind = "result" if owner.op is not None else "cache"
+        if isinstance(x.storage, Weight):
+            kind = "weight"
+            statistics = statistics_of(to_float32(self.model.backend.read(x), x.dtype, x.ne))
+        elif isinstance(x.storage, (Feed, HostData)):
+            kind = "input"
+        return OperandValue(kind, x.name, x.shape, x.dtype.name, statistics)
+
+
+_VIEWS = frozenset({"reshape", "view", "permute", "transpose"})
+
+
+def statistics_of(values: np.ndarray) -> Statistics:
+    """Of an array of any layout."""
+    flat = values.reshape(-1)
+    least, most, total, squares = math.inf, -math.inf, 0.0, 0.0
+    nan = inf = count = 0
+    for lo in range(0, len(flat), _CHUNK):
+        part = flat[lo : lo + _CHUNK]
+        finite = np.isfinite(part)
+        if not finite.all():
+            none = int(np.isnan(part).sum())
+            nan, inf = nan + none, inf + int((~finite).sum()) - none
+            part = part[finite]
+        if len(part):
+            wide = part.astype(np.float64)
+            least, most = min(least, float(wide.min())), max(most, float(wide.max()))
+            total, squares = total + float(wide.sum()), squares + float(wide @ wide)
+            count += len(part)
+    if not count:
+        return Statistics(math.nan, math.nan, math.nan, math.nan, nan, inf)
+    return Statistics(least, most, total / count, math.sqrt(squares / count), nan, inf)
+
+
+def save(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays to an .npz or a .safetensors, by the name of the file.
+
+    Raises:
+        ConfigError: another name, or the file cannot be written.
+    """
+    kind = Path(path).suffix
+    if kind not in (".npz", ".safetensors"):
+        raise ConfigError(f"{path}: values are saved as .npz or .safetensors")
+    try:
+        if kind == ".npz":
+            _save_npz(path, arrays)
+        else:
+            _save_safetensors(path, arrays)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give another --save") from None
+
+
+def _save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    # Not np.savez: it takes names as keywords and has some of its own.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, array, allow_pickle=False)
+
+
+def _save_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """The format's documentation: length of the header (u64), the header in JSON, the data."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        dtype = _SAFETENSORS[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with Path(path).open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            file.write(array.tobytes())

@@ -1,0 +1,84 @@
+"""What an op has to move and to compute, from its operands' shapes alone."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+from ..ml.node import Node
+from ..ml.storage import Weight
+
+VIEWS = frozenset({"reshape", "view", "permute"})
+"""Ops that compute nothing: their results are other descriptions of the same memory."""
+
+
+class Traffic(NamedTuple):
+    """Bytes and operations of one op.
+
+    Attributes:
+        weights: bytes of the model's weights that are read.
+        activations: bytes of all else that is read, and of what is written.
+        flops: multiplications and additions of products, convolutions and attention; 0 for others,
+            whose arithmetic does not count beside their memory.
+    """
+
+    weights: int
+    activations: int
+    flops: int
+
+
+def traffic(node: Node) -> Traffic:
+    """Of look-ups the rows that are looked up count, of mixtures as many experts as are chosen at
+    most; what is read repeatedly counts once."""
+    assert node.op is not None
+    op = node.op.name
+    if op in VIEWS or not node.n_elements:
+        return Traffic(0, 0, 0)
+    weights, activations = 0, _written(op, node)
+    for i, x in enumerate(node.sources):
+        if x is None or (op in ("copy", "set_rows") and i == _TARGET[op]):
+            continue
+        if isinstance(x.storage, Weight) or (x.base and isinstance(x.base.storage, Weight)):
+            weights += _read(op, node, i, x)
+        else:
+            activations += _read(op, node, i, x)
+    return Traffic(weights, activations, _flops(op, node))
+
+
+_TARGET = {"copy": 1, "set_rows": 0}  # the operand that is written to, and not read
+
+
+def _written(op: str, node: Node) -> int:
+    if op == "set_rows":
+        src = node.sources[1]
+        assert src is not None
+        return node.dtype.row_size(node.ne[0]) * prod(src.ne[1:])
+    if op == "set_inplace":
+        patch = node.sources[1]
+        assert patch is not None
+        return patch.nbytes
+    return node.nbytes
+
+
+def _read(op: str, node: Node, i: int, x: Node) -> int:
+    if op == "rows" and i == 0:
+        return x.dtype.row_size(x.ne[0]) * prod(node.ne[1:])
+    if op == "mulmat_id" and i == 0:
+        ids = node.sources[2]
+        assert ids is not None
+        return x.nbytes // x.ne[2] * min(x.ne[2], ids.n_elements)
+    if op == "set_inplace" and i == 0:
+        return 0
+    return x.nbytes
+
+
+def _flops(op: str, node: Node) -> int:
+    first, second = (*node.sources, None, None)[:2]
+    if op in ("mulmat", "mulmat_id") and first is not None:
+        return 2 * first.ne[0] * node.n_elements
+    if op == "conv_2d" and first is not None:
+        return 2 * prod(first.ne[:3]) * node.n_elements
+    if op == "flash_attention" and first is not None and second is not None:
+        width, rows, heads, sequences = first.ne
+        return 2 * (width + node.ne[0]) * second.ne[1] * rows * heads * sequences
+    return 0

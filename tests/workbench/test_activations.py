@@ -1,0 +1,279 @@
+"""Saved activations come from anywhere: nothing is unpickled, nothing grows, nothing crashes."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.errors import ConfigError, Error, FormatError, LoadError, PromptError, Unsupported
+from ggmodel.workbench import reference
+from ggmodel.workbench.activations import Activations, same_prompt
+from ggmodel.workbench.comparison import errors, laid_out
+from ggmodel.workbench.diff import diff
+from tests.workbench.saved import CASES, HERE, saved, source_of
+
+
+def test_what_is_saved_is_read(tmp_path: Path):
+    first = saved("gemma3")
+    first.save(tmp_path / "again.npz")
+    again = Activations.load(tmp_path / "again.npz")
+    assert again.order == first.order and again.config == first.config
+    assert again.tensors == first.tensors and again.versions == first.versions
+    for kind in ("given", "results", "inputs"):
+        a, b = getattr(again, kind), getattr(first, kind)
+        assert a.keys() == b.keys()
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_files_are_small_and_of_their_case(name: str):
+    assert (HERE / f"{name}.npz").stat().st_size < 60_000
+    found = saved(name)
+    assert found.ids == CASES[name].ids
+    assert found.config == CASES[name].config
+    assert found.versions.keys() == {"torch", "transformers"}
+
+
+def test_every_cut_and_many_flipped_bytes(tmp_path: Path):
+    data = (HERE / "mixtral.npz").read_bytes()
+    path = tmp_path / "broken.npz"
+    random = np.random.default_rng(11)
+    broken = [data[: int(n)] for n in random.integers(0, len(data), 60)]
+    for _ in range(300):
+        flipped = bytearray(data)
+        for at in random.integers(0, len(data), 3):
+            flipped[at] ^= int(random.integers(1, 256))
+        broken.append(bytes(flipped))
+    refused = 0
+    for content in broken:
+        path.write_bytes(content)
+        try:
+            Activations.load(path)
+        except FormatError as error:
+            refused += "broken.npz" in str(error)
+    assert refused > 250  # others hit what a zip says twice
+
+
+def packed(path: Path, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return path
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, np.asarray(array), **options)
+    return out.getvalue()
+
+
+def about(**changes: Any) -> bytes:
+    found = saved("mixtral")
+    names = ("config", "tensors", "versions", "image", "order", "others")
+    text = {name: getattr(found, name) for name in names}
+    text |= {"format": 1, "given": {}, "results": {}, **changes}
+    return npy(json.dumps(text))
+
+
+VALUES = npy(np.zeros(4, np.float32))
+IDS = npy(np.array([1, 2]))
+HOSTILE = {
+    "a pickle": {"about": npy([{1: 2}], allow_pickle=True)},
+    "no numbers": {"about": about()},
+    "another format": {"about": about(format=2), "values": VALUES, "input.input_ids": IDS},
+    "no ids": {"about": about(), "values": VALUES},
+    "ids of floats": {"about": about(), "values": VALUES, "input.input_ids": VALUES},
+    "no text": {"about": npy(3), "values": VALUES, "input.input_ids": IDS},
+    "a list": {"about": npy("[]"), "values": VALUES, "input.input_ids": IDS},
+    "deep text": {"about": npy("[" * 200_000), "values": VALUES, "input.input_ids": IDS},
+    "beyond the end": {
+        "about": about(results={"x": [2, [3]]}),
+        "values": VALUES,
+        "input.input_ids": IDS,
+    },
+    "before the start": {
+        "about": about(results={"x": [-2, [2]]}),
+        "values": VALUES,
+        "input.input_ids": IDS,
+    },
+    "names that are none": {"about": about(order=[1]), "values": VALUES, "input.input_ids": IDS},
+    "a bomb": {"about": b"\0" * (1 << 27)},
+    "a huge array": {
+        "about": npy(np.zeros(2)).replace(b"(2,), }", b"(99999999999,), }")[:128],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files(kind: str, tmp_path: Path):
+    path = packed(tmp_path / "hostile.npz", **HOSTILE[kind])
+    with pytest.raises(FormatError, match=r"hostile\.npz"):
+        Activations.load(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path):
+    with pytest.raises(FormatError, match="--save-reference wrote"):
+        Activations.load(tmp_path / "nothing.npz")
+
+
+def test_another_prompt():
+    with pytest.raises(FormatError, match="of another prompt, tokens"):
+        same_prompt(saved("llama"), [1, 2, 3], "a.npz")
+
+
+def test_the_reference_of_another_architecture():
+    with (
+        ggmodel.load(source_of("llama")) as model,
+        pytest.raises(LoadError, match=r"Gemma3ForConditionalGeneration.*LlamaForCausalLM"),
+    ):
+        diff(model, saved("gemma3"))
+
+
+def changed(**changes: Any) -> Activations:
+    found = saved("gemma3")
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+INPUTS = saved("gemma3").inputs
+PIXELS = INPUTS["pixel_values"]
+# What the reference says instead, and the error.
+WRONG: dict[str, tuple[dict[str, Any], type[Error], str]] = {
+    "ids out of range": (
+        {"inputs": {"input_ids": np.array([1, 99])}},
+        PromptError,
+        "token id 99 is not in the vocabulary",
+    ),
+    "an image without placeholders": (
+        {"inputs": {"input_ids": np.array([1, 2]), "pixel_values": PIXELS}},
+        PromptError,
+        "0 placeholders",
+    ),
+    "too many placeholders": (
+        {"inputs": {"input_ids": np.array([1, 67, 67]), "pixel_values": PIXELS}},
+        PromptError,
+        "2 placeholders",
+    ),
+    "an image of another size": (
+        {"inputs": {**INPUTS, "pixel_values": PIXELS[..., :4]}},
+        PromptError,
+        "pixels",
+    ),
+    "pixels of no image": (
+        {"inputs": {**INPUTS, "pixel_values": PIXELS[0, 0]}},
+        PromptError,
+        "3, height, width",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_reference_that_does_not_fit(kind: str):
+    changes, error, message = WRONG[kind]
+    with ggmodel.load(source_of("gemma3")) as model, pytest.raises(error, match=message):
+        diff(model, changed(**changes))
+
+
+def test_a_reference_without_results_says_so_in_every_row():
+    with ggmodel.load(source_of("llama"), kv_type="f32") as model:
+        empty = saved("llama")
+        empty.results = {}
+        found = diff(model, empty)
+        assert not any(row.result for row in found.rows)
+        assert {row.note for row in found.rows} == {"the reference has no result of it"}
+
+
+def test_results_of_another_shape():
+    with ggmodel.load(source_of("llama"), kv_type="f32", flash_attention="off") as model:
+        other = saved("llama")
+        name = "model.layers.0.mlp.up_proj"
+        other.results[name] = other.results[name][..., :10]
+        found = diff(model, other)
+    row = next(row for row in found.rows if row.name == name)
+    assert (row.result, row.note) == (None, "the reference's is [10, 5, 1]")
+    assert found.ok
+
+
+def test_without_transformers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(Unsupported, match="pip install torch transformers"):
+        reference.run(tmp_path, [], {"input_ids": np.array([1])})
+
+
+# layouts
+
+ROWS = np.arange(24, dtype=np.float32)
+LAYOUTS = {
+    "a batch of one": ((1, 4, 6), (4, 6)),
+    "tokens and heads side by side": ((1, 4, 2, 3), (4, 6)),
+    "heads that are apart": ((1, 4, 6), (4, 2, 3)),
+    "one token": ((1, 1, 24), (24,)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_layouts(kind: str):
+    theirs, ours = LAYOUTS[kind]
+    found = laid_out(ROWS.reshape(theirs), ours)
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, ROWS.reshape(ours))
+
+
+def test_heads_before_tokens():
+    rows = ROWS.reshape(1, 2, 3, 4)
+    found = laid_out(rows, (3, 2, 4))
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, rows[0].swapaxes(0, 1))
+
+
+def test_as_many_heads_as_tokens_are_not_guessed():
+    found = laid_out(np.zeros((1, 3, 3, 2)), (3, 3, 2))
+    assert found == "dims 1 and 2 are both 3: tokens or heads? take a prompt of another length"
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (6, 4), (24, 2)])
+def test_layouts_that_do_not_fit(shape: tuple[int, ...]):
+    assert isinstance(laid_out(ROWS.reshape(1, 4, 6), shape), str)
+
+
+def test_errors_are_those_of_numpy():
+    random = np.random.default_rng(5)
+    theirs = random.normal(size=(7, 9)).astype(np.float32)
+    ours = theirs + random.normal(0, 1e-3, (7, 9)).astype(np.float32)
+    ours[4, 6] += 1
+    found = errors(ours, theirs)
+    wide = ours.astype(np.float64) - theirs
+    assert found.nmse == pytest.approx((wide**2).sum() / (theirs.astype(np.float64) ** 2).sum())
+    assert found.largest == pytest.approx(np.abs(wide).max())
+    assert found.relative == pytest.approx(np.abs(wide).max() / np.abs(theirs).max())
+    assert found.at == (6, 4)
+    assert found.ours == ours[4, 3:9].tolist() and found.start == 3
+    assert found.theirs == theirs[4, 3:9].tolist()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_infinitely_wrong(value: float):
+    theirs = np.ones((2, 3), np.float32)
+    ours = theirs.copy()
+    ours[1, 2] = value
+    found = errors(ours, theirs)
+    assert (found.nmse, found.largest, found.at) == (np.inf, np.inf, (2, 1))
+
+
+def test_a_reference_of_zeros():
+    zeros = np.zeros(3, np.float32)
+    assert errors(zeros, zeros).nmse == 0
+    assert errors(zeros + 1, zeros).nmse == np.inf
+
+
+def test_saving_where_nothing_can_be_written(tmp_path: Path):
+    with pytest.raises(ConfigError, match="--save-reference"):
+        saved("llama").save(tmp_path / "nowhere" / "a.npz")

@@ -1,0 +1,271 @@
+"""What `diff` finds: nothing in healthy models, and every seeded fault in the module that has it.
+
+The reference is what transformers computed once (`references/`, made by `make_references.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel import DType
+from ggmodel.gguf import MemorySource
+from ggmodel.model import PermuteRope
+from ggmodel.workbench.diff import Diff, diff
+from tests.workbench.saved import CASES, saved, source_of
+
+ROOT = Path(ggmodel.__file__).parent / "models"
+EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
+
+
+def compared(name: str, source: MemorySource | None = None, models: Path | None = None) -> Diff:
+    source = source_of(name) if source is None else source
+    with ggmodel.load(source, models=models, **EXACT) as model:
+        return diff(model, saved(name))
+
+
+def variant(folder: Path, name: str, file: str, old: str, new: str) -> Path:
+    """The architecture of a case as an author would have it out of tree, with one line changed."""
+    arch = CASES[name].arch
+    where = ROOT / arch
+    if where.is_dir():
+        shutil.copytree(where, folder / arch, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(ROOT / f"{arch}.py", folder)
+    path = folder / file
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} is not there once"
+    path.write_text(text.replace(old, new))
+    return folder
+
+
+@pytest.mark.parametrize("backend", ["ggml", "reference"])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_diverges_in_a_healthy_model(name: str, backend: str):
+    with ggmodel.load(source_of(name), backend=backend, **EXACT) as model:
+        found = diff(model, saved(name))
+    assert found.ok and found.first is None
+    assert not any(row.wrong for row in found.rows)
+    judged = [row for row in found.rows if row.verdict in ("equal", "follows")]
+    assert len(judged) >= 0.8 * len(found.rows)
+    whole = found.rows[-1]
+    assert (whole.path, whole.verdict) == ("", "equal")
+    if "gemma" not in name or backend == "reference":
+        # Without tables all is far below the bounds.
+        same = [row.result for row in judged if row.verdict == "equal"]
+        assert all(e is not None and e.nmse < 1e-11 for e in same)
+        assert len(same) > 0.9 * len(judged)
+
+
+# The case, file, line, what stands there instead, the module that is to blame and its verdict.
+FAULTS = {
+    "wrong rope type": (
+        "llama",
+        "llama.py",
+        "k = rope(self.k(x)",
+        "from dataclasses import replace\n"
+        "        from ggmodel.ml import RopeType\n"
+        "        rope = replace(rope, type=RopeType.NEOX)\n"
+        "        k = rope(self.k(x)",
+        "layers[0].attn",
+        "diverges",
+    ),
+    "no rope": (
+        "llama",
+        "llama.py",
+        "k = rope(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)",
+        "k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)",
+        "layers[0].attn",
+        "diverges",
+    ),
+    "missing norm": (
+        "llama",
+        "llama.py",
+        "x + self.ffn(self.ffn_norm(x))",
+        "x + self.ffn(x)",
+        "layers[0].ffn_norm",
+        "unused",
+    ),
+    "swapped gate and up": (
+        "llama",
+        "llama.py",
+        "self.down(self.gate(x).silu(self.up(x)))\n\n\ndef _experts",
+        "self.down(self.up(x).silu(self.gate(x)))\n\n\ndef _experts",
+        "layers[0].ffn",
+        "diverges",
+    ),
+    "swapped names of gate and up": (
+        "llama",
+        "llama.py",
+        'gguf("ffn_gate", hf="mlp.gate_proj", shape=("hidden", "ffn"))\n'
+        '    up: Linear = gguf("ffn_up"',
+        'gguf("ffn_up", hf="mlp.gate_proj", shape=("hidden", "ffn"))\n'
+        '    up: Linear = gguf("ffn_gate"',
+        "layers[0].ffn.gate",
+        "diverges",
+    ),
+    "missing scale of scores": (
+        "llama",
+        "llama.py",
+        "scale=h.head_dim**-0.5",
+        "scale=1.0",
+        "layers[0].attn",
+        "diverges",
+    ),
+    # An epsilon shows when it changes the mean square by more than 1e-4 of it.
+    "wrong epsilon": (
+        "llama",
+        "llama.py",
+        "self.attn(self.attn_norm(x)",
+        "self.attn(self.attn_norm(x, 1e-3)",
+        "layers[0].attn_norm",
+        "diverges",
+    ),
+    "weights of experts not normalised": (
+        "mixtral",
+        "llama.py",
+        "nn.sum_experts(y)",
+        "nn.sum_experts(y).scale(0.5)",
+        "layers[0].ffn",
+        "diverges",
+    ),
+    "missing scale of embeddings": (
+        "gemma3",
+        "gemma3/model.py",
+        "self.embed(batch.inputs).scale(h.hidden**0.5)",
+        "self.embed(batch.inputs)",
+        "text.embed",
+        "diverges",
+    ),
+    "wrong layers are local": (
+        "gemma3",
+        "gemma3/model.py",
+        "h.rope(local), batch.outputs if last",
+        "h.rope(not local), batch.outputs if last",
+        "text.layers[0].attn",
+        "diverges",
+    ),
+    "missing norm behind the MLP": (
+        "gemma3",
+        "gemma3/model.py",
+        "self.ffn_post_norm(self.ffn(self.ffn_norm(x)))",
+        "self.ffn(self.ffn_norm(x))",
+        "text.layers[0].ffn_post_norm",
+        "unused",
+    ),
+    "wrong activation in the tower": (
+        "gemma3",
+        "gemma3/vision.py",
+        "self.first(x).gelu()",
+        "self.first(x).relu()",
+        "vision.layers[0].ffn",
+        "diverges",
+    ),
+    "missing norm of queries": (
+        "llama4",
+        "llama4/model.py",
+        "q, k = q.rms_norm(eps=h.eps), k.rms_norm(eps=h.eps)",
+        "k = k.rms_norm(eps=h.eps)",
+        "layers[0].attn",
+        "diverges",
+    ),
+    "no shared expert": (
+        "llama4",
+        "llama4/model.py",
+        "self.shared(x) + nn.sum_experts",
+        "nn.sum_experts",
+        "layers[1].ffn.shared",
+        "unused",
+    ),
+    "a gate too much": (
+        "mllama",
+        "mllama/model.py",
+        "cache.seen * gate.tanh()",
+        "cache.seen * gate",
+        "layers[1]",
+        "diverges",
+    ),
+    "wrong activation behind the eyes": (
+        "mllama",
+        "mllama/vision.py",
+        "self.up(self.ffn_norm(x, eps)).gelu_erf()",
+        "self.up(self.ffn_norm(x, eps)).silu()",
+        "vision.layers[0]",
+        "diverges",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_in_its_module(fault: str, tmp_path: Path):
+    name, file, old, new, path, verdict = FAULTS[fault]
+    found = compared(name, models=variant(tmp_path, name, file, old, new))
+    assert not found.ok
+    assert found.first is not None
+    assert (found.first.path, found.first.verdict) == (path, verdict)
+
+
+def test_a_wrong_permutation_of_queries(vary):
+    source = source_of("llama")
+    q = PermuteRope(4).to_hf(weight_of(source, "blk.1.attn_q.weight"), None)
+    found = compared("llama", vary(source, tensors={"blk.1.attn_q.weight": q}))
+    assert found.first is not None
+    assert found.first.path == "layers[1].attn.q"
+
+
+def test_a_wrong_weight_in_one_layer(vary):
+    source = source_of("llama")
+    down = weight_of(source, "blk.1.ffn_down.weight").copy()
+    down[7, 3] += 0.1
+    found = compared("llama", vary(source, tensors={"blk.1.ffn_down.weight": down}))
+    assert found.first is not None
+    assert found.first.path == "layers[1].ffn.down"
+    assert found.first.result is not None
+    assert found.first.result.at[0] == 7
+
+
+def rounded(name: str, dtype: DType) -> MemorySource:
+    """The model with its matrices stored in another type, but for routers."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(dtype.value)
+
+    def store(tensor: str, values: np.ndarray):
+        if values.ndim < 2 or "ffn_gate_inp" in tensor or tensor.startswith(("v.", "mm.")):
+            return values.astype(np.float32)
+        data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
+        return dtype, values.shape[::-1], data.tobytes()
+
+    return source_of(name, store)
+
+
+TYPES = [DType.F16, DType.BF16, DType.Q8_0, DType.Q5_0, DType.Q4_0]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.name.lower())
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mllama"])
+def test_rounded_weights_do_not_diverge(name: str, dtype: DType):
+    found = compared(name, rounded(name, dtype))
+    assert found.ok, found.first
+    # Nor do the bounds leave much: some product is within a hundredth of its own.
+    products = [r.result.nmse / r.bound for r in found.rows if r.kind == "Linear" and r.result]
+    assert max(products) > 0.01
+
+
+@pytest.mark.parametrize("dtype", TYPES[:3], ids=lambda t: t.name.lower())
+@pytest.mark.parametrize("fault", ["wrong rope type", "missing norm", "swapped gate and up"])
+def test_a_fault_is_found_among_rounded_weights(fault: str, dtype: DType, tmp_path: Path):
+    name, file, old, new, path, _ = FAULTS[fault]
+    found = compared(name, rounded(name, dtype), variant(tmp_path, name, file, old, new))
+    assert found.first is not None
+    assert found.first.path == path
+
+
+def weight_of(source: MemorySource, name: str) -> np.ndarray:
+    info = source.tensors[name]
+    return np.frombuffer(source.data(name), np.float32).reshape(info.shape[::-1])
