@@ -101,5 +101,9 @@ class Cancelled(Error, RuntimeError):
     """What was asked for was cancelled by its caller."""
 
 
+class WriteError(Error, OSError):
+    """A file cannot be written: it exists, its folder does not, or the disk is full."""
+
+
 class Unsupported(Error, NotImplementedError):
     """A feature that is not there; the message says what is."""

@@ -14,7 +14,7 @@ import pytest
 from ggmodel.convert import from_hf
 from ggmodel.gguf import MemorySource
 from ggmodel.model import find
-from tests.golden.files import Golden
+from tests.golden.files import load_golden
 
 Ran = subprocess.CompletedProcess[str]
 Program = Callable[..., Ran]
@@ -51,7 +51,7 @@ def program(environment: dict[str, str]) -> Program:
 @pytest.fixture(scope="session")
 def source(vary: Any, vocabulary: dict[str, Any]) -> MemorySource:
     """A llama of two layers and 64 tokens."""
-    golden = Golden.load("llama", "plain_gqa")
+    golden = load_golden("llama", "plain_gqa")
     return vary(from_hf(find("llama"), golden.config, golden.weights()), metadata=vocabulary)
 
 

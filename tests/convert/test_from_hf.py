@@ -24,13 +24,13 @@ from ggmodel.model import (
     find,
 )
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
-from tests.golden.files import Golden, cases
+from tests.golden.files import Golden, cases, load_golden
 
 CASES = cases("llama")
 
 
 def golden(case: str) -> Golden:
-    return Golden.load("llama", case)
+    return load_golden("llama", case)
 
 
 def value(source: MemorySource, name: str) -> np.ndarray:
@@ -56,8 +56,11 @@ def names_of(config: dict[str, Any]) -> set[str]:
     found |= {"token_embd.weight", "output_norm.weight"}
     if not config["tie_word_embeddings"]:
         found.add("output.weight")
-    if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+    kind = (config.get("rope_scaling") or {}).get("rope_type")
+    if kind == "llama3":
         found.add("rope_freqs.weight")
+    if kind == "longrope":
+        found |= {"rope_factors_long.weight", "rope_factors_short.weight"}
     return found
 
 
@@ -149,6 +152,7 @@ def test_store_chooses_how_a_tensor_is_kept():
         ({"rope_parameters": None}, {}),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, {"rope_theta": 5.0}),
         ({"rope_parameters": {"rope_theta": None}}, {}),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, {"partial_rotary_factor": 0.5}),
         (
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 5.0, "factor": 2.0}},
             {"rope_theta": 5.0, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},

@@ -61,7 +61,8 @@ def _filled(t: TensorCheck) -> str:
     if not t.fields:
         return f"({t.status})"
     more = len(t.fields) - 1
-    return t.fields[0] + (f" and {more} more" if more else "")
+    made = " (computed)" if t.status == "computed" else ""
+    return t.fields[0] + (f" and {more} more" if more else "") + made
 
 
 def _verdict(result: Check) -> str:

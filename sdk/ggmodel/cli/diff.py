@@ -217,7 +217,11 @@ def _print_first(out: Any, d: Diff) -> None:
         e = row.result
         given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
         out.print(f"  NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}")
-        out.print(printable(f"  made at {row.line}"))
+        if row.line:
+            out.print(printable(f"  made at {row.line}"))
+        if (inner := d.seen_in) is not None and inner.input is not None:
+            given = f"  first seen in what {inner.path} is given, NMSE {inner.input.nmse:.1e}"
+            out.print(printable(given))
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
         pairs = [[title, *(f"{v:.6g}" for v in v)] for title, v in _samples(e)]
         out.print(table(pairs, right="1234567"))

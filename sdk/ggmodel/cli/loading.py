@@ -21,6 +21,7 @@ from .options import (
     Rpc,
     Strict,
     Threads,
+    Type,
     overrides,
     workers,
 )
@@ -43,6 +44,7 @@ class Loading:
     override_tensor: OverrideTensor = None
     backend: Backend = "ggml"
     rpc: Rpc = None
+    type: Type = None
     mmproj: Mmproj = None
     models: Models = None
     strict: Strict = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .options import File, Json, Models
@@ -24,7 +25,13 @@ def show(file: File, models: Models = None, as_json: Json = False) -> None:
     from ..gguf import open_gguf
     from ..workbench.show import describe
 
-    with open_gguf(file) as source:
+    if Path(file).is_dir():
+        from ..convert import CheckpointSource
+
+        opened = CheckpointSource.open(file, models=models)
+    else:
+        opened = open_gguf(file)
+    with opened as source:
         description = describe(source, models)
     if as_json:
         print_json(asdict(description))

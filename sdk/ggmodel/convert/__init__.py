@@ -1,8 +1,23 @@
-"""Hugging Face checkpoints as GGUF tensors and metadata, out of the same declarations."""
+"""Hugging Face checkpoints as GGUF tensors and metadata, out of the same declarations; and files
+with fewer bits."""
 
 from __future__ import annotations
 
+from .checkpoint import Checkpoint
 from .declaration import Entry, plan
+from .export import convert
 from .from_hf import from_hf, metadata_of, normalise
+from .quantize import quantize
+from .source import CheckpointSource
 
-__all__ = ["Entry", "from_hf", "metadata_of", "normalise", "plan"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointSource",
+    "Entry",
+    "convert",
+    "from_hf",
+    "metadata_of",
+    "normalise",
+    "plan",
+    "quantize",
+]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as checkpoints on disk spell it: `rope_theta` and `rope_scaling` beside each other
-    (newer transformers nest both in `rope_parameters`), absent instead of null. A table of
-    `rope_parameters` by kind of layer stays as it is. What models with images keep in `text_config`
-    stands at the top, as in those without."""
+    """A config as checkpoints on disk spell it: `rope_theta`, `partial_rotary_factor` and
+    `rope_scaling` beside each other (newer transformers nest all in `rope_parameters`), absent
+    instead of null. A table of `rope_parameters` by kind of layer stays as it is. What models with
+    images keep in `text_config` stands at the top, as in those without."""
     hf = {**hf.get("text_config", {}), **hf}
     config = {k: v for k, v in hf.items() if v is not None}
     rope = config.get("rope_parameters")
@@ -28,9 +28,10 @@ def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
         return config
     del config["rope_parameters"]
     rope = dict(rope)
-    theta = rope.pop("rope_theta", None)
-    if theta is not None:
-        config.setdefault("rope_theta", theta)
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if rope.get(key) is not None:
+            config.setdefault(key, rope[key])
+        rope.pop(key, None)
     if rope.get("rope_type", "default") != "default":
         config.setdefault("rope_scaling", rope)
     return config
@@ -74,15 +75,21 @@ def from_hf(
     config = config_class(architecture).read(KeyValues(metadata, "config.json"))
     made: dict[str, Any] = {}
     for entry in plan(architecture, config, tensors):
-        value = _value(entry, config, hf, tensors)
-        if value is not None:
+        value = value_of_entry(entry, config, hf, tensors)
+        if value is None:
+            continue
+        if entry.join is not None and entry.join.dtype is not None:
+            shape = entry.join.shape([tensors[s].shape for s in entry.sources], config)
+            made[entry.name] = entry.join.dtype, shape[::-1], value.tobytes()
+        else:
             made[entry.name] = value if store is None else store(entry.name, value)
     return MemorySource(metadata, made, name="checkpoint")
 
 
-def _value(
+def value_of_entry(
     entry: Entry, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
+    """The GGUF tensor that an entry makes of a checkpoint's; None for nothing."""
     if isinstance(entry.join, Computed):
         return entry.join.function(hf)
     parts = [tensors[s] for s in entry.sources]

@@ -21,6 +21,7 @@ from .projector import open_source
 def load(
     source: str | Path | TensorSource,
     *,
+    type: str | None = None,
     mmproj: str | Path | None = None,
     backend: str = "ggml",
     threads: int | None = None,
@@ -40,7 +41,10 @@ def load(
     """Loads a model.
 
     Args:
-        source: a GGUF file (of a split one the first part), or a tensor source, which stays open.
+        source: a GGUF file (of a split one the first part), the folder of a Hugging Face model, or
+            a tensor source, which stays open.
+        type: of a folder's tensors, as `ggmodel convert` takes it ("q8_0", "q4_K_M"); None keeps
+            those of the checkpoint.
         mmproj: the file that a text model sees with; None takes one that lies beside the model and
             fits ("mmproj" is in its name), "" none.
         backend: the tensor library.
@@ -93,7 +97,7 @@ def load(
     )
     with ExitStack() as undo:
         with _without_collector():
-            opened = open_source(source, mmproj, models)
+            opened = open_source(source, mmproj, models, type)
             if opened is not source:
                 undo.callback(opened.close)
             devices = undo.enter_context(Devices.open(options))

@@ -23,6 +23,7 @@ from ..ml import (
 )
 from ..ml.keyvalues import KeyValues
 from ..model import Config, LoadReport, Model, config_class, fill, find
+from ..model.defaults import completed
 from ..model.source import author_code, file_of
 from .engine import Engine
 from .gpu_request import GPULayersOption, parse_gpu_layers
@@ -134,6 +135,11 @@ class Preparation:
         name = keys.architecture
         self.architecture = find(name, self.options.models, bool(keys.get("pooling_type", int)))
         self.config = config_class(self.architecture).read(keys)
+        trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
+        length = self.options.context_length
+        self.config.loaded_context = min(trained, _DEFAULT_CONTEXT) if length is None else length
+        with self._authors("a default"):
+            self.source = completed(self.source, self.architecture, self.config)
 
     def fill(self) -> None:
         """Constructs the model and gives its fields their tensors; whatever does not fit is in
@@ -185,16 +191,12 @@ class Preparation:
             TensorError: it does not fit its weights; names the model's line.
         """
         options = self.options
-        trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
-        length = options.context_length
         with self._authors("caches"):
             self.engine = Engine(
                 self.model,
                 self.backend,
                 kv_type=options.cache_type,
-                context_length=_positive(
-                    "context_length", min(trained, _DEFAULT_CONTEXT) if length is None else length
-                ),
+                context_length=_positive("context_length", self.config.loaded_context),
                 batch_size=options.batch_size,
                 parallel=options.parallel,
             )

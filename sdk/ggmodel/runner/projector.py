@@ -18,17 +18,31 @@ def open_source(
     source: str | Path | TensorSource,
     mmproj: str | Path | None = None,
     models: str | Path | None = None,
+    type: str | None = None,
 ) -> TensorSource:
-    """The source itself, or the file of that path and its projector.
+    """The source itself, or the file of that path and its projector, or a checkpoint's folder.
 
     Args:
         mmproj: the projector; None takes one that lies beside the file and fits, "" none.
         models: a folder with architectures, looked in first.
+        type: what the tensors of a folder are rounded to.
 
     Raises:
-        ConfigError: a projector for a source that is open already.
+        ConfigError: a projector for a source that is open already or for a folder, a type for what
+            is no folder.
         FormatError: a file is not what it says.
     """
+    if not isinstance(source, TensorSource) and Path(source).is_dir():
+        if mmproj:
+            raise ConfigError(f"{source} is a folder, which has all of its model; leave out mmproj")
+        from ..convert.source import CheckpointSource  # files do without, and start sooner
+
+        return CheckpointSource.open(source, type, models)
+    if type is not None:
+        raise ConfigError(
+            "a type goes with the folder of a Hugging Face model; `ggmodel quantize IN OUT TYPE` "
+            "writes a GGUF file with other types"
+        )
     if isinstance(source, TensorSource):
         if mmproj:
             raise ConfigError(

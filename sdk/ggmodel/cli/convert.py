@@ -1,0 +1,61 @@
+"""`ggmodel convert`: a Hugging Face model as GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Force, Models, Type
+from .terminal import printable, progress_bar, size
+
+
+def convert(
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A Hugging Face model: config.json, safetensors, tokenizer.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
+    ],
+    type: Type = None,
+    mmproj: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write what the model sees with into a file of its own, as llama.cpp wants it.",
+        ),
+    ] = None,
+    models: Models = None,
+    pre: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The pre-tokenizer, where the tokenizer does not show which it is."
+        ),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Convert a Hugging Face model to GGUF.
+
+    Any architecture that has a declaration can be converted. The file appears when it is complete.
+    """
+    from ..convert.export import convert as convert_folder
+
+    with progress_bar("writing") as progress:
+        convert_folder(
+            folder,
+            out,
+            type,
+            mmproj=mmproj,
+            models=models,
+            pre=pre,
+            force=force,
+            progress=progress,
+        )
+    for path in filter(None, (out, mmproj)):
+        print(printable(f"{path}: {size(Path(path).stat().st_size)}"))

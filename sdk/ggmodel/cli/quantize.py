@@ -1,0 +1,50 @@
+"""`ggmodel quantize`: a GGUF file with fewer bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Force
+from .terminal import printable, progress_bar, size
+
+
+def quantize(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
+        ),
+    ],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
+    ],
+    type: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE", help="q8_0, q4_K_M, q4_0, …; any other lists all.", show_default=False
+        ),
+    ],
+    allow_requantize: Annotated[
+        bool,
+        typer.Option("--allow-requantize", help="Quantise what is quantised already; it suffers."),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Write a GGUF file with other types.
+
+    The mixtures are those of llama-quantize. The file appears when it is complete.
+    """
+    from ..convert.quantize import quantize as quantize_file
+    from ..gguf import open_gguf
+
+    with open_gguf(file) as source, progress_bar("writing") as progress:
+        quantize_file(
+            source, out, type, allow_requantize=allow_requantize, force=force, progress=progress
+        )
+        before, after = (
+            size(sum(Path(p).stat().st_size for p in f)) for f in (source.files, [out])
+        )
+    print(printable(f"{out}: {after} of {before}"))

@@ -1,0 +1,317 @@
+"""`Checkpoint`: a Hugging Face folder, opened; its tensors mapped and read when asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError, LoadError, Unsupported
+from ..gguf.buffer import Buffer, quote
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
+_DTYPES: dict[str, tuple[int, str | None]] = {
+    "F64": (8, "<f8"),
+    "F32": (4, "<f4"),
+    "F16": (2, "<f2"),
+    "BF16": (2, "<u2"),
+    "I64": (8, "<i8"),
+    "I32": (4, "<i4"),
+    "I16": (2, "<i2"),
+    "I8": (1, "i1"),
+    "U64": (8, "<u8"),
+    "U32": (4, "<u4"),
+    "U16": (2, "<u2"),
+    "U8": (1, "u1"),
+    "BOOL": (1, "?"),
+    "F8_E4M3": (1, None),
+    "F8_E5M2": (1, None),
+    "F8_E8M0": (1, None),
+}
+_LARGEST_JSON = 32 << 20  # bytes of a config, an index or a header: a quarter of a million tensors
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as it lies in a checkpoint.
+
+    Attributes:
+        shape: in numpy's order; () for a single number.
+        dtype: as safetensors calls it: "BF16", "F32", "U8".
+        file: index into `files` of the checkpoint.
+        offset: byte in that file where its data starts.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: int
+    offset: int
+    nbytes: int
+
+
+class Checkpoint:
+    """A folder with config.json and safetensors files; a context manager that closes itself.
+
+    Files are hostile until proven otherwise: whatever a header says is checked against the file's
+    size when it is opened. Nothing of the tensors is read before someone asks for them.
+
+    Attributes:
+        folder: the folder.
+        config: config.json.
+        files: of the tensors, sorted by name.
+        tensors: name to `Stored`, in the order of the files and within one of its header; those
+            of a sentence-transformers module in its own folder are called "2_Dense.linear.weight".
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
+        self.folder, self.config, self._buffers = folder, config, buffers
+        self.files: tuple[Path, ...] = tuple(Path(b.name) for b in buffers)
+        found: dict[str, Stored] = {}
+        for i, buffer in enumerate(buffers):
+            parent = Path(buffer.name).parent
+            prefix = "" if parent == folder else f"{parent.name}."
+            for t in _read_header(buffer, i, prefix):
+                if t.name in found:
+                    other = buffers[found[t.name].file].name
+                    raise FormatError(f"{buffer.name}: tensor {quote(t.name)} is also in {other}")
+                found[t.name] = t
+        self.tensors: Mapping[str, Stored] = MappingProxyType(found)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Checkpoint:
+        """Opens a folder.
+
+        Raises:
+            FormatError: it has no config.json or no safetensors, a file of it is missing, or one is
+                not what it says; names the file and what to do.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise FormatError(f"{folder} is no folder; give one with config.json and safetensors")
+        if not (folder / "config.json").exists():
+            files = sorted(folder.glob("*.gguf"))
+            hint = f"give a file in it, such as {files[0]}" if files else "download that file too"
+            raise FormatError(
+                f"{folder} is a directory without config.json, so no Hugging Face model; {hint}"
+            )
+        config = read_json(folder / "config.json")
+        index, names = _file_names(folder)
+        buffers: list[Buffer] = []
+        try:
+            for name in names:
+                buffers.append(_opened(folder, name, _INDEX if index else None))
+            checkpoint = cls(folder, config, buffers)
+            _check_index(folder, index, checkpoint)
+        except BaseException:
+            for buffer in buffers:
+                buffer.close()
+            raise
+        return checkpoint
+
+    def stored(self, name: str) -> Stored:
+        """The entry of a tensor.
+
+        Raises:
+            LoadError: there is no such tensor.
+        """
+        if name not in self.tensors:
+            raise LoadError(f"{self.folder} has no tensor {quote(name)}")
+        return self.tensors[name]
+
+    def raw(self, name: str) -> memoryview:
+        """The bytes of a tensor, read-only and not copied."""
+        t = self.stored(name)
+        return self._buffers[t.file].view[t.offset : t.offset + t.nbytes]
+
+    def array(self, name: str) -> np.ndarray:
+        """A tensor in numpy's order: not copied, except that BF16, which numpy lacks, becomes
+        float32.
+
+        Raises:
+            LoadError: there is no such tensor.
+            Unsupported: its type is none that numbers can be read from by themselves.
+        """
+        import numpy as np
+
+        t = self.stored(name)
+        dtype = _DTYPES[t.dtype][1]
+        if dtype is None:
+            raise Unsupported(
+                f"{name} is {t.dtype}, whose scales are not applied; take a checkpoint of this "
+                "model in BF16, F16 or F32"
+            )
+        values = np.frombuffer(self.raw(name), dtype).reshape(t.shape)
+        if t.dtype == "BF16":
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values
+
+    def mapped(self, file: int) -> memoryview:
+        """The bytes of file number `file`."""
+        return self._buffers[file].view
+
+    def release(self, name: str) -> None:
+        """Gives back the memory of a tensor; it is read again when someone looks."""
+        t = self.stored(name)
+        self._buffers[t.file].release(t.offset, t.nbytes)
+
+    def close(self) -> None:
+        """Gives the files back; arrays taken before stay valid."""
+        for buffer in self._buffers:
+            buffer.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file that may be anything.
+
+    Raises:
+        FormatError: there is no such file, it is too large, no JSON, or no object.
+    """
+    buffer = Buffer.open(path)
+    try:
+        return _parsed(buffer, 0, buffer.size)
+    finally:
+        buffer.close()
+
+
+def _parsed(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
+    if end - start > _LARGEST_JSON:
+        raise buffer.error(start, f"{end - start} bytes of JSON; {_LARGEST_JSON} are the limit")
+    try:
+        value = json.loads(bytes(buffer.view[start:end]))
+    except (ValueError, RecursionError) as error:  # of a number too long, too
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise buffer.error(start, f"no valid JSON ({reason}); download it again") from None
+    if not isinstance(value, dict):
+        raise buffer.error(start, f"a JSON object is expected, not {type(value).__name__}")
+    return value
+
+
+def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
+    """Where each tensor is by the index, if there is one, and the files with tensors, sorted."""
+    index = None
+    if (folder / _WHOLE).exists():
+        names = [_WHOLE]
+    elif (folder / _INDEX).exists():
+        index = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(index, dict) or not index:
+            raise FormatError(f"{folder / _INDEX} has no weight_map; download it again")
+        for name in {str(v) for v in index.values()}:
+            # No folders: an index must not lead out of its own.
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise FormatError(
+                    f"{folder / _INDEX} names the file {quote(name)}; only names of .safetensors "
+                    "files in the same folder are allowed"
+                )
+        names = sorted({str(v) for v in index.values()})
+    else:
+        raise FormatError(_without_tensors(folder))
+    return index, _dense_modules(folder) + names
+
+
+def _without_tensors(folder: Path) -> str:
+    if any(folder.glob("*.safetensors")):
+        return (
+            f"{folder} has neither {_WHOLE} nor {_INDEX}, only files named otherwise; "
+            "download the index too"
+        )
+    if any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth")):
+        return (
+            f"{folder} has its tensors as pickles (.bin, .pt), which run code when they are read; "
+            "save the model as safetensors with transformers: model.save_pretrained(FOLDER)"
+        )
+    return f"{folder} has no {_WHOLE}; download the files with the tensors too"
+
+
+def _dense_modules(folder: Path) -> list[str]:
+    """Files of the linear maps that sentence-transformers puts behind a model."""
+    if not (folder / "modules.json").is_file():
+        return []
+    found = sorted(folder.glob(f"*_Dense/{_WHOLE}"))
+    return [f"{path.parent.name}/{_WHOLE}" for path in found]
+
+
+def _opened(folder: Path, name: str, index: str | None) -> Buffer:
+    try:
+        return Buffer.open(folder / name)
+    except FileNotFoundError as error:
+        if index is None:
+            raise
+        raise type(error)(
+            f"{folder / name} does not exist, but {index} names it; download all files of the model"
+        ) from None
+
+
+def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpoint) -> None:
+    for name, file in (index or {}).items():
+        found = checkpoint.tensors.get(name)
+        if found is None or checkpoint.files[found.file].name != file:
+            where = (
+                "it is not there" if found is None else f"it is in {checkpoint.files[found.file]}"
+            )
+            raise FormatError(
+                f"{folder / _INDEX} says that {quote(name)} is in {file}, but {where}; the files "
+                "do not belong together: download all of them again"
+            )
+
+
+def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
+    """The tensors of a file, checked.
+
+    Its layout: length of the header (u64), the header in JSON, the data. (The file format is
+    described in the documentation of safetensors.)
+    """
+    length = buffer.u64(0, "the length of the header")
+    buffer.need(8, length, "the header")
+    header = _parsed(buffer, 8, 8 + length)
+    start, found = 8 + length, []
+    for name, entry in header.items():
+        if name != "__metadata__":
+            found.append(_entry(buffer, file, start, prefix, name, entry))
+    return found
+
+
+def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry: Any) -> Stored:
+    entry = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = (entry.get(k) for k in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(offsets, 2):
+        raise buffer.error(8, f"the header describes the tensor {quote(name)} wrongly")
+    if dtype not in _DTYPES:
+        raise buffer.error(
+            8,
+            f"tensor {quote(name)} has the unknown type {quote(dtype)}; known are "
+            f"{', '.join(_DTYPES)}",
+        )
+    begin, end = offsets
+    nbytes = prod(shape) * _DTYPES[dtype][0]
+    if nbytes != end - begin:
+        raise buffer.error(
+            8, f"tensor {quote(name)}: {shape} of {dtype} takes {nbytes} bytes, not {end - begin}"
+        )
+    buffer.need(start + begin, nbytes, f"tensor {quote(name)}")
+    return Stored(prefix + name, tuple(shape), dtype, file, start + begin, nbytes)
+
+
+def _sizes(values: Any, count: int | None = None) -> bool:
+    """Whether it is a list of that many natural numbers, none of them absurd."""
+    return (
+        isinstance(values, list)
+        and len(values) <= 8
+        and (count is None or len(values) == count)
+        and all(type(v) is int and 0 <= v < 1 << 48 for v in values)
+    )

@@ -1,0 +1,95 @@
+"""What a file says of itself: its name, its size, how it is quantised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import FormatError
+from ..gguf import DType, TensorInfo
+from .recipes import RECIPES, Recipe
+
+QUANTIZATION_VERSION = 2  # of ggml's block formats
+
+
+def describe(
+    folder: Path,
+    kind: str,
+    metadata: Mapping[str, Any],
+    tensors: Iterable[TensorInfo],
+    recipe: Recipe | None,
+) -> dict[str, Any]:
+    """The metadata of a file: that of its architecture, and around it `general.*`, which comes from
+    config.json, generation_config.json, README.md and the folder's name, as llama.cpp's converter
+    takes it from there.
+
+    Args:
+        kind: `general.type`, "model" or "mmproj".
+        recipe: None where tensors keep their types.
+
+    Raises:
+        FormatError: one of these files is not what it should be.
+    """
+    infos = list(tensors)
+    in_blocks = any(t.dtype is DType.MXFP4 for t in infos)  # as the checkpoint has them
+    if recipe is None or (in_blocks and not recipe.dtype.is_quantized):
+        number = _file_type(infos)
+    else:
+        number = recipe.file_type
+    return {
+        "general.architecture": metadata["general.architecture"],
+        "general.type": kind,
+        **_said(folder, infos),
+        **metadata,
+        "general.file_type": number,
+        "general.quantization_version": QUANTIZATION_VERSION,
+    }
+
+
+def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
+    import numpy as np
+    from gguf import GGUFValueType, GGUFWriter, Metadata, size_label
+
+    total, shared, expert, experts = _parameters(infos)
+    folder = folder.resolve()
+    try:
+        found = Metadata.load(None, folder, None, total)
+    except Exception as error:  # of YAML and JSON, and whatever odd values lead to
+        raise FormatError(
+            f"{folder}: README.md, config.json or generation_config.json cannot be read: {error}"
+        ) from error
+    found.name = found.name or folder.name
+    if found.size_label is None and total > 0:
+        found.size_label = size_label(total, shared, expert, experts)
+    writer = GGUFWriter(None, "")
+    try:
+        found.set_gguf_meta_model(writer)
+    except Exception as error:
+        raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
+    said = {}
+    for key, value in writer.kv_data[0].items():
+        if key != "general.architecture":
+            signed = value.type == GGUFValueType.INT32
+            said[key] = np.int32(value.value) if signed else value.value
+    return said
+
+
+def _parameters(infos: list[TensorInfo]) -> tuple[int, int, int, int]:
+    """All, those that every token uses, those of one expert, and how many experts there are."""
+    total = sum(t.n_elements for t in infos)
+    stacks = [t for t in infos if "_exps." in t.name and len(t.shape) > 2]
+    experts = sum(t.shape[2] for t in stacks) // len(stacks) if stacks else 0
+    shared = total - sum(t.n_elements for t in stacks)
+    return total, shared, sum(t.n_elements // t.shape[2] for t in stacks), experts
+
+
+def _file_type(infos: list[TensorInfo]) -> int:
+    """By the type that most parameters have."""
+    sizes: Counter[DType] = Counter()
+    for t in infos:
+        sizes[t.dtype] += t.n_elements
+    dtype = sizes.most_common(1)[0][0] if sizes else DType.F32
+    found = (r.file_type for r in RECIPES.values() if r.dtype is dtype)
+    return next(found, RECIPES["f32"].file_type)

@@ -1,0 +1,181 @@
+"""Values from one type to another, by ggml's own functions; and whole files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError, TensorError, Unsupported
+from ..gguf import DType, TensorInfo, TensorSource
+from ..ml.system import available_cores
+from .general import QUANTIZATION_VERSION
+from .recipes import Candidate, choose, recipe_of
+from .write import Progress, check_target, info, write_gguf
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_PIECE = 1 << 18  # numbers that one thread takes at a time
+
+
+def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.ndarray:
+    """Rounds float32 numbers to a type.
+
+    Args:
+        values: float32 in numpy's order, contiguous; its rows are rows of the tensor.
+
+    Returns:
+        The bytes, uint8.
+
+    Raises:
+        TensorError: a row is no multiple of the type's block, or, of quantised types, a number is
+            not finite.
+        Unsupported: ggml cannot quantise to this type without an importance matrix, or at all.
+    """
+    import numpy as np
+
+    from ..native import ffi, lib
+
+    if dtype is DType.F32:
+        return values.reshape(-1).view(np.uint8)
+    if dtype not in _ENCODED:
+        raise Unsupported(f"{name} cannot be quantised to {dtype}; choose another type")
+    width = values.shape[-1] if values.ndim else 1
+    result = np.empty(dtype.row_size(width) * (values.size // max(width, 1)), np.uint8)
+    lib.ggml_quantize_init(int(dtype))
+    source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(result)
+
+    def work(start: int, rows: int) -> None:
+        piece = values.reshape(-1, width)[start : start + rows]
+        if dtype.is_quantized and not np.isfinite(piece).all():
+            raise TensorError(f"{name} holds NaN or infinity, which {dtype} cannot; use f16 or f32")
+        lib.ggml_quantize_chunk(int(dtype), source, target, start * width, rows, width, ffi.NULL)
+
+    _in_pieces(values.size // max(width, 1), width, work)
+    return result
+
+
+def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> np.ndarray:
+    """The float32 [count] numbers of a tensor's bytes; of an F32 one the same memory.
+
+    Raises:
+        Unsupported: the type is none of numbers, or ggml cannot decode it.
+    """
+    import numpy as np
+
+    from ..native import ffi, lib
+
+    raw = np.frombuffer(data, np.uint8)
+    if dtype is DType.F32:
+        return raw.view("<f4")
+    traits = lib.ggml_get_type_traits(int(dtype))
+    if not (dtype.is_quantized or dtype.is_float) or dtype is DType.F64 or not traits.to_float:
+        raise Unsupported(f"{dtype} cannot be converted; only floating-point and quantised types")
+    block, size = dtype.block_size, dtype.type_size
+    result = np.empty(count, np.float32)
+    source, target = ffi.from_buffer(raw), ffi.from_buffer("float[]", result)
+
+    def work(start: int, blocks: int) -> None:
+        traits.to_float(source + start * size, target + start * block, blocks * block)
+
+    _in_pieces(count // block, block, work)
+    return result
+
+
+# Those that ggml_quantize_chunk knows and that need no importance matrix.
+_ENCODED = frozenset(
+    DType[name]
+    for name in "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS "
+    "MXFP4".split()
+)
+
+
+def _in_pieces(rows: int, width: int, work: Callable[[int, int], None]) -> None:
+    """Calls `work` with the first row and the number of rows of each piece, from threads."""
+    step = max(1, _PIECE // max(width, 1))
+    starts = range(0, rows, step)
+    if len(starts) <= 1:
+        work(0, rows)
+        return
+    with ThreadPoolExecutor(available_cores(), "ggmodel-quantize") as pool:
+        for done in [pool.submit(work, start, min(step, rows - start)) for start in starts]:
+            done.result()
+
+
+def quantize(
+    source: TensorSource,
+    path: str | Path,
+    type: str,
+    *,
+    allow_requantize: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Writes a file with other types, as llama-quantize would: the same tensors, order and bytes.
+
+    Args:
+        source: a GGUF file, split or not.
+        type: the name of a recipe.
+        allow_requantize: tensors that are quantised already may be quantised again, which costs
+            quality.
+
+    Raises:
+        ConfigError: there is no such type, or the file is quantised already.
+        TensorError, Unsupported: a tensor cannot be of that type.
+        WriteError: the file cannot be written.
+    """
+    recipe = recipe_of(type)
+    check_target(Path(path), force)
+    candidates = [Candidate(t.name, t.shape, t.dtype) for t in source.tensors.values()]
+    chosen = choose(recipe, source.metadata, candidates)
+    for name, dtype in chosen.items():
+        old = source.tensors[name].dtype
+        if old.is_quantized and old is not dtype and not allow_requantize:
+            raise ConfigError(
+                f"{source.name}: {name} is {old} already; quantise the F16, BF16 or F32 file, or "
+                "accept the loss with --allow-requantize (allow_requantize=True)"
+            )
+
+    def data(t: TensorInfo) -> memoryview:
+        return requantized(source, t)
+
+    metadata = {k: v for k, v in typed(source).items() if k not in _REPLACED}
+    metadata["general.quantization_version"] = QUANTIZATION_VERSION
+    metadata["general.file_type"] = recipe.file_type
+    infos = [info(name, source.tensors[name].shape, dtype) for name, dtype in chosen.items()]
+    write_gguf(path, metadata, infos, data, source.release, force=force, progress=progress)
+
+
+_REPLACED = frozenset(
+    f"{of}.{key}"
+    for of, keys in {
+        "general": ("quantization_version", "file_type"),
+        "split": ("no", "count", "tensors.count"),
+    }.items()
+    for key in keys
+)
+
+
+def requantized(source: TensorSource, t: TensorInfo) -> memoryview:
+    """The bytes of a source's tensor in the type that `t` says."""
+    old = source.tensors[t.name]
+    if old.dtype is t.dtype:
+        return source.data(t.name)
+    values = decode(source.data(t.name), old.dtype, old.n_elements)
+    return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name).data
+
+
+def typed(source: TensorSource) -> dict[str, Any]:
+    """The metadata of a file with values as wide as they are stored there."""
+    import numpy as np
+
+    kinds = getattr(source, "metadata_types", {})
+    found: dict[str, Any] = {}
+    for key, value in source.metadata.items():
+        kind = kinds.get(key, "")
+        if kind[:1] in ("u", "i", "f") and kind[1:].isdigit():
+            value = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}").type(value)
+        found[key] = value
+    return found

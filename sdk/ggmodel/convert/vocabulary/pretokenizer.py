@@ -1,0 +1,156 @@
+"""The name of a pre-tokenizer: found by what it does.
+
+A tokenizer.json describes how it cuts a text; a GGUF only names one of the ways llama.cpp knows.
+The same way can be described in many forms, so it is tried: which of the known ones cuts a probe
+into the same pieces? The vocabulary has no part in that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from functools import cache
+from itertools import product
+from typing import Any
+
+from ...errors import TokenizerError
+from ...tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
+from .tokenizer_json import TokenizerJson
+
+# Of names that cut alike, the one that a family's files carry. Else it is the first of the table
+# that also agrees on taking whole words without merging.
+_BY_FAMILY = {
+    "bailing_moe": "bailingmoe",
+    "bloom": "bloom",
+    "codeshell": "codeshell",
+    "cohere": "command-r",
+    "cohere2": "command-r",
+    "exaone": "exaone",
+    "exaone4": "exaone4",
+    "falcon_h1": "falcon-h1",
+    "glm4": "glm4",
+    "gpt_oss": "gpt-4o",
+    "gpt_refact": "refact",
+    "granite": "refact",
+    "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan",
+    "llama": "smollm",
+    "llama4": "llama4",
+    "minimax_m2": "minimax-m2",
+    "modernbert": "modern-bert",
+    "mpt": "olmo",
+    "olmo": "olmo",
+    "phi": "phi-2",
+    "roberta": "roberta-bpe",
+    "smollm3": "smollm",
+    "stablelm": "stablelm2",
+}
+# Normalizers that a GGUF cannot carry, and that change texts rarely: llama.cpp leaves them out.
+_LEFT_OUT = ("NFC", "NFKC", "NFD", "NFKD")
+
+_CHARACTERS = "aZéЖǅʰ中ぁカ한ก́5٣Ⅷ½ \t\n\r\u00a0\u3000.,'!?/\\-_(=$<|`§€²ª🙂\u200d\u2060\x07"
+_WORDS = (
+    "'s 'T 're 'VE 'm 'LL 'd l' ' \" 's1 HelloWorld helloWORLD iPhone XMLHttp don't DON'T a1 1a "
+    "12 123 1234 12345 1234567 12345678901 3.14 ٣٤٥ ½⅓ ________ ---- ==== .... !!! ?!/ /// a/b "
+    "\r\n \n\n\n \t\t \n\t \u3000\u3000 //\n \\\\\n ...\n !\r\n. a\u0301b\u0308 한국어 中文字 "
+    "ひらがなカタカナ 中a中 a中 1中 中1 ภาษาไทย ພາສາລາວ ខ្មែរ မြန်မာ العربية हिन्दी Straße ÀÉ ǅ Ⅷ "
+    "🙂🙂🚀 👩\u200d🚀 ʰʰ <|a|> <sentinel:1> IMGIMGABZ $x ^y ~z `w` @a #b +c “q” …。、！？ »«"
+).split(" ")
+
+
+@cache
+def probe() -> str:
+    """A text in which kinds of characters meet in all pairs, and pieces of texts at random."""
+    draw = random.Random(0)
+    pairs = ["".join(pair) for pair in product(_CHARACTERS, repeat=2)]
+    spaces = [" ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\t", "", "", ""]
+    spaced = [word + draw.choice(spaces) for _ in range(40) for word in draw.sample(_WORDS, 60)]
+    chosen = ["".join(draw.choices(_CHARACTERS, k=8)) for _ in range(600)]
+    blanks = [
+        n * " " + c + n * d for n in range(1, 40) for c, d in ("a ", "\n ", "a1", "1\n", " .")
+    ]
+    return "".join([*spaced, *pairs, *chosen, *blanks, *spaced[:60]])
+
+
+def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
+    """The name for `tokenizer.ggml.pre`.
+
+    Args:
+        families: kinds of the model, which choose among names for the same.
+
+    Raises:
+        TokenizerError: none of the known ones does the same.
+    """
+    if _escapes_spaces(source):
+        found = ["gemma4"] if _keeps_lines(source) else []
+    elif _normalizers(source.content.get("normalizer")) <= {*_LEFT_OUT}:
+        found = _same_pieces(source)
+    else:
+        found = []
+    if not found:
+        raise TokenizerError(
+            "tokenizer.json cuts texts in a way that no known pre-tokenizer does; if you know one "
+            "that serves, name it (--pre NAME, or pre= in Python), one of: "
+            + ", ".join(sorted(PRE_TOKENIZERS))
+        )
+    ignores = bool(source.model.get("ignore_merges"))
+    exact = [name for name in found if PRE_TOKENIZERS[name].ignore_merges == ignores]
+    wanted = [_BY_FAMILY[family] for family in sorted(families) if family in _BY_FAMILY]
+    return next((name for name in wanted if name in found), (exact or found)[0])
+
+
+def _same_pieces(source: TokenizerJson) -> list[str]:
+    found = [n for n, pre in PRE_TOKENIZERS.items() if pre.byte_level and n != "default"]
+    # A little of the probe tells most of them; and an expression made to take long takes less.
+    for length in (400, len(probe())):
+        if found:
+            pieces = source.cut(probe()[:length])
+            found = [name for name in found if _pieces(PRE_TOKENIZERS[name], length) == pieces]
+    return found
+
+
+@cache
+def _pieces(pre: Pre, length: int) -> list[str]:
+    from tokenizers import pre_tokenizers
+
+    steps = pre_tokenizers.Sequence(_steps(pre))
+    return [piece for piece, _ in steps.pre_tokenize_str(probe()[:length])]
+
+
+def _steps(pre: Pre) -> list[Any]:
+    from tokenizers import Regex
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Split
+
+    splits = [Split(Regex(split), "isolated") for split in pre.splits]
+    if pre is not PRE_TOKENIZERS["falcon"]:
+        return [*splits, ByteLevel(add_prefix_space=False, use_regex=False)]
+    # Falcon looks for digits in the spelling of bytes: it cuts more, where its tokens never merge.
+    first = [Punctuation("contiguous"), ByteLevel(add_prefix_space=False)]
+    return [*first, Digits(individual_digits=False), splits[-1]]
+
+
+def _normalizers(normalizer: object) -> set[str]:
+    """The kinds of normalizers, of all in a row."""
+    if not isinstance(normalizer, dict):
+        return set()
+    if normalizer.get("type") == "Sequence":
+        return {k for step in normalizer.get("normalizers") or [] for k in _normalizers(step)}
+    return {str(normalizer.get("type"))}
+
+
+def _escapes_spaces(source: TokenizerJson) -> bool:
+    """SentencePiece's spelling, with "▁" for a space and none put in front."""
+    return source.normalised("a b ") == "a▁b▁"
+
+
+def _keeps_lines(source: TokenizerJson) -> bool:
+    """Whether cutting at the ends of lines, and nowhere else, gives the same."""
+    from tokenizers import Regex, pre_tokenizers
+
+    text = probe().replace(" ", "▁")
+    pieces = source.cut(text)
+    if pieces == [text]:  # whole texts are merged, so it does if no merge goes beyond a line
+        merged = (left + right for left, right in source.merges())
+        return not any("\n" in text and text.strip("\n") for text in merged)
+    lines = pre_tokenizers.Split(Regex(PRE_TOKENIZERS["gemma4"].splits[0]), "isolated")
+    return pieces == [piece for piece, _ in lines.pre_tokenize_str(text)]

@@ -1,0 +1,214 @@
+"""tokenizer.json: the tokens and merges of a vocabulary, and the steps a text goes through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ...errors import FormatError, TokenizerError
+from ...tokenizer.vocabulary import TokenType
+from .files import Files
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NAME = "tokenizer.json"
+# Named in tokenizer_config.json, and then special whatever tokenizer.json says.
+_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+@dataclass
+class Added:
+    """A token taken from the text before all else.
+
+    Attributes:
+        special: it is for the model rather than for readers.
+        normalized: its text goes through the normalizer before it is compared.
+    """
+
+    special: bool
+    normalized: bool
+
+
+class TokenizerJson:
+    """A checked tokenizer.json, with what tokenizer_config.json adds to it.
+
+    Attributes:
+        kind: kind of model, such as "BPE".
+        model: the section on the model.
+        ids: id of each token of the model and of the added ones.
+        added: the added tokens by text.
+    """
+
+    def __init__(self, files: Files):
+        self._files = files
+        content = files.tokenizer
+        if content is None:
+            raise FileNotFoundError(files.folder / _NAME)
+        self.content: dict[str, Any] = content
+        self.model = self._section("model")
+        self.kind = self.model.get("type") or ("BPE" if "merges" in self.model else None)
+        self.ids = self._vocab()
+        self.added = self._added()
+
+    def wrong(self, what: str) -> FormatError:
+        return self._files.damaged(_NAME, what)
+
+    def _section(self, name: str) -> dict[str, Any]:
+        section = self.content.get(name) or {}
+        if not isinstance(section, dict):
+            raise self.wrong(f"{name} should be an object, but is {section!r:.80}")
+        return section
+
+    def _vocab(self) -> dict[str, int]:
+        vocab = self.model.get("vocab")
+        if not isinstance(vocab, dict) or not set(map(type, vocab.values())) <= {int}:
+            raise self.wrong(f"model.vocab of a {self.kind} should give an id for each token")
+        return dict(vocab)
+
+    def _added(self) -> dict[str, Added]:
+        """The added tokens; ids of those that the model lacks go into `ids`."""
+        added: dict[str, Added] = {}
+        known = set(self.ids.values())
+        for item in self._listed():
+            text, id = item["content"], item["id"]
+            if text not in self.ids:  # else the model's own id counts
+                if id in known:
+                    raise self.wrong(f"the added token {text!r:.80} has the id of another, {id}")
+                self.ids[text] = id
+                known.add(id)
+            special = bool(item.get("special"))
+            added[text] = Added(special, bool(item.get("normalized", not special)))
+        settings = self._files.settings or {}
+        more = settings.get("additional_special_tokens") or []
+        named = [settings.get(f"{name}_token") for name in _NAMED]
+        for token in [*named, *(more if isinstance(more, list) else [])]:
+            text = token.get("content") if isinstance(token, dict) else token
+            if not isinstance(text, str):
+                continue
+            if text not in self.ids:  # transformers gives it the next id, if there is room
+                id = max(self.ids.values(), default=-1) + 1
+                if id >= (self._files.vocab_size or 0):
+                    continue
+                self.ids[text] = id
+            added.setdefault(text, Added(True, False)).special = True
+        return added
+
+    def _listed(self) -> list[dict[str, Any]]:
+        """The added tokens of tokenizer.json, and those only in tokenizer_config.json."""
+        listed = self.content.get("added_tokens") or []
+        decoder = (self._files.settings or {}).get("added_tokens_decoder") or {}
+        if not isinstance(listed, list) or not isinstance(decoder, dict):
+            raise self.wrong(f"added_tokens should be a list, but is {listed!r:.80}")
+        texts = {item.get("content") for item in listed if isinstance(item, dict)}
+        for id, item in decoder.items():
+            if isinstance(item, dict) and item.get("content") not in texts and id.isdecimal():
+                listed = [*listed, {**item, "id": int(id[:20])}]
+        for item in listed:
+            fits = isinstance(item, dict) and isinstance(item.get("content"), str)
+            if not fits or type(item.get("id")) is not int:
+                raise self.wrong(f"an added token has no text or no id: {item!r:.80}")
+        return listed
+
+    def tokens(self) -> tuple[list[str], list[int]]:
+        """Texts and types of all ids up to the rows of the embedding.
+
+        Ids that stand for nothing are filled with [PADn]. An added token is spelled as it stands in
+        a text, unless that is for the normalizer to say.
+
+        Raises:
+            FormatError: an id lies outside the embedding.
+        """
+        by_id = {id: text for text, id in self.ids.items()}
+        size = self._files.vocab_size or len(by_id)
+        if len(by_id) != len(self.ids) or not by_id:
+            raise self.wrong("model.vocab has no tokens, or one id for two of them")
+        if min(by_id) < 0 or max(by_id) >= size:
+            raise self.wrong(
+                f"the ids of its tokens go from {min(by_id)} to {max(by_id)}, but the model has "
+                f"{size} (vocab_size in config.json); it may belong to another model"
+            )
+        tokens, types = [], []
+        for id in range(size):
+            text = by_id.get(id)
+            added = None if text is None else self.added.get(text)
+            kind = TokenType.NORMAL
+            if text is None:
+                text, kind = f"[PAD{id}]", TokenType.UNUSED
+            elif added is not None:
+                text = text if added.normalized else self._decoded(text)
+                kind = TokenType.CONTROL
+                if not added.special and not looks_special(text):
+                    text, kind = text.replace("▁", " "), TokenType.USER_DEFINED
+            tokens.append(text)
+            types.append(int(kind))
+        return tokens, types
+
+    def normalised(self, text: str) -> str:
+        """`text` as the normalizer leaves it."""
+        with self._guarded():
+            step = self._steps.normalizer
+            return text if step is None else step.normalize_str(text)
+
+    def cut(self, text: str) -> list[str]:
+        """The pieces the pre-tokenizer cuts a normalised text into."""
+        with self._guarded():
+            step = self._steps.pre_tokenizer
+            return [text] if step is None else [piece for piece, _ in step.pre_tokenize_str(text)]
+
+    def _decoded(self, text: str) -> str:
+        with self._guarded():
+            step = self._steps.decoder
+            return text if step is None else step.decode([text])
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Pairs in order of rank.
+
+        Raises:
+            FormatError: they are no pairs.
+        """
+        merges = self.model.get("merges")
+        pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges or []]
+        for pair in pairs:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise self.wrong(f"a merge should be a pair, but is {pair!r:.80}")
+            if not isinstance(pair[0], str) or not isinstance(pair[1], str):
+                raise self.wrong(f"a merge should be a pair of texts, but is {pair!r:.80}")
+        return [(left, right) for left, right in pairs]
+
+    @cached_property
+    def _steps(self) -> tokenizers.Tokenizer:
+        """Normalizer, pre-tokenizer and decoder as they are, around an empty model."""
+        from tokenizers import Tokenizer
+
+        names = ("normalizer", "pre_tokenizer", "decoder")
+        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
+        return Tokenizer.from_str(json.dumps(empty | {n: self.content.get(n) for n in names}))
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """The package raises bare Exception, and its panics are not even that."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+                raise
+            raise TokenizerError(
+                f"{self._files.folder / _NAME}: the installed tokenizers package does not know "
+                f"its normalizer, pre_tokenizer or decoder, or cannot use it: {error}; get the "
+                f"file again, or a newer version of the package"
+            ) from error
+
+
+def looks_special(text: str) -> bool:
+    """Whether a token is for the model by its looks; some publishers forget to say so."""
+    return (
+        text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.startswith("<｜") and text.endswith("｜>"))
+        or (text.startswith("<unused") and text.endswith(">"))
+    )

@@ -1,0 +1,233 @@
+"""Writing a GGUF file: tensor by tensor, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ..errors import Error, Unsupported, WriteError
+from ..gguf import Array, DType, TensorInfo
+
+_MARGIN = 64 << 10  # bytes for a header, beside the vocabulary's
+Progress = Callable[[float], None]
+Data = Callable[[TensorInfo], memoryview]
+
+
+def write_gguf(
+    path: str | Path,
+    metadata: Mapping[str, Any],
+    tensors: Sequence[TensorInfo],
+    data: Data,
+    release: Callable[[str], None],
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Writes a file through the `gguf` package. It has another name in the same folder until it is
+    complete and on the disk; after an error, or Ctrl-C, nothing is left of it.
+
+    Args:
+        metadata: key to bool, int (u32, or what holds it), float (f32), str, bytes, a scalar or
+            array of numpy (as wide as it is), `Array`, or a list of one kind of these (i32, f32).
+            An empty list is left out.
+        tensors: what is known of each; name, shape, type and size count.
+        data: gives the bytes of each when it is its turn.
+        release: told the name of each that has been written.
+        force: an existing file is replaced.
+        progress: called with the share of bytes written.
+
+    Raises:
+        WriteError: the file exists, its folder does not or cannot be written to, or the disk has
+            no room.
+        Unsupported: GGUF has no type for a value.
+        Error: whatever `data` raises.
+    """
+    path = Path(path)
+    check_target(path, force)
+    total = sum(t.nbytes for t in tensors)
+    _check_space(path, total + _MARGIN + _size_of(metadata))
+    with _appearing(path) as partial, closing(_writer(metadata, tensors)) as writer:
+        writer.write_header_to_file(partial)
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        done = 0
+        for t in tensors:
+            _write_data(writer, t, data)
+            release(t.name)
+            done += t.nbytes
+            if progress is not None:
+                progress(done / total)
+        assert writer.fout is not None
+        writer.fout[0].flush()
+        os.fsync(writer.fout[0].fileno())
+
+
+@contextmanager
+def _appearing(path: Path) -> Iterator[Path]:
+    """A name for a file that becomes `path` at the end; after an error it is gone."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException as error:
+        with suppress(OSError):
+            partial.unlink()
+        if isinstance(error, OSError) and not isinstance(error, Error):
+            reason = error.strerror or error
+            raise WriteError(
+                f"{path} cannot be written: {reason}; nothing was left behind"
+            ) from error
+        raise
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Whether a file may be written there; called before any work is done.
+
+    Raises:
+        WriteError: see `write_gguf`.
+    """
+    if path.is_dir():
+        raise WriteError(f"{path} is a folder; give the path of the file to write, FILE.gguf")
+    if not path.parent.is_dir():
+        raise WriteError(f"the folder {path.parent} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise WriteError(f"{path.parent} cannot be written to; check its permissions")
+    if path.exists() and not force:
+        raise WriteError(f"{path} exists; --force (force=True) replaces it")
+
+
+def _check_space(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise WriteError(
+            f"{path} takes {needed:,} bytes, but only {free:,} are free there; make room, or "
+            "choose another disk or a smaller --type"
+        )
+
+
+def _size_of(metadata: Mapping[str, Any]) -> int:
+    """Roughly; vocabularies are most of it."""
+    size = 0
+    for key, value in metadata.items():
+        size += len(key) + 32
+        if isinstance(value, (str, bytes)):
+            size += len(value)
+        elif hasattr(value, "__len__"):
+            size += 24 * len(value)
+    return size
+
+
+def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
+    import numpy as np
+    from gguf import GGMLQuantizationType, GGUFWriter
+
+    writer = GGUFWriter(None, "")
+    writer.kv_data[0].clear()  # all keys in the order of the metadata
+    writer.data_alignment = int(metadata.get("general.alignment", writer.data_alignment))
+    for key, value in metadata.items():
+        _add(writer, key, value)
+    for t in tensors:
+        # Q2_0 is younger than the package.
+        if int(t.dtype) not in {int(kind) for kind in GGMLQuantizationType}:
+            raise Unsupported(f"{t.name} is {t.dtype}, which the gguf package cannot write")
+        kind = GGMLQuantizationType(int(t.dtype))
+        shape = tuple(reversed(t.shape))
+        writer.add_tensor_info(t.name, shape, np.dtype(np.float32), t.nbytes, kind)
+    return writer
+
+
+def _write_data(writer: Any, t: TensorInfo, data: Data) -> None:
+    import numpy as np
+
+    raw = np.frombuffer(data(t), np.uint8)
+    if raw.nbytes != t.nbytes:
+        raise Error(f"{t.name} came as {raw.nbytes} bytes, not {t.nbytes}")
+    writer.write_tensor_data(raw)
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    from gguf import GGUFValueType
+
+    of = GGUFValueType
+    if isinstance(value, (str, bytes)):
+        writer.add_key_value(key, _bytes(value), of.STRING)
+    elif isinstance(value, Array) or getattr(value, "ndim", 0) or isinstance(value, (list, tuple)):
+        items, kind = _array(key, value)
+        if items:
+            writer.add_key_value(key, items, of.ARRAY, sub_type=of[kind])
+    else:
+        plain, kind = _scalar(key, value)
+        writer.add_key_value(key, plain, of[kind])
+
+
+def _bytes(text: str | bytes) -> bytes:
+    """A file may have held bytes that are no UTF-8; readers keep them as lone surrogates."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+# numpy's kind and width, and how files and `Array` call that → name in the `gguf` package.
+_NAMES = {
+    **{f"u{8 * n}": f"UINT{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"i{8 * n}": f"INT{8 * n}" for n in (1, 2, 4, 8)},
+    "f32": "FLOAT32",
+    "f64": "FLOAT64",
+    "bool": "BOOL",
+    "b8": "BOOL",
+    "string": "STRING",
+}
+
+
+def _scalar(key: str, value: Any) -> tuple[Any, str]:
+    if hasattr(value, "dtype"):
+        return value.item(), _name(key, f"{value.dtype.kind}{8 * value.dtype.itemsize}")
+    if isinstance(value, bool):
+        return value, "BOOL"
+    if isinstance(value, int):
+        return value, _narrowest(key, ("UINT32", "INT32", "UINT64", "INT64"), value, value)
+    if isinstance(value, float):
+        return value, "FLOAT32"
+    raise Unsupported(f"metadata {key!r}: GGUF has no type for {type(value).__name__}")
+
+
+def _array(key: str, value: Any) -> tuple[list[Any], str]:
+    if isinstance(value, Array):
+        items = [_bytes(v) for v in value] if value.dtype == "string" else list(value)
+        return items, _name(key, value.dtype)
+    if hasattr(value, "dtype"):
+        return value.tolist(), _name(key, f"{value.dtype.kind}{8 * value.dtype.itemsize}")
+    kinds = {bytes if isinstance(v, str) else type(v) for v in value}
+    if kinds <= {bytes}:
+        return [_bytes(v) for v in value], "STRING"
+    if kinds == {bool}:
+        return list(value), "BOOL"
+    if kinds == {int}:
+        return list(value), _narrowest(key, ("INT32", "INT64", "UINT64"), min(value), max(value))
+    if kinds <= {int, float}:
+        return [float(v) for v in value], "FLOAT32"
+    raise Unsupported(f"metadata {key!r}: the items of a list must be of one kind")
+
+
+def _narrowest(key: str, kinds: Sequence[str], least: int, most: int) -> str:
+    for kind in kinds:
+        bits = int(kind[-2:])
+        low, high = (-(1 << bits - 1), 1 << bits - 1) if kind[0] == "I" else (0, 1 << bits)
+        if low <= least and most < high:
+            return kind
+    raise Unsupported(f"metadata {key!r}: an integer does not fit into 64 bits")
+
+
+def _name(key: str, dtype: str) -> str:
+    if dtype not in _NAMES:
+        raise Unsupported(f"metadata {key!r}: values of {dtype} cannot be written")
+    return _NAMES[dtype]
+
+
+def info(name: str, shape: Sequence[int], dtype: DType) -> TensorInfo:
+    """The entry of a tensor that is to be written."""
+    nbytes = dtype.row_size(shape[0]) * prod(shape[1:])
+    return TensorInfo(name, tuple(shape), dtype, nbytes, 0, 0)

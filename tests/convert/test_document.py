@@ -1,0 +1,57 @@
+"""What docs/convert.md says works: its commands and its code are run, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ggmodel.convert.recipes import RECIPES
+from tests.convert.folders import write_golden
+
+TEXT = (Path(__file__).parents[2] / "docs" / "convert.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_commands_run_one_after_the_other(tmp_path: Path):
+    write_golden(tmp_path / "my-model", "gemma3", "images")
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    assert len(lines) == 10
+    for line in lines:
+        command = [sys.executable, "-m", *shlex.split(line, comments=True)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (line, done.stderr)
+        assert done.stdout.strip(), line
+    files = {
+        "model.gguf",
+        "small.gguf",
+        "text.gguf",
+        "mmproj.gguf",
+        "smaller.gguf",
+        "smallest.gguf",
+    }
+    assert {p.name for p in tmp_path.iterdir()} == {"my-model", *files}
+
+
+def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_golden(tmp_path / "my-model", "llama", "plain_gqa")
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(code, "docs/convert.md", "exec"), {})
+    assert said.getvalue().strip()
+
+
+def test_every_type_is_in_the_table():
+    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| `.*?\|", TEXT, re.M)))) >= {
+        r.name for r in RECIPES.values()
+    }

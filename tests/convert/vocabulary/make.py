@@ -1,0 +1,113 @@
+"""Make the directories in data/ and what llama.cpp's converter writes for them.
+
+From the root of the repository, in an environment of its own (the tests need none of this):
+
+    pip install torch==2.13.0 transformers==5.23.0 sentencepiece==0.2.3 protobuf gguf numpy
+    python -m tests.convert.vocabulary.make PATH/TO/llama.cpp
+
+Each folder is a Hugging Face directory without weights. In `expected.json` is the `metadata` of
+the converter, [type, value] for each key, and `ids` of texts by the original library: sentencepiece
+or BertTokenizerFast; what a tokenizer.json says can be had from `tokenizers` at any time. The
+converter names a pre-tokenizer by a hash that needs the published vocabulary: it is told the name
+here. The trainers order ties at random, so a vocabulary comes out differently each time.
+"""
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+
+import argparse
+import importlib
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+from transformers import BertTokenizerFast
+
+from tests.convert.vocabulary.directories import CORPUS, FOLDERS, save
+
+DATA = Path(__file__).parent / "data"
+# The same vocabulary under the rules of another family.
+OTHERS = {"gemma": ("gemma3", "GemmaForCausalLM"), "gemma2": ("gemma3", "Gemma2ForCausalLM")}
+
+
+def texts() -> list[str]:
+    """Lines of the corpus, and seeded texts of any characters."""
+    draw = random.Random(7)
+    made = ["", " ", "  two  spaces", "\n\n \n", "naïve Größe ÀÉ", "x" * 120, "日本語 中文 한국어"]
+    for _ in range(120):
+        few = " -=>#ab01'\n\t.é日🙂"
+        made.append("".join(draw.choices(CORPUS + few * 20, k=draw.randrange(30))))
+    return [*CORPUS.splitlines(), *made]
+
+
+def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[Any]]:
+    """What `set_vocab` of the converter writes: type and value of each key."""
+    import gguf
+
+    conversion = importlib.import_module("conversion")
+    kind = conversion.get_model_class(config["architectures"][0])
+    model = kind.__new__(kind)
+    model.dir_model = folder
+    model.hparams = {**config, **config.get("text_config", {})}
+    model.hf_arch = model.origin_hf_arch = config["architectures"][0]
+    model.is_mistral_format = False
+    model.get_vocab_base_pre = lambda tokenizer: pre
+    model.gguf_writer = gguf.GGUFWriter(path=None, arch="llama")
+    model.set_vocab()
+    result: dict[str, list[Any]] = {}
+    for key, found in model.gguf_writer.kv_data[0].items():
+        value, name = found.value, found.type.name
+        if name == "ARRAY":
+            uint8 = isinstance(value, bytes)
+            item = "UINT8" if uint8 else gguf.GGUFValueType.get_type(value[0]).name
+            value = [v.decode() if isinstance(v, bytes) else v for v in value]
+            name = f"ARRAY {item}"
+        if key.startswith("tokenizer."):
+            result[key] = [name, value]
+    return result
+
+
+def ids_of(folder: Path) -> list[list[Any]]:
+    """Ids of texts by the library that the vocabulary was made for."""
+    path = next(
+        (p for n in ("tokenizer.model", "spiece.model") if (p := folder / n).is_file()), None
+    )
+    if path is not None:
+        library = sentencepiece.SentencePieceProcessor(str(path))
+        return [[text, library.encode(text)] for text in texts()]
+    if folder.name.startswith("bert"):
+        fast = BertTokenizerFast.from_pretrained(folder)
+        more = [
+            "a [MASK] b[SEP]",
+            "[CLS][MASK]",
+            "Don't can't U.S.A.",
+            "Élan\u0301 ÅNGSTRÖM İstanbul",
+        ]
+        return [[text, fast(text)["input_ids"]] for text in [*texts(), *more]]
+    return []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make data/ with a checkout of llama.cpp.")
+    parser.add_argument("llama_cpp", type=Path, help="a checkout of llama.cpp")
+    llama_cpp = parser.parse_args().llama_cpp
+    sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
+    shutil.rmtree(DATA, ignore_errors=True)
+    for name, (make, pre) in FOLDERS.items():
+        folder = DATA / name
+        folder.mkdir(parents=True)
+        config = make(folder)
+        save(folder, "config.json", config)
+        expected: dict[str, Any] = {"metadata": converted(folder, config, pre)}
+        for family, (of, architecture) in OTHERS.items():
+            if of == name:
+                other = {**config, "model_type": family, "architectures": [architecture]}
+                expected[family] = converted(folder, other, pre)
+        save(folder, "expected.json", {**expected, "ids": ids_of(folder)})
+    for file in sorted(DATA.glob("*/*.*")):
+        print(f"{file.stat().st_size:8} {file.relative_to(DATA)}")
+
+
+if __name__ == "__main__":
+    main()
