@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -41,6 +42,8 @@ _FINE = ("equal", "follows")
 _MOST_RESULTS = 4  # tensors of a module of the reference that are looked at
 _TABLES = ("gelu", "gated_gelu")  # ops that read ggml's table
 _PLACEHOLDERS = ("image_token_index", "image_token_id")
+
+_HERE = str(Path(__file__).parent)  # the head of most models is called from here
 
 Verdict = Literal["equal", "follows", "elsewhere", "diverges", "unused", "unpaired", "unjudged"]
 
@@ -116,11 +119,25 @@ class Diff:
         """Whether nothing diverges."""
         return self.first is None
 
+    @property
+    def seen_in(self) -> Row | None:
+        """Of a first module with others inside: the first of these that is given something else
+        than in the reference. The error is made before it."""
+        first = self.first
+        if first is None or first.result is None:
+            return None
+        given = 0.0 if first.input is None else first.input.nmse
+        inside = (r for r in self.rows if r is not first and _within(r.path, first.path))
+        off = (r for r in inside if r.input is not None and r.input.nmse > _GROWTH * given)
+        return next((r for r in off if r.input is not None and r.input.nmse > first.bound), None)
+
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; `first` is the path of the first module that diverges."""
+        """For JSON; `first` is the path of the first module that diverges, `seen_in` that of the
+        first inside of it that is given something else."""
         return vars(self) | {
             "ok": self.ok,
             "first": None if self.first is None else self.first.path,
+            "seen_in": None if self.seen_in is None else self.seen_in.path,
             "rows": [row.as_dict() for row in self.rows],
         }
 
@@ -212,7 +229,8 @@ class _Comparing:
         row = Row(place.path, name, type(place.module).__name__)
         row.bound = bound_of(place.module) + TABLE * len(inside)
         if node is not None:
-            row.shape, row.line = node.shape, str(node.site or "")
+            own = node.site is not None and not str(node.site).startswith(_HERE)
+            row.shape, row.line = node.shape, str(node.site) if own else ""
         if name is None:
             row.verdict, row.note = "unpaired", "only here"
         elif node is None:
