@@ -37,7 +37,6 @@ def run(line: str, folder: Path) -> str:
         timeout=120,
     )
     assert done.returncode == any(word in done.stdout for word in WRONG), (line, done.stderr)
-    assert done.stdout.strip(), line
     return done.stdout
 
 
