@@ -167,6 +167,12 @@ def test_a_file_in_a_folder(write: Write):
     assert "mine" in supported(folder)
 
 
+def test_a_second_name_in_a_file_that_is_called_otherwise(write: Write):
+    folder = write("first.py", model("first") + model("second", "2"))
+    assert mark_of(find("second", folder)) == "2"
+    assert mark_of(find("first", folder)) == ""
+
+
 def test_a_package_in_a_folder_imports_its_own_modules(write: Write):
     write("mine/__init__.py", "from .model import Found as Found\n")
     write("mine/model.py", "from .vision import MARK\n" + model("mine") + "    mark = MARK\n")

@@ -113,6 +113,8 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
             _from_entry_points(name)
         if name in _registered:
             return _registered[name]
+        if folder is not None and (found := _in_any_file(name, Path(folder))) is not None:
+            return found
     known = supported(folder)
     near = difflib.get_close_matches(name[:100], known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -156,6 +158,16 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         f"no architecture serves {wanted}{hint} Served are: {', '.join(sorted(served))}. Another "
         "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
     )
+
+
+def _in_any_file(name: str, folder: Path) -> type[Model] | None:
+    """The architecture of a file that is called otherwise."""
+    for other in sorted(_in_files(folder)):
+        path = _in_folder(folder, other)
+        found = {} if path is None else _registered_by(other, path)
+        if name in found:
+            return found[name]
+    return None
 
 
 def _enter(served: dict[str, type[Model]], registered: Mapping[str, type[Model]]) -> None:
