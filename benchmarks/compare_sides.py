@@ -161,13 +161,17 @@ class Side:
         if group == "long":
             return self.speeds(file, 0, 16, 8192 if "1b" in file.name else 32768)
         if group == "sequences":
-            return self.sequences(file, 32, (2, 4, 8))
+            return self.sequences(file, 32, (2, 4, 8), 0)
+        if group == "crowd":
+            return self.sequences(file, 32, (8,), 512)
         return self.cold(file) if group == "cold" else self.start(file)
 
     def speeds(self, file: Path, prompt: int, tokens: int, depth: int) -> dict[str, float]:
         raise NotImplementedError
 
-    def sequences(self, file: Path, tokens: int, counts: Sequence[int]) -> dict[str, float]:
+    def sequences(
+        self, file: Path, tokens: int, counts: Sequence[int], depth: int
+    ) -> dict[str, float]:
         raise NotImplementedError
 
     def once(self, file: Path, *more: str) -> Ran:
@@ -209,9 +213,11 @@ class Ours(Side):
     def speeds(self, file: Path, prompt: int, tokens: int, depth: int) -> dict[str, float]:
         return self._bench(file, "-p", str(prompt), "-n", str(tokens), "-d", str(depth))
 
-    def sequences(self, file: Path, tokens: int, counts: Sequence[int]) -> dict[str, float]:
-        many = ",".join(map(str, counts))
-        return self._bench(file, "-p", "0", "-n", str(tokens), "--parallel", many)
+    def sequences(
+        self, file: Path, tokens: int, counts: Sequence[int], depth: int
+    ) -> dict[str, float]:
+        many = ("--parallel", ",".join(map(str, counts)))
+        return self._bench(file, "-p", "0", "-n", str(tokens), "-d", str(depth), *many)
 
     def once(self, file: Path, *more: str) -> Ran:
         options = (PROMPT, "--max-tokens", "1", "--temperature", "0")
@@ -258,17 +264,21 @@ class Peer(Side):
             found[what + (f" @ d{depth}" if depth else "")] = row["avg_ts"]
         return found
 
-    def sequences(self, file: Path, tokens: int, counts: Sequence[int]) -> dict[str, float]:
-        many = ",".join(map(str, counts))
-        context = str(max(counts) * 256)  # what it rounds each sequence up to
+    def sequences(
+        self, file: Path, tokens: int, counts: Sequence[int], depth: int
+    ) -> dict[str, float]:
+        many, prompt = ",".join(map(str, counts)), depth or 1
+        # It rounds each sequence up to 256.
+        context = str(max(counts) * -(-(prompt + tokens) // 256) * 256)
         ran = self.run(
             self._program(
-                "llama-batched-bench", file, "-npp", "1", "-ntg", str(tokens), "-npl", many,
+                "llama-batched-bench", file, "-npp", str(prompt), "-ntg", str(tokens), "-npl", many,
                 "-c", context, "-ub", "512", "--output-format", "jsonl",
             )
         )  # fmt: skip
         lines = (json.loads(x) for x in ran.output.splitlines() if x.startswith("{"))
-        return {f"tg{x['tg']} x{x['pl']}": x["speed_tg"] for x in lines}
+        behind = f" @ d{depth}" if depth else ""
+        return {f"tg{x['tg']} x{x['pl']}{behind}": x["speed_tg"] for x in lines}
 
     def once(self, file: Path, *more: str) -> Ran:
         options = ("-p", PROMPT, "-n", "1", "--temp", "0", "-no-cnv", "--no-display-prompt")

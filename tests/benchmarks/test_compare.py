@@ -245,7 +245,8 @@ def test_beside_a_peer_that_is_none(
     document = tmp_path / "doc.md"
     arguments = ["--peer", str(peer), "--models", str(tmp_path), "--files", "stories", "--pairs",
                  "1", "--threads", "1", "--results", str(tmp_path / "r.json"), "--output",
-                 str(document), "--rows", "speed", "depth", "sequences", "start"]  # fmt: skip
+                 str(document), "--rows", "speed", "depth", "sequences", "crowd",
+                 "start"]  # fmt: skip
     compare.main(arguments)
     said = capsys.readouterr().out
     assert "of the peer ?: NOT the same" in said
@@ -253,17 +254,18 @@ def test_beside_a_peer_that_is_none(
     lines = [line.split(" | ") for line in document.read_text().splitlines() if "stories |" in line]
     found: dict[str, Any] = {line[1]: line[2:5] for line in lines}
     assert list(found) == [
-        "pp512", "tg64", "tg32 @ d2048", "tg32 x2", "tg32 x4", "tg32 x8", "start",
-        "start, peer without warm-up", "resident", "load + first token after import",
+        "pp512", "tg64", "tg32 @ d2048", "tg32 x2", "tg32 x4", "tg32 x8",
+        "tg32 x8 @ d512", "start", "start, peer without warm-up", "resident", "load + first token after import",
     ]  # fmt: skip
     assert [found[name][1] for name in ("pp512", "tg64", "tg32 x8")] == ["1000.0", "10.0", "80.0"]
     assert all(float(row[2]) > 0 for row in found.values())
     assert str(tmp_path) not in document.read_text()
     calls = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [call[0] for call in calls] == [
-        "llama-bench", "llama-bench", "llama-batched-bench", "llama-completion", "llama-completion",
+        "llama-bench", "llama-bench", "llama-batched-bench", "llama-batched-bench",
+        "llama-completion", "llama-completion",
     ]  # fmt: skip
-    assert [call[-1] == "--no-warmup" for call in calls] == [False] * 4 + [True]
+    assert [call[-1] == "--no-warmup" for call in calls] == [False] * 5 + [True]
     compare.main(arguments)  # everything is there already
     assert len((tmp_path / "log").read_text().splitlines()) == len(calls)
 
