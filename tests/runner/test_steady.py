@@ -53,6 +53,9 @@ def logprobs(model: LoadedModel) -> list[list[float]]:
 def test_texts_are_the_same_bit_for_bit(
     both: LoadedModel, moved: list[bool], monkeypatch: pytest.MonkeyPatch
 ):
+    # From now on both find their prompts computed: kernels round as the length of a batch wants it.
+    logprobs(both)
+    moved.clear()
     again = logprobs(both)
     assert sum(moved) > 15  # or this shows nothing
     monkeypatch.setattr(CausalCache, "advance", lambda cache, step: False)
