@@ -49,7 +49,7 @@ def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
         kv_type="f32",
         flash_attention=flash_attention,
     ) as model:
-        bound = OTHER_BLOCKS.get(golden.arch, EXACT) if dtype is DType.Q8_0 else EXACT
+        bound = OTHER_BLOCKS.get(golden.architecture, EXACT) if dtype is DType.Q8_0 else EXACT
         assert nmse(model.logits(golden.prompt.tolist()), want) < bound
         done = model.generate(golden.prompt.tolist(), max_tokens=GREEDY, temperature=0)
     assert done.tokens == golden.greedy.tolist()
