@@ -177,6 +177,14 @@ def test_odd_metadata_is_no_obstacle(tmp_path: Path, heads: Any):
         assert made.info("output.weight").dtype is DType.Q6_K
 
 
+@pytest.mark.parametrize("layers", [1.5, "x", ["x"]])
+def test_numbers_that_are_none_are_named(tmp_path: Path, layers: Any):
+    keys = {"general.architecture": "llama", "llama.block_count": layers}
+    source = MemorySource(keys, {"blk.0.attn_v.weight": np.zeros((4, 256), np.float32)})
+    with pytest.raises(ConfigError, match=r"'llama.block_count' must be an integer"):
+        quantize(source, tmp_path / "a.gguf", "q4_K_M")
+
+
 def test_a_target_that_cannot_be_is_refused_before_any_work(
     models: dict[str, Path], tmp_path: Path
 ):

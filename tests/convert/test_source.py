@@ -216,6 +216,62 @@ def test_a_broken_description_is_an_error(tmp_path: Path):
         CheckpointSource.open(tmp_path)
 
 
+@pytest.mark.parametrize("value", ['"x"', "1e400", "99999999999999", "[1]"])
+def test_numbers_of_a_description_that_are_none(tmp_path: Path, value: str):
+    write_golden(tmp_path, "llama", "plain_gqa")
+    (tmp_path / "generation_config.json").write_text(f'{{"top_k": {value}}}')
+    with pytest.raises(FormatError, match=r"README.md or generation_config.json: "):
+        CheckpointSource.open(tmp_path)
+
+
+def test_languages_that_yaml_takes_for_something_else(tmp_path: Path):
+    write_golden(tmp_path, "llama", "plain_gqa")
+    (tmp_path / "README.md").write_text("---\nlanguage: [en, 3]\n---\n")
+    with CheckpointSource.open(tmp_path) as source:
+        assert list(source.metadata["general.languages"]) == ["en", "3"]
+
+
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "factor": 2.0}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+BAD = [
+    ("llama/plain_gqa", {"rope_parameters": 0}, "rope_parameters should be an object, but is 0"),
+    ("llama/plain_gqa", {"text_config": ["a"]}, "text_config should be an object"),
+    ("llama/plain_gqa", {"rms_norm_eps": 10**400}, "must be a number, but holds int"),
+    ("gpt_oss/released", {"num_hidden_layers": 1 << 40}, "num_hidden_layers is 1099511627776, but"),
+    ("llama/longrope", {"rope_scaling": {**LONGROPE, "long_factor": "x"}}, "rope_factors_long"),
+    ("llama/llama3_rope", {"rope_scaling": {"rope_type": "llama3"}}, "rope_freqs.* KeyError"),
+    (
+        "llama/llama3_rope",
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8, **LLAMA3}, "head_dim": 1 << 40},
+        "there are at most 65536",
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "changes", "message"), BAD, ids=[str(b[1])[:40] for b in BAD])
+def test_a_config_that_makes_no_sense(
+    tmp_path: Path, case: str, changes: dict[str, Any], message: str
+):
+    golden = load_golden(*case.split("/"))
+    write_model(tmp_path, golden.config | changes, golden.weights())
+    with pytest.raises(ConfigError, match=message):
+        CheckpointSource.open(tmp_path)
+
+
+def test_a_text_config_of_null_is_none(tmp_path: Path):
+    golden = load_golden("llama", "plain_gqa")
+    write_model(tmp_path, golden.config | {"text_config": None}, golden.weights())
+    CheckpointSource.open(tmp_path).close()
+
+
+def test_parts_that_are_not_the_whole_show_at_once(tmp_path: Path):
+    golden = load_golden("llama4", "images")
+    text = golden.config["text_config"] | {"intermediate_size": 10**400}
+    write_model(tmp_path, golden.config | {"text_config": text}, golden.weights())
+    with pytest.raises(ConfigError, match=r"gate_up_proj: .* rows, not 2000"):
+        CheckpointSource.open(tmp_path)
+
+
 def test_a_folder_without_a_tokenizer_takes_token_ids(tmp_path: Path):
     golden = load_golden("llama", "plain_gqa")
     write_model(tmp_path, golden.config, golden.weights())
@@ -287,7 +343,7 @@ BROKEN: dict[str, tuple[dict[str, Any], type[Error], str]] = {
     "no list": ({"architectures": 5}, ArchitectureError, "serves 5"),
     "a missing number": ({"hidden_size": None}, ConfigError, "embedding_length"),
     "a word for a number": ({"hidden_size": "64"}, ConfigError, "'hidden_size' must be an integer"),
-    "many layers": ({"num_hidden_layers": 10**9}, Error, "1000000000 entries"),
+    "many layers": ({"num_hidden_layers": 10**9}, Error, "is 1000000000, but there are 21 tensors"),
     "no layers": ({"num_hidden_layers": -1}, Error, "-1 entries"),
     "many experts": ({"case": "experts", "num_local_experts": 10**9}, Error, "experts"),
     "other heads": ({"num_attention_heads": 7}, Error, "7 heads"),

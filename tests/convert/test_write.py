@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -125,11 +126,12 @@ class Stopped(Exception):
         (Unsupported("that"), Unsupported),
         (Stopped(), Stopped),
         (OSError(errno.ENOSPC, "No space left on device"), WriteError),
+        (OSError("8 requested and 3 written"), WriteError),
     ],
 )
 @pytest.mark.parametrize("existing", [True, False])
 def test_nothing_is_left_of_a_file_that_was_not_finished(
-    tmp_path: Path, raised: BaseException, caught: type[BaseException], existing: bool
+    tmp_path: Path, raised: Any, caught: type[BaseException], existing: bool
 ):
     path = tmp_path / "a.gguf"
     if existing:
@@ -144,7 +146,8 @@ def test_nothing_is_left_of_a_file_that_was_not_finished(
     with pytest.raises(caught) as error:
         write(path, data=fails, force=True)
     if caught is WriteError:
-        assert "cannot be written: No space left on device; nothing was left" in str(error.value)
+        reason = "No space left on device" if raised.errno else "8 .* written .is the disk full.."
+        assert re.search(f"cannot be written: {reason}; nothing was left", str(error.value))
     assert [p.read_text() for p in tmp_path.iterdir()] == ["precious"] * existing
 
 
@@ -176,6 +179,25 @@ def test_targets_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(WriteError, match="cannot be written to; check its permissions"):
         write(tmp_path / "a.gguf")
+
+
+def test_a_device_is_not_replaced(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for force in (True, False):
+        with pytest.raises(WriteError, match="pipe is a device or a pipe; give the path of a file"):
+            write(tmp_path / "pipe", force=force)
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_a_link_points_to_is_written(tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    link, real = tmp_path / "a.gguf", tmp_path / "there" / "b.gguf"
+    link.symlink_to(real)
+    for force in (False, True):  # first the target is missing, then it is replaced
+        write(link, force=force)
+        assert link.is_symlink() and real.read_bytes()[:4] == b"GGUF"
+        assert [p.name for p in real.parent.iterdir()] == ["b.gguf"]
+        real.write_text("old")
 
 
 def test_data_of_another_size_are_a_bug_that_is_seen(tmp_path: Path):
@@ -236,3 +258,6 @@ def test_two_files_are_for_models_that_have_them(
 def test_two_files_have_two_names(tmp_path: Path):
     with pytest.raises(WriteError, match="cannot be both files"):
         convert(tmp_path, tmp_path / "a.gguf", mmproj=tmp_path / "a.gguf")
+    (tmp_path / "no").mkdir()
+    with pytest.raises(WriteError, match="cannot be both files"):
+        convert(tmp_path, tmp_path / "a.gguf", mmproj=tmp_path / "no" / ".." / "a.gguf")

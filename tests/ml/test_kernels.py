@@ -278,6 +278,12 @@ def test_attention_is_measured_once_a_width(cache: Path, monkeypatch: pytest.Mon
     kernels.f32_values_are_faster.cache_clear()
 
 
+def test_heads_too_wide_to_matter_are_not_tried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "_measure_attention", lambda *a: pytest.fail("tried"))
+    assert not kernels.f32_values_are_faster(64, 1 << 20)
+    assert not kernels.f32_values_are_faster(1 << 20, 64)
+
+
 @pytest.mark.parametrize(
     ("queries", "faster", "optimize", "dtype", "widened"),
     [

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SHOWN = 8  # entries in an exception's message
-_LONGEST = 1024  # entries of a list, unless the checkpoint has more tensors than that
+LONGEST = 1024  # entries of a list, unless the checkpoint has more tensors than that
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class _Walker:
     def length(self, n: str | int, path: str) -> int:
         length = value_of(self.config, n)
         # It comes from a file: it must not make the walk go on without end.
-        if not 0 <= length <= max(len(self.names), _LONGEST):
+        if not 0 <= length <= max(len(self.names), LONGEST):
             raise ConfigError(
                 f"{path}: {n!r} says {length} entries; the checkpoint has {len(self.names)} tensors"
             )

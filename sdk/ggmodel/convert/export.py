@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..errors import WriteError
@@ -38,7 +39,7 @@ def convert(
     parts: list[tuple[Part, Path]] = [("all", Path(path))]
     if mmproj is not None:
         parts = [("text", Path(path)), ("vision", Path(mmproj))]
-        if Path(path).absolute() == Path(mmproj).absolute():
+        if os.path.realpath(path) == os.path.realpath(mmproj):
             raise WriteError(f"{path} cannot be both files; give --mmproj another name")
     for _, target in parts:
         check_target(target, force)

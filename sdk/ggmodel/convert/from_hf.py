@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigError
 from ..gguf import DType, MemorySource
 from ..ml.keyvalues import KeyValues
 from ..model import Model, config_class
@@ -20,14 +21,17 @@ def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config as checkpoints on disk spell it: `rope_theta`, `partial_rotary_factor` and
     `rope_scaling` beside each other (newer transformers nest all in `rope_parameters`), absent
     instead of null. A table of `rope_parameters` by kind of layer stays as it is. What models with
-    images keep in `text_config` stands at the top, as in those without."""
-    hf = {**hf.get("text_config", {}), **hf}
+    images keep in `text_config` stands at the top, as in those without.
+
+    Raises:
+        ConfigError: one of these is no object.
+    """
+    hf = {**_object(hf, "text_config"), **hf}
     config = {k: v for k, v in hf.items() if v is not None}
-    rope = config.get("rope_parameters")
-    if rope is None or any(isinstance(v, Mapping) for v in rope.values()):
+    rope = dict(_object(hf, "rope_parameters"))
+    if not rope or any(isinstance(v, Mapping) for v in rope.values()):
         return config
     del config["rope_parameters"]
-    rope = dict(rope)
     for key in ("rope_theta", "partial_rotary_factor"):
         if rope.get(key) is not None:
             config.setdefault(key, rope[key])
@@ -35,6 +39,13 @@ def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
     if rope.get("rope_type", "default") != "default":
         config.setdefault("rope_scaling", rope)
     return config
+
+
+def _object(hf: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = hf.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"config.json: {key} should be an object, but is {value!r:.40}")
+    return value or {}
 
 
 def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +100,18 @@ def from_hf(
 def value_of_entry(
     entry: Entry, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """The GGUF tensor that an entry makes of a checkpoint's; None for nothing."""
+    """The GGUF tensor that an entry makes of a checkpoint's; None for nothing.
+
+    Raises:
+        ConfigError: the config does not have what a computed tensor is made of.
+    """
     if isinstance(entry.join, Computed):
-        return entry.join.function(hf)
+        try:
+            return entry.join.function(hf)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{entry.name} cannot be made of config.json: {error!r}") from error
     parts = [tensors[s] for s in entry.sources]
     value = parts[0] if entry.join is None else entry.join.join(parts, config)
     return value if entry.op is None else entry.op.to_gguf(value, config)

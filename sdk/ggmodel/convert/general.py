@@ -66,13 +66,17 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
     writer = GGUFWriter(None, "")
     try:
         found.set_gguf_meta_model(writer)
+        said = {}
+        for key, value in writer.kv_data[0].items():
+            said[key] = value.value
+            if value.type == GGUFValueType.INT32:
+                said[key] = np.int32(int(value.value))
+            elif value.type == GGUFValueType.ARRAY:
+                # Of tags and languages, of which YAML takes 3 and no for other things than texts.
+                said[key] = [str(v) if isinstance(v, int | float) else v for v in value.value]
     except Exception as error:
         raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
-    said = {}
-    for key, value in writer.kv_data[0].items():
-        if key != "general.architecture":
-            signed = value.type == GGUFValueType.INT32
-            said[key] = np.int32(value.value) if signed else value.value
+    said.pop("general.architecture", None)
     return said
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..gguf import DType
+from ..ml.keyvalues import check_kind
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,17 @@ class Shape:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Shape:
-        """Of a file's metadata; what it does not say counts as 0."""
+        """Of a file's metadata; what it does not say counts as 0.
+
+        Raises:
+            ConfigError: one is no number.
+        """
         name = metadata.get("general.architecture")
 
         def number(key: str, default: int = 0) -> int:
-            value = metadata.get(f"{name}.{key}", default)
-            value = value if isinstance(value, int) else next(iter(value), default)
-            return int(value)
+            key = f"{name}.{key}"
+            each = check_kind(key, metadata.get(key, default), list, "the metadata")
+            return check_kind(key, each[0] if each else default, int, "the metadata")
 
         layers, heads = number("block_count"), number("attention.head_count")
         kv_heads = number("attention.head_count_kv", heads)
@@ -149,7 +154,7 @@ def recipe_of(name: str) -> Recipe:
     found = RECIPES.get(_ALIASES.get(key, key))
     if found is None:
         near = difflib.get_close_matches(key, RECIPES, 1)
-        hint = f"; did you mean {RECIPES[near[0]].name}?" if near else ""
+        hint = f"; did you mean {RECIPES[near[0]].name}?" if near else "."
         names = ", ".join(r.name for r in RECIPES.values())
         raise ConfigError(f"no type {name[:40]!r}{hint} There is {names}")
     return found

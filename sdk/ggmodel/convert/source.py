@@ -17,7 +17,7 @@ from ..ml.keyvalues import KeyValues
 from ..model import Model, config_class, find_hf
 from ..model.operations import Computed
 from .checkpoint import Checkpoint
-from .declaration import Entry, plan
+from .declaration import LONGEST, Entry, plan
 from .from_hf import metadata_of, normalise, value_of_entry
 from .general import describe
 from .layout import clip_metadata, is_of_vision, text_metadata
@@ -75,6 +75,7 @@ class CheckpointSource(TensorSource):
         self.hf = normalise(checkpoint.config)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             self.hf["pooling_type"] = pooling
+        _check_layers(checkpoint, self.hf)
         metadata = metadata_of(architecture, self.hf)
         self.config = config_class(architecture).read(KeyValues(metadata, "config.json"))
         self._computed: dict[str, np.ndarray] = {}
@@ -292,6 +293,16 @@ class _Metadata(Mapping[str, Any]):
 def _listed(entry: Entry) -> str:
     shown = ", ".join(entry.sources[:2])
     return shown + (f" … ({len(entry.sources)} tensors)" if len(entry.sources) > 2 else "")
+
+
+def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
+    """Hyperparameters are made layer by layer, which must not go on without end."""
+    layers, most = hf.get("num_hidden_layers"), max(len(checkpoint.tensors), LONGEST)
+    if isinstance(layers, int) and layers > most:
+        raise ConfigError(
+            f"{checkpoint.folder / 'config.json'}: num_hidden_layers is {layers!r:.40}, but there "
+            f"are {len(checkpoint.tensors)} tensors; the files do not belong together"
+        )
 
 
 def _check_quantisation(checkpoint: Checkpoint) -> None:

@@ -47,8 +47,8 @@ def write_gguf(
         Unsupported: GGUF has no type for a value.
         Error: whatever `data` raises.
     """
-    path = Path(path)
-    check_target(path, force)
+    check_target(Path(path), force)
+    path = Path(os.path.realpath(path))  # what a link points to is written, the link stays
     total = sum(t.nbytes for t in tensors)
     _check_space(path, total + _MARGIN + _size_of(metadata))
     with _appearing(path) as partial, closing(_writer(metadata, tensors)) as writer:
@@ -78,7 +78,8 @@ def _appearing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink()
         if isinstance(error, OSError) and not isinstance(error, Error):
-            reason = error.strerror or error
+            # numpy says only how much it wrote.
+            reason = error.strerror or f"{error} (is the disk full?)"
             raise WriteError(
                 f"{path} cannot be written: {reason}; nothing was left behind"
             ) from error
@@ -97,7 +98,11 @@ def check_target(path: Path, force: bool) -> None:
         raise WriteError(f"the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
         raise WriteError(f"{path.parent} cannot be written to; check its permissions")
-    if path.exists() and not force:
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise WriteError(f"{path} is a device or a pipe; give the path of a file, FILE.gguf")
+    if not force:
         raise WriteError(f"{path} exists; --force (force=True) replaces it")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..errors import ConfigError
@@ -57,7 +58,8 @@ def check_kind(key: str, value: Any, kind: type, where: str) -> Any:
     if kind is list:
         return [value] if scalar else list(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        with suppress(OverflowError):  # JSON has numbers of any length
+            return float(value)
     if scalar and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     found = type(value).__name__ if scalar else "a list"

@@ -206,20 +206,21 @@ class Part(Sources):
 
     def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
         (whole,) = shapes
-        axis = self.axis % len(whole) if whole else 0
+        self._check(whole, sum(self._sizes(config)))
+        axis = self.axis % len(whole)
         return (*whole[:axis], self._sizes(config)[self.index], *whole[axis + 1 :])
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        self._check(parts[0], sum(self._sizes(config)))
+        self._check(parts[0].shape, sum(self._sizes(config)))
         return parts[0][self._where(parts[0], config)]
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        self._check(x, self._sizes(config)[self.index])
+        self._check(x.shape, self._sizes(config)[self.index])
         return {self.name: (self._where(x, config), x)}
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
         sizes = self._sizes(config)
-        self._check(x.reshape(-1, x.shape[-1]).T, sum(sizes))
+        self._check(x.shape[::-1], sum(sizes))
         start = sum(sizes[: self.index])
         return x[..., start : start + sizes[self.index]]
 
@@ -232,8 +233,8 @@ class Part(Sources):
         before = (slice(None),) * (self.axis % x.ndim)
         return *before, slice(start, start + sizes[self.index])
 
-    def _check(self, x: np.ndarray, rows: int) -> None:
-        found = x.shape[self.axis] if -x.ndim <= self.axis < x.ndim else 0
+    def _check(self, shape: tuple[int, ...], rows: int) -> None:
+        found = shape[self.axis] if -len(shape) <= self.axis < len(shape) else 0
         if found != rows:
             raise ConfigError(f"{self.name}: {found} rows, not {rows} as {self.rows} say")
 

@@ -90,6 +90,7 @@ def llama3_factors(hf: HF) -> np.ndarray | None:
     if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
         return None
     dims = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
+    _check_width(dims)
     inverse = 1.0 / float(hf.get("rope_theta", 10000.0)) ** (np.arange(0, dims, 2) / dims)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
@@ -100,6 +101,11 @@ def llama3_factors(hf: HF) -> np.ndarray | None:
         between = 1.0 / ((1 - blend) / factor + blend)
     factors = np.where(wavelength > context / low, factor, between)
     return np.where(wavelength < context / high, 1.0, factors).astype(np.float32)
+
+
+def _check_width(dims: int) -> None:
+    if dims > _WIDEST:
+        raise ConfigError(f"heads of {dims} elements to rotate; there are at most {_WIDEST}")
 
 
 def yarn_factors(h: RopeConfig) -> np.ndarray | None:
@@ -125,8 +131,7 @@ def yarn_factors(h: RopeConfig) -> np.ndarray | None:
             f"{h.beta_fast} and {h.beta_slow}, which must be above 0, base {h.rope_base}, which "
             f"must be above 1, and extrapolation {h.yarn_extrapolation}, which is from 0 to 1"
         )
-    if dims > _WIDEST:
-        raise ConfigError(f"heads of {dims} elements to rotate; there are at most {_WIDEST}")
+    _check_width(dims)
     ends = [
         dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(h.rope_base))
         for turns in (h.beta_fast, h.beta_slow)

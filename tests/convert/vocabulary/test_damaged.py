@@ -57,7 +57,9 @@ def test_a_file_that_is_no_json_object(folder: Path, name: str, text: bytes):
         ({"model": {"type": "BPE", "vocab": {"a": 1 << 70}, "merges": []}}, "the model has 344"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}, "a merge should be"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [[1, 2]]}}, "a merge should be"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": True}}, "merges should be"),
         ({"added_tokens": [{"content": "x"}]}, "no text or no id"),
+        ({"added_tokens": [{"content": ["x"], "id": 0}]}, "no text or no id"),
         ({"added_tokens": [{"content": "xyz", "id": 0}]}, "the id of another"),
         ({"added_tokens": 7}, "added_tokens"),
         ({"post_processor": {"type": "TemplateProcessing", "single": 7}}, "post_processor"),
@@ -70,6 +72,22 @@ def test_a_damaged_tokenizer_json(folder: Path, sections: dict[str, Any], messag
     change(folder / "tokenizer.json", **sections)
     with pytest.raises((FormatError, TokenizerError), match=message):
         made(folder)
+
+
+def test_a_damaged_table_of_added_tokens(folder: Path):
+    change(folder / "tokenizer_config.json", added_tokens_decoder={"7": {"content": {}}})
+    with pytest.raises(FormatError, match="no text or no id"):
+        made(folder)
+
+
+@pytest.mark.parametrize("folder", ["bert_cased"], indirect=True)
+def test_a_token_of_vocab_txt_that_is_no_text(folder: Path):
+    change(folder / "tokenizer_config.json", mask_token=["[MASK]"])
+    assert "▁[MASK]" in made(folder)["tokenizer.ggml.tokens"]
+
+
+def test_a_model_type_that_is_none(folder: Path):
+    assert made(folder, model_type=["llama"])["tokenizer.ggml.tokens"]
 
 
 @pytest.mark.parametrize("pattern", [r"(\s*)*x", r"(a*)*b", r"(?:(?=(\X+))\1)*q", "("])

@@ -27,7 +27,7 @@ class Files:
         self.folder = folder
         text = config.get("text_config")
         self.config = {**config, **text} if isinstance(text, Mapping) else dict(config)
-        kinds = {config.get("model_type"), self.config.get("model_type")}
+        kinds = config.get("model_type"), self.config.get("model_type")
         self.families = {k.removesuffix("_text") for k in kinds if isinstance(k, str)}
 
     @cached_property

@@ -104,15 +104,21 @@ class TokenizerJson:
         decoder = (self._files.settings or {}).get("added_tokens_decoder") or {}
         if not isinstance(listed, list) or not isinstance(decoder, dict):
             raise self.wrong(f"added_tokens should be a list, but is {listed!r:.80}")
-        texts = {item.get("content") for item in listed if isinstance(item, dict)}
-        for id, item in decoder.items():
-            if isinstance(item, dict) and item.get("content") not in texts and id.isdecimal():
-                listed = [*listed, {**item, "id": int(id[:20])}]
+        self._check(listed)
+        texts = {item["content"] for item in listed}
+        more = [
+            {**item, "id": int(id[:20])}
+            for id, item in decoder.items()
+            if isinstance(item, dict) and id.isdecimal()
+        ]
+        self._check(more)
+        return listed + [item for item in more if item["content"] not in texts]
+
+    def _check(self, listed: list[Any]) -> None:
         for item in listed:
             fits = isinstance(item, dict) and isinstance(item.get("content"), str)
             if not fits or type(item.get("id")) is not int:
                 raise self.wrong(f"an added token has no text or no id: {item!r:.80}")
-        return listed
 
     def tokens(self) -> tuple[list[str], list[int]]:
         """Texts and types of all ids up to the rows of the embedding.
@@ -171,8 +177,10 @@ class TokenizerJson:
         Raises:
             FormatError: they are no pairs.
         """
-        merges = self.model.get("merges")
-        pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges or []]
+        merges = self.model.get("merges") or []
+        if not isinstance(merges, list):
+            raise self.wrong(f"merges should be a list, but are {merges!r:.80}")
+        pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges]
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise self.wrong(f"a merge should be a pair, but is {pair!r:.80}")

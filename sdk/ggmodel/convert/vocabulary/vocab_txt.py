@@ -29,7 +29,7 @@ def tokenizer_of_vocab_txt(files: Files, text: str) -> dict[str, Any]:
         "added_tokens": [
             {"id": vocab[token], "content": token, "special": True, "normalized": False}
             for token in names.values()
-            if token in vocab
+            if isinstance(token, str) and token in vocab
         ],
         "normalizer": {
             "type": "BertNormalizer",
