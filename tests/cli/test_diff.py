@@ -93,7 +93,9 @@ def test_errors_say_what_to_do(gguf: Path, tmp_path: Path):
         (str(llama), "--tokens", "1", "--prompt", "x"): "not both",
         (str(llama), "--tokens", "1,99"): "token id 99 is not in the vocabulary",
         (str(llama), "--image", "a.png"): "takes no images",
-        (*reference, "--html", "/nowhere/page.html"): "give another --html",
+        (*reference, "--html", "/nowhere/page.html"): "cannot write /nowhere/page.html",
+        (*reference, str(llama)): "give --reference or HF_DIR",
+        (*reference, "--image", "a.png"): "give --reference or --image",
     }
     for arguments, message in cases.items():
         done = CliRunner().invoke(app, ["diff", str(gguf), *arguments])

@@ -50,6 +50,9 @@ def test_the_command_and_bad_input(folder: Path, program: Program):
     done = program("golden", "llama", "--goldens", folder.parent, "--case", "other")
     assert (done.returncode, done.stdout) == (1, "")
     assert "no case 'other', only plain_gqa" in done.stderr
+    done = program("golden", "llama", "--goldens", folder.parent, "--update", "--verify")
+    assert done.returncode == 1
+    assert "give one of --update, --verify and --checkpoint" in done.stderr
     done = program("golden", "nothing", "--goldens", folder.parent)
     assert done.returncode == 1
     assert "ggmodel new" in done.stderr
@@ -64,6 +67,10 @@ def test_a_checkpoint_is_written(folder: Path, tmp_path: Path, program: Program)
     from safetensors.numpy import load_file
 
     weights = load_file(target / "model.safetensors")
+    (target / "config.json").write_text("{}")  # as if it were somebody's
+    done = program("golden", "llama", "--goldens", folder.parent, "--checkpoint", target)
+    assert done.returncode == 1
+    assert "holds another checkpoint" in done.stderr
     want = golden.Golden.load(folder / "plain_gqa.npz").weights()
     assert weights.keys() == want.keys()
     assert all(np.array_equal(weights[n], want[n]) for n in want)

@@ -29,6 +29,8 @@ def test_it_says_what_it_wrote(program: Program, tmp_path: Path):
     ]
     assert all(name in done.stdout for name in files)
     assert "--update" in done.stdout
+    assert "next: in cases.py, the architectures" in done.stdout  # transformers knows no MyModel
+    assert "`my_model.py`" in (tmp_path / "README.md").read_text()
 
 
 def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_path: Path):
@@ -65,6 +67,8 @@ def test_bad_input(program: Program, tmp_path: Path):
         (("a b",), "cannot be an architecture's name"),
         (("x", "--from", "nothing"), "no architecture 'nothing'"),
         (("x", "--hf", tmp_path / "nothing"), "nothing"),
+        (("attention",), "would be the class Attention"),
+        (("none",), "would be the class None"),
     ):
         done = program("new", *arguments, "--into", tmp_path / "own")
         assert done.returncode == 1

@@ -73,4 +73,6 @@ def test_what_cannot_be_profiled(program, model_path: Path, options: tuple, mess
 
 def test_no_model(program, tmp_path: Path):
     (tmp_path / "text.gguf").write_text("this is not a model, but long enough to be one")
-    refused(program("profile", tmp_path / "text.gguf"), "text.gguf")
+    timeline = ("--chrome-trace", tmp_path / "timeline.json")
+    refused(program("profile", tmp_path / "text.gguf", *timeline), "text.gguf")
+    assert [p.name for p in tmp_path.iterdir()] == ["text.gguf"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +36,22 @@ def test_a_filter_and_a_file(program: Any, model_path: Path, tmp_path: Path):
             "blk.0.attn.k": (3, 32),
             "blk.0.attn.v": (3, 32),
         }
-    done = program("trace", model_path, "--filter", "nothing")
-    assert "no tensor has such a name" in done.stdout
+    other = tmp_path / "nothing.npz"
+    done = program("trace", model_path, "--filter", "nothing", "--save", other)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no tensor has such a name as 'nothing'" in done.stderr
+    assert not other.exists()
+
+
+def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):
+    command = [sys.executable, "-m", "ggmodel", "trace", str(model_path), "--tokens", "1,2"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command, env=environment, stdout=write, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")  # 1 would mean: something is not finite
 
 
 def test_nan(program: Any, file: Any, source: MemorySource):
@@ -62,6 +79,8 @@ def test_errors_say_what_to_do(model_path: Path):
         ("--tokens", "1", "--prompt", "x"): "not both",
         ("--tokens", "64"): "token id 64 is not in the vocabulary of 64",
         ("--image", "a.png"): "takes no images",
+        ("--image", "a.png", "--tokens", "1"): "--image goes with --prompt",
+        ("--save", "/nowhere/a.npz"): "cannot write /nowhere/a.npz",
         ("--prompt", "this is it", "--batch-size", "2"): "a larger --batch-size",
     }
     for arguments, message in cases.items():

@@ -182,13 +182,23 @@ def test_a_reference_that_does_not_fit(kind: str):
         diff(model, changed(**changes))
 
 
-def test_a_reference_without_results_says_so_in_every_row():
+def test_where_nothing_can_be_compared_nothing_agrees():
     with ggmodel.load(source_of("llama"), kv_type="f32") as model:
-        empty = saved("llama")
+        empty, narrower = saved("llama"), saved("llama")
         empty.results = {}
-        found = diff(model, empty)
-        assert not any(row.result for row in found.rows)
-        assert {row.note for row in found.rows} == {"the reference has no result of it"}
+        narrower.results = {k: v[..., :10] for k, v in narrower.results.items()}
+        for other in (empty, narrower):
+            with pytest.raises(LoadError, match="the checkpoint that the file was made from"):
+                diff(model, other)
+
+
+def test_a_whole_of_another_shape_diverges():
+    with ggmodel.load(source_of("llama"), kv_type="f32", flash_attention="off") as model:
+        other = saved("llama")
+        other.results[""] = other.results[""][..., :10]
+        found = diff(model, other)
+    assert found.first is not None
+    assert (found.first.path, found.first.note) == ("", "the reference's is [10, 5, 1]")
 
 
 def test_results_of_another_shape():
@@ -275,5 +285,5 @@ def test_a_reference_of_zeros():
 
 
 def test_saving_where_nothing_can_be_written(tmp_path: Path):
-    with pytest.raises(ConfigError, match="--save-reference"):
+    with pytest.raises(ConfigError, match=r"cannot write .*a\.npz"):
         saved("llama").save(tmp_path / "nowhere" / "a.npz")

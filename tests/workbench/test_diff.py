@@ -16,7 +16,7 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.gguf import MemorySource
 from ggmodel.model import PermuteRope
-from ggmodel.workbench.diff import Diff, diff
+from ggmodel.workbench.diff import Diff, diff, worst
 from tests.workbench.saved import CASES, saved, source_of
 
 ROOT = Path(ggmodel.__file__).parent / "models"
@@ -190,6 +190,94 @@ FAULTS = {
         "layers[1]",
         "diverges",
     ),
+    "keys for values": (
+        "llama",
+        "llama.py",
+        "nn.attention(q, k, v, cache",
+        "nn.attention(q, v, k, cache",
+        "layers[0].attn",
+        "diverges",
+    ),
+    "heads in the wrong order": (
+        "llama",
+        "llama.py",
+        "v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)",
+        "v = self.v(x).reshape(h.kv_heads, h.value_dim, -1).permute(1, 0, 2).contiguous()",
+        "layers[0].attn",
+        "diverges",
+    ),
+    "the residual twice": (
+        "llama",
+        "llama.py",
+        "return x + self.ffn(self.ffn_norm(x))",
+        "return x + x + self.ffn(self.ffn_norm(x))",
+        "layers[0]",
+        "diverges",
+    ),
+    "norm behind instead of before": (
+        "llama",
+        "llama.py",
+        "y = self.attn(self.attn_norm(x), batch, cache)",
+        "y = self.attn_norm(self.attn(x, batch, cache))",
+        "layers[0]",
+        "diverges",
+    ),
+    "layers in the wrong order": (
+        "llama",
+        "llama.py",
+        "zip(self.layers, batch.cache, strict=True):\n            last = layer is self.layers[-1]",
+        "zip(self.layers[::-1], batch.cache):\n            last = layer is self.layers[0]",
+        "",
+        "diverges",
+    ),
+    "a layer left out": (
+        "llama",
+        "llama.py",
+        "in zip(self.layers, batch.cache, strict=True)",
+        "in zip(self.layers[1:], batch.cache)",
+        "layers[0]",
+        "unused",
+    ),
+    "an expert too many": (
+        "mixtral",
+        "llama.py",
+        "self.config.experts_used)",
+        "self.config.experts_used + 1)",
+        "layers[0].ffn",
+        "diverges",
+    ),
+    "a wrong window": (
+        "gemma3",
+        "gemma3/model.py",
+        "[Sliding(h.window, rope=r)",
+        "[Sliding(2, rope=r)",
+        "text.layers[0].attn",
+        "diverges",
+    ),
+    "a cap of logits": (
+        "gemma3",
+        "gemma3/model.py",
+        "logits.scale(1 / cap).tanh().scale(cap) if cap else logits",
+        "logits.scale(1 / 5).tanh().scale(5)",
+        "",
+        "diverges",
+    ),
+    "no positions in the tower": (
+        "gemma3",
+        "gemma3/vision.py",
+        "x = x + self.positions.weight.cast(DType.F32)",
+        "x = x",
+        "vision.positions",
+        "unused",
+    ),
+    "no gate of the MLP": (
+        "mllama",
+        "mllama/model.py",
+        "* self._gate(self.ffn_gate, cache)",
+        "* cache.seen",
+        "layers[1]",
+        "diverges",
+    ),
     "wrong activation behind the eyes": (
         "mllama",
         "mllama/vision.py",
@@ -208,6 +296,19 @@ def test_a_fault_is_found_in_its_module(fault: str, tmp_path: Path):
     assert not found.ok
     assert found.first is not None
     assert (found.first.path, found.first.verdict) == (path, verdict)
+
+
+def test_what_a_module_makes_up_for_is_passed_over(tmp_path: Path):
+    """Heads of queries are permuted in files, so norms of heads are given other numbers; attention
+    agrees."""
+    name, file, old, new, _, _ = FAULTS["no gate of the MLP"]
+    found = compared(name, models=variant(tmp_path, name, file, old, new))
+    assert found.seen_in is None
+    healthy = compared(name)
+    layer = [row for row in healthy.rows if row.path.startswith("layers[1]")]
+    assert max(row.result.nmse for row in layer if row.result) > 1
+    off = worst(layer)
+    assert off is not None and off.nmse < 1e-11
 
 
 def test_a_wrong_permutation_of_queries(vary):

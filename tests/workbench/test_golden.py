@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +81,40 @@ def test_bad_cases(tmp_path: Path):
         (folder / "cases.py").write_text(text)
         with pytest.raises(error, match=r"cases\.py"):
             golden.Cases(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CASES = 3",
+        "CASES = {'a': 3}",
+        "CASES = {'../a': {}}",
+        "EMBEDDINGS = {'a': 1}",
+        "CASES = {'a': {}}; BOUNDS = {'a': 'x'}",
+    ],
+)
+def test_cases_of_another_kind(text: str, tmp_path: Path):
+    (tmp_path / "cases.py").write_text(text)
+    with pytest.raises(ConfigError, match=r"cases\.py: .* write a dictionary of cases"):
+        golden.Cases(tmp_path)
+
+
+def test_embeddings_have_checkpoints_too():
+    cases = golden.Cases(GOLDENS / "bert")
+    assert isinstance(cases.load(cases.names[0]), golden.Embeddings)
+
+
+def test_what_transformers_refuses_is_an_error_of_the_case(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def compute(*_: object) -> None:
+        raise ValueError("no such model type\n\nand a page of advice")
+
+    stand_in = SimpleNamespace(quiet=lambda: None, Case=lambda *_: SimpleNamespace(compute=compute))
+    monkeypatch.setitem(sys.modules, "ggmodel.workbench.golden.reference", stand_in)
+    monkeypatch.setattr(golden, "reference", stand_in, raising=False)  # as an import would
+    with pytest.raises(ConfigError, match=r"'plain_gqa' cannot .* no such model type$"):
+        next(update(folder))
 
 
 def test_bad_files(folder: Path):

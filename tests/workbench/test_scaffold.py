@@ -97,6 +97,51 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
         assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
 
 
+def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
+    """What a checkpoint calls its tensors becomes no code, and no keyword or method is hidden."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    odd = ['a", hf=1/0) #', "class", "forward", "config", "a-b", "a_b", "\x1b[31m", "é\ud800"]
+    for name in odd[:-1]:
+        weights[f"model.layers.0.self_attn.{name}.weight"] = np.ones((64, 64), np.float32)
+    config = {**llama.config, "def": 1, "from_hf": 2, "inf": float("inf"), "text": odd[-1]}
+    begun = begun_from(tmp_path, config, weights, template="llama")
+    names = [p.line.partition(":")[0] for p in begun.proposals]
+    assert len(set(names)) == len(odd) - 1
+    assert {"class_", "forward_", "config_", "a_b", "a_b_"} <= set(names)
+    assert "def_: int" in begun.keys[0] and "from_hf_: int" in begun.keys[1]
+    assert {f.split(":")[0] for f in begun.keys} == {"def_", "from_hf_", "inf", "text"}
+    find("new-one", tmp_path / "own")
+    cases = golden.Cases(tmp_path / "own" / "goldens" / "new_one").configs["plain"]
+    assert (cases["inf"], cases["text"]) == (float("inf"), odd[-1])
+
+
+@pytest.mark.parametrize("listed", [5, [], [3], ['Evil")\nimport os #'], None])
+def test_architectures_of_another_kind(listed: Any, tmp_path: Path, llama: golden.Golden):
+    config = {**llama.config, "architectures": listed}
+    begun = begun_from(tmp_path, config, llama.weights())
+    assert begun.template == "llama"
+    assert find("new-one", tmp_path / "own").hf_architectures == ("NewOneForCausalLM",)
+
+
+def test_of_two_that_fit_the_one_that_is_named(tmp_path: Path):
+    want = golden.Golden.load(GOLDENS / "qwen3" / "experts.npz")
+    begun = begun_from(tmp_path, want.config, want.weights())
+    assert begun.template == "qwen3moe"
+    # The file it is copied from registers another one as well.
+    assert begun.files[0].read_text().count("@register(") == 1
+
+
+def test_where_nothing_fits_llama_is_a_beginning(tmp_path: Path, llama: golden.Golden):
+    assert begun_from(tmp_path, llama.config, {"x": np.ones(3, np.float32)}).template == "llama"
+
+
+@pytest.mark.parametrize("name", ["layer", "attention", "model", "none", "linear"])
+def test_names_that_the_template_needs(name: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match="would be the class"):
+        scaffold(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_a_checkpoint_lacks_is_said(tmp_path: Path, llama: golden.Golden):
     weights = {n: w for n, w in llama.weights().items() if "post_attention" not in n}
     begun = begun_from(tmp_path, llama.config, weights, template="llama")
@@ -127,7 +172,10 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="nothing was written"):
         scaffold("new-one", tmp_path / "file")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    (tmp_path / "goldens").write_text("")  # is found after the first file has been written
+    with pytest.raises(ConfigError, match="nothing was written"):
+        scaffold("new-one", tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "goldens"]
 
 
 def test_small_configurations_keep_every_kind_of_layer():

@@ -11,7 +11,7 @@ import typer
 from ..errors import ConfigError
 from .loading import Loading, loads
 from .options import ContextLength, File, Json, Prompt, Tokens, token_ids
-from .terminal import console, print_json, printable, table
+from .terminal import console, count, print_json, printable, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..workbench.diff import Diff, Row
 
 _TEXT = "The quick brown fox jumps over the lazy dog."
-_JUDGED = ("equal", "follows", "diverges")
 _STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "elsewhere": "dim"}
 
 
@@ -75,9 +74,15 @@ def diff(
     from ..workbench.activations import Activations
     from ..workbench.diff import diff as compare
     from ..workbench.page import page
+    from ..workbench.writing import check_target, write_text
 
-    if reference is not None and save_reference is not None:
-        raise ConfigError("give --reference or --save-reference, not both")
+    if reference is not None:
+        ran = {"HF_DIR": hf_dir, "--image": image, "--save-reference": save_reference}
+        for name, given in ran.items():
+            if given is not None:
+                raise ConfigError(f"give --reference or {name}, not both: nothing is computed anew")
+    check_target(html)
+    check_target(save_reference)
     saved = None if reference is None else Activations.load(reference)
     exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
     with loading.load(file, context_length=context_length, **exact) as model:
@@ -92,7 +97,7 @@ def diff(
             _check_prompt(model, saved, prompt, tokens, reference or "")
         result = compare(model, saved)
     if html is not None:
-        _write(html, page(result))
+        write_text(html, page(result))
     if as_json:
         print_json(result.as_dict())
     else:
@@ -149,21 +154,14 @@ def _check_prompt(
         same_prompt(saved, _ids(model, prompt, tokens), file)
 
 
-def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}; give another --html") from None
-
-
 def _print(d: Diff, everything: bool) -> None:
-    from ..workbench.diff import by_layer
+    from ..workbench.diff import by_layer, worst
 
     out = console()
     rows: list[tuple[tuple[str, ...], str]] = []
     for layer, group in by_layer(d.rows):
         if not everything and layer and not any(r.wrong for r in group):
-            rows.append((_summary(layer, group), "dim"))
+            rows.append((_summary(layer, group, worst(group)), "dim"))
             continue
         for row in group:
             mark = "→ " if row is d.first else "  "
@@ -180,10 +178,8 @@ def _print(d: Diff, everything: bool) -> None:
     _print_first(out, d)
 
 
-def _summary(layer: str, group: list[Row]) -> tuple[str, ...]:
+def _summary(layer: str, group: list[Row], worst: Errors | None) -> tuple[str, ...]:
     """A layer as one line, with the numbers of the module that is furthest off."""
-    results = [row.result for row in group if row.result is not None and row.verdict in _JUDGED]
-    worst = max(results, key=lambda e: e.nmse, default=None)
     counts = Counter(row.verdict for row in group)
     said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     return f"  {layer}.*", "", "", *_numbers(worst), said
@@ -205,7 +201,9 @@ def _print_first(out: Any, d: Diff) -> None:
     if row is None:
         of = " ".join(f"{name} {version}" for name, version in d.versions.items())
         out.print(
-            printable(f"{d.model} agrees with its reference ({of}) on {len(d.tokens)} tokens"),
+            printable(
+                f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
+            ),
             style="bold green",
         )
         return
@@ -213,6 +211,8 @@ def _print_first(out: Any, d: Diff) -> None:
     out.print(printable(what), style="bold red")
     if row.verdict == "unused":
         out.print(printable(f"  {row.note}; the reference computes {row.name}"))
+    elif row.note:
+        out.print(printable(f"  {row.note}"))
     if row.result is not None:
         e = row.result
         given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"

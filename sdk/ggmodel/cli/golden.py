@@ -9,10 +9,10 @@ import typer
 
 from ..errors import ConfigError
 from .options import Json, Models
-from .terminal import console, print_json, progress_bar, table
+from .terminal import console, print_json, printable, progress_bar, table
 
 if TYPE_CHECKING:
-    from ..workbench.golden import Outcome
+    from ..workbench.golden import Cases, Outcome
     from ..workbench.golden.update import Made
 
 
@@ -47,64 +47,64 @@ def golden(
     rows of images and embeddings with what transformers made of the same. The exit status is 1 if
     one differs. --update and --verify need torch and transformers.
     """
-    folder = _folder(name, goldens, models, case)
+    if (checkpoint is not None) + update + verify > 1:
+        raise ConfigError("give one of --update, --verify and --checkpoint")
+    cases = _cases(name, goldens, models, case)
     if checkpoint is not None:
-        _write_checkpoint(folder, case, Path(checkpoint))
+        _write_checkpoint(cases, case, Path(checkpoint))
     elif update or verify:
-        made = _made(folder, case, verify)
+        made = _made(cases, case, verify)
         _print_made(made, verify, as_json)
         if any(m.differs for m in made):
             raise typer.Exit(1)
     else:
-        outcomes = _checked(folder, case, models)
+        outcomes = _checked(cases, case, models)
         _print(outcomes, as_json)
         if not all(o.ok for o in outcomes):
             raise typer.Exit(1)
 
 
-def _folder(name: str, goldens: str | None, models: str | None, case: str | None) -> Path:
+def _cases(name: str, goldens: str | None, models: str | None, case: str | None) -> Cases:
     from ..workbench.golden import Cases
 
     base = Path(goldens) if goldens is not None else Path(models or ".") / "goldens"
-    folder = base / name.replace("-", "_")
-    cases = Cases(folder)
-    known = [*cases.configs, *cases.embeddings]
-    if case is not None and case not in known:
-        raise ConfigError(f"{folder / 'cases.py'} has no case {case!r}, only {', '.join(known)}")
-    return folder
+    cases = Cases(base / name.replace("-", "_"))
+    if case is not None and case not in cases.names:
+        known = ", ".join(cases.names)
+        raise ConfigError(f"{cases.folder / 'cases.py'} has no case {case!r}, only {known}")
+    return cases
 
 
-def _write_checkpoint(folder: Path, case: str | None, target: Path) -> None:
-    from ..workbench.golden import Cases, Golden, cases, checkpoint
+def _write_checkpoint(cases: Cases, case: str | None, target: Path) -> None:
+    from ..workbench.golden import checkpoint
 
-    name = case or next(iter(Cases(folder).configs))
-    golden = Golden.load(folder / f"{name}.npz")
+    name, n = case or cases.names[0], len(cases.names)
+    golden = cases.load(name)
     checkpoint(target, golden.config, golden.weights())
-    more = "" if case or len(cases(folder)) < 2 else f" (the first of {len(cases(folder))} cases)"
-    print(f"{target}: the checkpoint of {name}{more}, {len(golden.tensors)} tensors")
+    more = "" if case or n < 2 else f" (the first of {n} cases)"
+    print(printable(f"{target}: the checkpoint of {name}{more}, {len(golden.tensors)} tensors"))
 
 
-def _made(folder: Path, case: str | None, verify: bool) -> list[Made]:
-    from ..workbench.golden.files import Cases
+def _made(cases: Cases, case: str | None, verify: bool) -> list[Made]:
     from ..workbench.golden.update import update
 
-    n = 1 if case else len(Cases(folder).configs) + len(Cases(folder).embeddings)
+    n = 1 if case else len(cases.names)
     made: list[Made] = []
     with progress_bar("computing") as progress:
-        for one in update(folder, case, verify):
+        for one in update(cases.folder, case, verify):
             made.append(one)
             if progress is not None:
                 progress(len(made) / n, one.case)
     return made
 
 
-def _checked(folder: Path, case: str | None, models: str | None) -> list[Outcome]:
-    from ..workbench.golden import Cases, check
+def _checked(cases: Cases, case: str | None, models: str | None) -> list[Outcome]:
+    from ..workbench.golden import check
 
-    n, done = 1 if case else len(Cases(folder).configs) + len(Cases(folder).embeddings), set()
+    n, done = 1 if case else len(cases.names), set()
     outcomes: list[Outcome] = []
     with progress_bar("running") as progress:
-        for outcome in check(folder, case, models):
+        for outcome in check(cases.folder, case, models):
             outcomes.append(outcome)
             done.add(outcome.case.partition(",")[0])
             if progress is not None:
@@ -137,9 +137,7 @@ def _print_made(made: list[Made], verify: bool, as_json: bool) -> None:
         return
     for m in made:
         what = f"differs in {', '.join(m.differs)}" if m.differs else "equal" if verify else "made"
-        figures = (
-            ""
-            if m.margin is None
-            else (f"; margin {m.margin:.3f}, weights in F16 {m.f16:.1e}, in Q8_0 {m.q8_0:.1e}")
-        )
-        print(f"{m.path}: {what}{figures}")
+        figures = ""
+        if m.margin is not None:
+            figures = f"; margin {m.margin:.3f}, weights in F16 {m.f16:.1e}, in Q8_0 {m.q8_0:.1e}"
+        print(printable(f"{m.path}: {what}{figures}"))

@@ -43,6 +43,7 @@ def graph(
     from ..workbench.drawing import dot, svg
     from ..workbench.picture import picture
     from ..workbench.recorded import record
+    from ..workbench.writing import write_text
 
     write = _format(output)
     wanted = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]
@@ -61,10 +62,7 @@ def graph(
     if output == "-":
         sys.stdout.write(content)
         return
-    try:
-        Path(output).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {output}: {error.strerror or error}") from None
+    write_text(output, content)
 
 
 def _format(output: str) -> str:

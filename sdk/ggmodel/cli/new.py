@@ -41,13 +41,13 @@ def new(
     """
     from ..workbench.scaffold import scaffold
 
-    _print(scaffold(name, into, template=template, hf=hf, models=models), into)
+    _print(scaffold(name, into, template=template, hf=hf, models=models), into, hf is None)
 
 
-def _print(begun: Scaffold, into: str) -> None:
+def _print(begun: Scaffold, into: str, guessed: bool) -> None:
     print(f"{begun.name}, begun from {begun.template}:")
     for path in begun.files:
-        print(f"  {path}")
+        print(printable(f"  {path}"))
     put = [p for p in begun.proposals if p.owner is not None]
     loose = [p for p in begun.proposals if p.owner is None]
     for title, lines in (
@@ -60,6 +60,8 @@ def _print(begun: Scaffold, into: str) -> None:
             print(title)
             for line in lines:
                 print(f"  {printable(line)}")
+    if guessed:
+        print("next: in cases.py, the architectures and the model_type that transformers knows")
     print(f"next: ggmodel golden {begun.name} --models {into} --update (needs torch), then edit")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from ..errors import ConfigError
 from .loading import Loading, loads
 from .options import File, Json
-from .terminal import console, print_json, printable, progress_bar, size, table
+from .terminal import console, count, print_json, printable, progress_bar, size, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -54,11 +53,13 @@ def profile(
     of such weights reach while they stay in the caches.
     """
     from ..workbench import profile as workbench
+    from ..workbench.chrome import chrome_trace as timeline
+    from ..workbench.writing import check_target, write_text
 
     works = _works(prompt_length, decode, image_graph, depth)
     if repetitions < 1:
         raise ConfigError(f"-r {repetitions}: there must be at least 1")
-    target = _target(chrome_trace)
+    check_target(chrome_trace)
     mmproj = loading.mmproj if image_graph else ""
     length = max(256, *(work.depth + max(1, work.prompt) for work in works))
     with loading.load(file, mmproj=mmproj, context_length=length) as model:
@@ -68,8 +69,8 @@ def profile(
                 results.append(result)
                 if progress is not None and len(results) < len(works):
                     progress(len(results) / len(works), works[len(results)].name)
-        if target is not None:
-            _write(target, results)
+        if chrome_trace is not None:
+            write_text(chrome_trace, json.dumps(timeline(results)))
         if as_json:
             print_json([_json(result) for result in results])
         else:
@@ -87,28 +88,6 @@ def _works(prompt: int | None, decode: bool, image: bool, depth: int) -> list[Wo
     if decode or (prompt is None and not image):
         works.append(Work(depth=depth))
     return [*works, Work(image=True)] if image else works
-
-
-def _target(path: str | None) -> Path | None:
-    """Where the timeline goes; that it cannot shows before anything is measured."""
-    if path is None:
-        return None
-    _attempt(Path(path), lambda p: p.open("a").close())
-    return Path(path)
-
-
-def _write(path: Path, results: Sequence[Profile]) -> None:
-    from ..workbench.chrome import chrome_trace
-
-    text = json.dumps(chrome_trace(results))
-    _attempt(path, lambda p: p.write_text(text))
-
-
-def _attempt(path: Path, act: Any) -> None:
-    try:
-        act(path)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _json(result: Profile) -> dict[str, Any]:
@@ -144,7 +123,7 @@ def _print(model: LoadedModel, results: Sequence[Profile]) -> None:
     out = console()
     name = printable(f"{about.model}: {about.architecture}, {about.type}")
     for result in results:
-        out.print(f"{name}, {result.work.name}, {_count(result.threads, 'thread')}")
+        out.print(f"{name}, {result.work.name}, {count(result.threads, 'thread')}")
         _print_sums(result)
         whole = result.seconds_of_ops
         for title, rows in (
@@ -202,7 +181,3 @@ def _cells(result: Profile, row: Row, whole: float, flops: bool) -> tuple[str, .
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms" if seconds < 1 else f"{seconds:.3f} s"
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s'[: n != 1]}"

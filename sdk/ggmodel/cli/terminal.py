@@ -45,8 +45,12 @@ def console() -> Console:
     """Standard output; what goes into a pipe is neither folded nor coloured."""
     from rich.console import Console
 
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:  # rich would exit with 1; the caller says what it means
+            raise BrokenPipeError
+
     width = None if sys.stdout.isatty() else _UNBOUNDED
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
+    return Quiet(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(
@@ -82,6 +86,11 @@ def size(nbytes: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def count(n: int, what: str) -> str:
+    """ "1 token", "2 tokens"."""
+    return f"{n} {what}{'s'[: n != 1]}"
 
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:

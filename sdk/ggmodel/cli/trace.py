@@ -10,7 +10,7 @@ import typer
 from ..errors import ConfigError
 from .loading import Loading, loads
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, print_json, printable, table
+from .terminal import console, count, print_json, printable, table
 
 if TYPE_CHECKING:
     from ..workbench.trace import OperandValue, Statistics, Trace, Value
@@ -44,11 +44,15 @@ def trace(
     """
     from ..workbench.trace import save as write
     from ..workbench.trace import trace as look
+    from ..workbench.writing import check_target
 
     if prompt is not None and tokens is not None:
         raise ConfigError("give --prompt or --tokens, not both")
+    if image is not None and tokens is not None:
+        raise ConfigError("--image goes with --prompt: the model lays out its tokens")
     if save is not None and not save.endswith((".npz", ".safetensors")):
         raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
+    check_target(save)
     given: Any = (prompt or _TEXT) if tokens is None else token_ids(tokens)
     with loading.load(file, rpc=()) as model:
         pixels = None
@@ -88,16 +92,14 @@ def _print(found: Trace) -> None:
         )
         for v in found.values
     ]
-    if rows:
-        grid = table(rows, header, right="2456789", fold=0)
-        for line, value in zip(grid.rows, found.values, strict=True):
-            line.style = "" if value.statistics.finite else "red"
-        out.print(grid)
-    else:
-        out.print("no tensor has such a name")
+    grid = table(rows, header, right="2456789", fold=0)
+    for line, value in zip(grid.rows, found.values, strict=True):
+        line.style = "" if value.statistics.finite else "red"
+    out.print(grid)
     out.print()
     if found.first is None:
-        what = f"{found.model}: {len(found.values)} tensors of {found.tokens} tokens, all finite"
+        n, of = count(len(found.values), "tensor"), count(found.tokens, "token")
+        what = f"{found.model}: {n} of {of}, all finite"
         masks = sum(not v.statistics.finite for v in found.values)
         if masks:
             what = what.replace("all finite", f"{masks} of them masks with infinities, no NaN")

@@ -39,6 +39,7 @@ from .observe import (
 _GROWTH = 10
 _CLEARLY = 100  # so much further off is another thing
 _FINE = ("equal", "follows")
+_JUDGED = (*_FINE, "diverges")
 _MOST_RESULTS = 4  # tensors of a module of the reference that are looked at
 _TABLES = ("gelu", "gated_gelu")  # ops that read ggml's table
 _PLACEHOLDERS = ("image_token_index", "image_token_id")
@@ -128,8 +129,9 @@ class Diff:
             return None
         given = 0.0 if first.input is None else first.input.nmse
         inside = (r for r in self.rows if r is not first and _within(r.path, first.path))
-        off = (r for r in inside if r.input is not None and r.input.nmse > _GROWTH * given)
-        return next((r for r in off if r.input is not None and r.input.nmse > first.bound), None)
+        most = max(_GROWTH * given, first.bound)
+        off = (r for r in inside if r.input is not None and r.input.nmse > most)
+        return next((r for r in off if not _made_up_for(r, self.rows)), None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `first` is the path of the first module that diverges, `seen_in` that of the
@@ -149,7 +151,7 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
         model: loaded with kv_type "f32" and flash_attention "off", as the reference computes.
 
     Raises:
-        LoadError: the reference is of another architecture.
+        LoadError: the reference is of another architecture, or of another checkpoint.
         PromptError: its prompt does not fit the model.
     """
     net = model.model
@@ -167,6 +169,11 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
     assert numbers is not None
     watch_text(model, numbers, comparing.begin)
     rows = comparing.finish()
+    if all(row.result is None for row in rows):
+        raise LoadError(
+            f"the reference has no result of the size of one in {model.source.name}; give the "
+            "checkpoint that the file was made from"
+        )
     return Diff(
         model.source.name, net.architecture, rows, reference.others, reference.versions, ids
     )
@@ -279,6 +286,9 @@ class _Comparing:
             self._insert(row, order)
         for i, row in enumerate(self.rows):
             _judge(row, self.rows[:i])
+        whole = next((row for row in self.rows if not row.path), None)
+        if whole is not None and whole.result is None:  # whatever else agrees, they do not
+            whole.verdict = "diverges"
         return self.rows
 
     def _uncalled(self, place: Place) -> Row | None:
@@ -370,6 +380,18 @@ def _agrees(reader: Row, mixed: bool, row: Row, allowed: float, before: list[Row
 
 def _within(path: str, outer: str) -> bool:
     return not outer or path.startswith((f"{outer}.", f"{outer}["))
+
+
+def worst(rows: Iterable[Row]) -> Errors | None:
+    """Of the module that is furthest off, among those that could be judged and that matter."""
+    rows = [row for row in rows if row.verdict in _JUDGED]
+    results = (row.result for row in rows if not _made_up_for(row, rows))
+    return max((e for e in results if e is not None), key=lambda e: e.nmse, default=None)
+
+
+def _made_up_for(row: Row, rows: Iterable[Row]) -> bool:
+    """Whether a module around it agrees: then heads may be in another order within, or the like."""
+    return any(r.verdict == "equal" and _within(row.path, r.path) for r in rows)
 
 
 def by_layer(rows: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:

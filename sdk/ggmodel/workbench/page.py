@@ -7,7 +7,7 @@ import math
 from html import escape
 
 from .comparison import Errors
-from .diff import Diff, Row, by_layer
+from .diff import Diff, Row, by_layer, worst
 
 _BEST, _WORST = -14, 0  # powers of ten between which the NMSE goes from green to red
 
@@ -84,9 +84,17 @@ def _first(d: Diff) -> str:
         '<div class="first">',
         f"<h2>{_path(row)} ({escape(row.kind)}) is the first module that diverges</h2>",
         _about(row),
+        _seen_in(d),
         "</div>",
     ]
     return "\n".join(text)
+
+
+def _seen_in(d: Diff) -> str:
+    inner = d.seen_in
+    if inner is None or inner.input is None:
+        return ""
+    return f"<p>First seen in what {_path(inner)} is given, NMSE {inner.input.nmse:.1e}</p>"
 
 
 def _head() -> str:
@@ -105,14 +113,13 @@ def _group(title: str, rows: list[Row], d: Diff) -> str:
     inside = "\n".join(_row(row) for row in rows)
     if not title:
         return f'<div class="layer">{inside}</div>'
-    results = [row.result.nmse for row in rows if row.result is not None]
     wrong = [row for row in rows if row.wrong]
     said = f"{len(wrong)} of {len(rows)} modules diverge" if wrong else f"{len(rows)} modules"
     unfolded = " open" if d.first in rows else ""
-    worst = _nmse(max(results, default=None))
+    off = _nmse(worst(rows))
     return (
         f'<details class="layer"{unfolded}><summary><b class="name">{escape(title)}</b> '
-        f'<span class="dim">{said}</span> {worst}</summary>\n{inside}\n</details>'
+        f'<span class="dim">{said}</span> {off}</summary>\n{inside}\n</details>'
     )
 
 
@@ -121,9 +128,9 @@ def _row(row: Row) -> str:
     shape = str(list(row.shape)) if row.shape else ""
     cells = (
         f'<span class="name">{_path(row)}</span>',
-        f'<span class="wide name dim">{escape(row.name or "")}</span>',
+        f'<span class="wide name dim">{_dotted(row.name or "")}</span>',
         f'<span class="wide numbers dim">{shape}</span>',
-        _nmse(None if e is None else e.nmse),
+        _nmse(e, row.verdict != "elsewhere"),
         f'<span class="wide numbers">{"" if e is None else f"{e.largest:.1e}"}</span>',
         f'<span class="wide numbers">{"" if e is None else f"{e.relative:.1e}"}</span>',
         f"<span>{escape(row.verdict)}</span>",
@@ -136,13 +143,21 @@ def _row(row: Row) -> str:
 
 
 def _path(row: Row) -> str:
-    return escape(row.path or "the model")
+    return _dotted(row.path) if row.path else "the model"
 
 
-def _nmse(value: float | None) -> str:
+def _dotted(name: str) -> str:
+    """A name that folds behind its dots."""
+    return escape(name).replace(".", ".<wbr>")
+
+
+def _nmse(e: Errors | None, coloured: bool = True) -> str:
     """The number on a colour between green and red, by its logarithm."""
-    if value is None:
+    if e is None:
         return '<span class="nmse"></span>'
+    value = e.nmse
+    if not coloured:
+        return f'<span class="nmse">{value:.1e}</span>'
     power = math.log10(value) if 0 < value < math.inf else (_BEST if value == 0 else _WORST)
     share = min(1.0, max(0.0, (power - _BEST) / (_WORST - _BEST)))
     return f'<span class="nmse" style="--hue:{140 * (1 - share):.0f}">{value:.1e}</span>'

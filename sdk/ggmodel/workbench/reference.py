@@ -107,14 +107,19 @@ def image_inputs(folder: str | Path, text: str, image: Any) -> dict[str, np.ndar
 def _need(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # also what a library that does not fit another one raises
         raise Unsupported(f"{name} cannot be imported ({error}): {_INSTALL}") from None
 
 
 def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, Any]) -> Any:
     listed = config.get("architectures")
     name = listed[0] if isinstance(listed, list) and listed else None
-    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    try:
+        cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    except ImportError as error:  # it is imported only now, with all that it needs
+        raise Unsupported(
+            f"transformers cannot import {name}: {error.__cause__ or error}"
+        ) from error
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
         raise Unsupported(
             f"{folder / 'config.json'} names the architecture {name!r}, which transformers "

@@ -21,6 +21,7 @@ from ..ml.storage import Feed, HostData, Weight
 from ..model import Pixels
 from ..runner import LoadedModel
 from .observe import Recording, See, watch_image, watch_text
+from .writing import appearing
 
 _CHUNK = 1 << 22  # numbers looked at together
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}
@@ -125,6 +126,7 @@ def trace(
 
     Raises:
         PromptError: it is none, or longer than a batch.
+        ConfigError: no tensor has such a name.
     """
     found = Trace(model.source.name, 0)
     if image is not None:
@@ -133,6 +135,8 @@ def trace(
     numbers = model.prompts.read(prompt)
     found.tokens = len(numbers)
     watch_text(model, numbers, _Look(found, model, "text", names, keep).begin)
+    if not found.values:
+        raise ConfigError(f"no tensor has such a name as {names!r}; leave it out to see all names")
     return found
 
 
@@ -237,16 +241,14 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     kind = Path(path).suffix
     if kind not in (".npz", ".safetensors"):
         raise ConfigError(f"{path}: values are saved as .npz or .safetensors")
-    try:
+    with appearing(path) as partial:
         if kind == ".npz":
-            _save_npz(path, arrays)
+            _save_npz(partial, arrays)
         else:
-            _save_safetensors(path, arrays)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give another --save") from None
+            _save_safetensors(partial, arrays)
 
 
-def _save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     # Not np.savez: it takes names as keywords and has some of its own.
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, array in arrays.items():
@@ -254,7 +256,7 @@ def _save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(stream, array, allow_pickle=False)
 
 
-def _save_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+def _save_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """The format's documentation: length of the header (u64), the header in JSON, the data."""
     header: dict[str, Any] = {}
     end = 0
@@ -264,7 +266,7 @@ def _save_safetensors(path: str | Path, arrays: Mapping[str, np.ndarray]) -> Non
         header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with Path(path).open("wb") as file:
+    with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
             file.write(array.tobytes())

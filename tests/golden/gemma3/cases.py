@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmodel.workbench.golden import weights
-from tests.golden.files import Picture
+from ggmodel.workbench.golden import Picture, weights
 
 NEWLINES, BEGIN, END, IMAGE = 64, 65, 66, 67  # special tokens, behind those of text
 SPECIAL = {"\n\n": NEWLINES, "<start_of_image>": BEGIN, "<end_of_image>": END}

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ggmodel.workbench.golden import weights
-from tests.golden.files import Picture
+from ggmodel.workbench.golden import Picture, weights
 
 START, END, ACROSS, DOWN, IMAGE, PATCH = range(64, 70)  # special tokens, behind those of text
 SPECIAL = {

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.golden.files import Picture
+from ggmodel.workbench.golden import Picture
 
 VOCABULARY = 96
 IMAGE = VOCABULARY  # the first of the 8 rows that only the token embedding has

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,21 +113,19 @@ def check(
     """
     folder, given = Path(folder), {"kv_type": "f32", "flash_attention": "off", **options}
     wanted = Cases(folder)
-    bounds = defaultdict(lambda: EXACT, getattr(wanted.module, "BOUNDS", {}))
-    for name in wanted.configs:
-        if case in (None, name):
-            golden = Golden.load(folder / f"{name}.npz")
-            with runner.load(source_of(golden, models=models), models=models, **given) as model:
+    for name in wanted.names:
+        if case not in (None, name):
+            continue
+        golden, bound = wanted.load(name), wanted.bounds.get(name, EXACT)
+        with runner.load(source_of(golden, models=models), models=models, **given) as model:
+            if isinstance(golden, Golden):
                 _name_tokens(model, wanted)
-                yield from _outcomes(model, golden, name, bounds[name])
-    for name in wanted.embeddings:
-        if case in (None, name):
-            golden = Embeddings.load(folder / "embeddings" / f"{name}.npz")
-            with runner.load(source_of(golden, models=models), models=models, **given) as model:
-                ways = getattr(wanted.module, "POOLING", (None,))
-                vectors = [model.embed(golden.texts, pooling=way) for way in ways]
-            got = np.concatenate(vectors, axis=1)
-            yield Outcome(name, len(got), nmse(got, golden.vectors), bounds[name])
+                yield from _outcomes(model, golden, name, bound)
+                continue
+            ways = getattr(wanted.module, "POOLING", (None,))
+            vectors = [model.embed(golden.texts, pooling=way) for way in ways]
+        got = np.concatenate(vectors, axis=1)
+        yield Outcome(name, len(got), nmse(got, golden.vectors), bound)
 
 
 def _name_tokens(model: Any, wanted: Cases) -> None:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ...errors import ConfigError, FormatError
 from ...model.source import author_code
+from ..writing import appearing
 from . import weights as rule
 
 # What reading a file that is damaged, or another's, comes to.
@@ -53,21 +54,46 @@ class Cases:
     Attributes:
         configs: case → config.json.
         embeddings: case → (config.json, {name: shape} of layers behind it, lengths of texts).
+        bounds: case → the NMSE that a model must stay below, where it is not the usual one.
         module: all that it says; `ggmodel.workbench.golden.reference` lists what it may.
 
     Raises:
-        ConfigError: there is no such file, or it has no CASES.
+        ConfigError: there is no such file, it has no CASES, or they are of another kind.
         ArchitectureError: it cannot be imported; names the line.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.module = folder, _imported(folder.resolve() / "cases.py")
-        self.configs: Mapping[str, dict[str, Any]] = getattr(self.module, "CASES", {})
-        self.embeddings: Mapping[str, Any] = getattr(self.module, "EMBEDDINGS", {})
+        self.configs: Mapping[str, dict[str, Any]] = self._by_case("CASES", dict)
+        self.embeddings: Mapping[str, Any] = self._by_case("EMBEDDINGS", tuple)
+        self.bounds: Mapping[str, float] = self._by_case("BOUNDS", float)
         if not (self.configs or self.embeddings):
             raise ConfigError(
                 f"{folder / 'cases.py'} has no configurations: write CASES = {{name: config.json}}"
             )
+
+    def _by_case(self, name: str, kind: type) -> Mapping[str, Any]:
+        found = getattr(self.module, name, {})
+        pairs = found.items() if isinstance(found, Mapping) else [(None, None)]
+        for case, value in pairs:
+            # A case is called as its file is.
+            if not (isinstance(case, str) and Path(case).name == case and isinstance(value, kind)):
+                raise ConfigError(
+                    f"{self.folder / 'cases.py'}: {name} = {found!r:.60}: write a dictionary of "
+                    f"cases, each a {kind.__name__}"
+                )
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """All cases."""
+        return [*self.configs, *self.embeddings]
+
+    def load(self, case: str) -> Golden | Embeddings:
+        """The golden of a case; raises as `Golden.load` does."""
+        if case in self.configs:
+            return Golden.load(self.folder / f"{case}.npz")
+        return Embeddings.load(self.folder / "embeddings" / f"{case}.npz")
 
     @property
     def architecture(self) -> str:
@@ -282,12 +308,8 @@ def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved(path: Path, values: Mapping[str, Any]) -> Path:
-    part = path.with_name(f".{path.stem}.part.npz")
-    try:
-        np.savez_compressed(part, **values)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with appearing(path) as partial, partial.open("wb") as file:
+        np.savez_compressed(file, **values)
     return path
 
 
@@ -309,9 +331,20 @@ def lossy(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def checkpoint(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Array]) -> None:
-    """Writes a Hugging Face checkpoint: config.json and model.safetensors."""
-    from safetensors.numpy import save_file
+    """Writes a Hugging Face checkpoint: config.json and model.safetensors.
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
+    Raises:
+        ConfigError: the folder holds another one, or cannot be written.
+    """
+    from safetensors.numpy import save
+
+    text, file = json.dumps(config, indent=2) + "\n", folder / "config.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if file.exists() and file.read_text() != text:
+            raise ConfigError(f"{folder} holds another checkpoint; remove it, or name a new folder")
+        data = save(dict(weights), metadata={"format": "pt"})
+        (folder / "model.safetensors").write_bytes(data)
+        file.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror or error}") from error

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import ConfigError, Error
 from .check import compare, nmse
 from .files import Cases, Embeddings, Golden
 
@@ -51,7 +53,8 @@ def update(folder: Path, case: str | None = None, verify: bool = False) -> Itera
             continue
         path = folder / f"{name}.npz"
         want = Golden.load(path) if verify else None
-        golden = reference.Case(cases, name).compute(want)
+        with _computing(cases, name):
+            golden = reference.Case(cases, name).compute(want)
         differs = () if want is None else tuple(compare(golden, want))
         if want is None:
             golden.save(name)
@@ -62,8 +65,24 @@ def update(folder: Path, case: str | None = None, verify: bool = False) -> Itera
             continue
         path = folder / "embeddings" / f"{name}.npz"
         before = Embeddings.load(path) if verify else None
-        made = reference.embeddings(cases, name)
+        with _computing(cases, name):
+            made = reference.embeddings(cases, name)
         differs = () if before is None else tuple(compare(made, before))
         if before is None:
             made.save(name)
         yield Made(name, path, differs)
+
+
+@contextmanager
+def _computing(cases: Cases, case: str) -> Iterator[None]:
+    """Transformers refuses a configuration in many ways, and its names are the author's to mend."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"{cases.folder / 'cases.py'}: the case {case!r} cannot be computed with transformers: "
+            f"{type(error).__name__}: {reason}"
+        ) from error

@@ -6,9 +6,11 @@ its configuration ask for are put in, named as other architectures name the same
 
 from __future__ import annotations
 
-import json
+import keyword
+import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,9 @@ from ...model.config import key_fields
 from ...model.module import module_fields
 from ...model.registry import supported
 from ...model.source import declared, file_of
-from .names import Proposal, learn, propose, unread
+from .names import Proposal, learn, propose, unread, usable
 from .shrink import SMALL, shrunk
-from .source import camel, renamed, with_fields, with_imports
+from .source import bound, camel, quoted, renamed, with_fields, with_imports
 from .text import CASES, README, TEST
 
 # Of a config.json: what no architecture reads, for it says how to train, to sample, or to save.
@@ -88,7 +90,9 @@ def scaffold(
     if there is not None:
         raise ConfigError(f"{there} is there already; choose another name, or remove it")
     begun = _begin(name, template, hf, models)
-    tests = {"NAME": name, "FILE": importable, "CLASS": camel(name), "TEMPLATE": begun.template}
+    model = next(iter(begun.sources)).rpartition("/")[0] + "/"
+    model = f"{importable}.py" if model == "/" else model
+    tests = {"NAME": name, "FILE": importable, "MODEL": model, "TEMPLATE": begun.template}
     written = {
         **{folder / path: text for path, text in begun.sources.items()},
         goldens / "cases.py": _filled(CASES, tests | {"CONFIG": _literal(begun.config)}),
@@ -103,6 +107,7 @@ def scaffold(
 def _write(files: Mapping[Path, str]) -> None:
     """All of them, or none."""
     done: list[Path] = []
+    folders = {p for path in files for p in path.parents if not p.exists()}
     try:
         for path, text in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +116,9 @@ def _write(files: Mapping[Path, str]) -> None:
     except OSError as error:
         for path in done:
             path.unlink(missing_ok=True)
+        for made in sorted(folders, reverse=True):  # inner ones first
+            with suppress(OSError):
+                made.rmdir()
         raise ConfigError(f"{error.filename}: {error.strerror}; nothing was written") from error
 
 
@@ -126,7 +134,9 @@ def _literal(value: Any, indent: int = 4) -> str:
         return f"{{\n{''.join(items)}{' ' * indent}}}" if value else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_literal(v, indent) for v in value)}]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return quoted(value) if isinstance(value, str) else repr(value)
 
 
 @dataclass
@@ -153,10 +163,17 @@ def _begin(
         given = dict(checkpoint.config)
         shapes = {n: tuple(t.shape) for n, t in checkpoint.tensors.items()}
     fit = _best_fit(given, shapes, [template] if template else supported(models), models)
-    guess = (given.get("architectures") or [f"{camel(name)}ForCausalLM"])[0]
+    guess = _listed(given) or f"{camel(name)}ForCausalLM"
     begun = _Begun(_sources(fit.cls, name, guess), fit.cls.architecture, shrunk(given))
     _extend(begun, fit, given, shapes, models)
     return begun
+
+
+def _listed(given: Mapping[str, Any]) -> str | None:
+    """The class that a config names, if it names one."""
+    listed = given.get("architectures")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    return first if isinstance(first, str) and first.isidentifier() else None
 
 
 @dataclass
@@ -164,20 +181,25 @@ class _Fit:
     """How well an architecture's declaration fits a checkpoint.
 
     Attributes:
+        named: it is the one that the config names.
         read: names in the checkpoint that fields read.
         owners: name of a module in the checkpoint → the class that stands for it.
     """
 
     cls: type[Model]
     config: Any
+    named: bool
     read: set[str]
     missing: list[str]
     owners: dict[str, type[Module]]
 
     @property
-    def score(self) -> tuple[int, bool]:
-        # An embedding variant may fit as well, but is less of a beginning.
-        return len(self.read) - len(self.missing), "head" in module_fields(self.cls)
+    def score(self) -> tuple[bool, int, bool, bool]:
+        # An embedding variant may fit as well, but is less of a beginning. Where nothing fits
+        # llama is one.
+        usual = bool(self.read) or self.cls.architecture == "llama"
+        more = len(self.read) - len(self.missing)
+        return usual, more, self.named, "head" in module_fields(self.cls)
 
 
 def _best_fit(
@@ -207,7 +229,8 @@ def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[
     found = survey(cls, config, shapes)
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
-    return _Fit(cls, config, read, found.missing, owners)
+    named = _listed(given) in cls.hf_architectures
+    return _Fit(cls, config, named, read, found.missing, owners)
 
 
 def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
@@ -220,7 +243,13 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
     files = sorted(file.parent.glob("*.py")) if package else [file]
     sources = {}
     for path in files:
-        text = renamed(path.read_text(), cls.architecture, cls.__name__, name, hf)
+        before = path.read_text(encoding="utf-8")
+        if keyword.iskeyword(own := camel(name)) or own in bound(before) - {cls.__name__}:
+            raise ConfigError(
+                f"{name!r} would be the class {own}, a name that is taken in {path.name} of "
+                f"{cls.architecture!r}; choose another"
+            )
+        text = renamed(before, cls.architecture, cls.__name__, name, hf)
         sources[f"{importable}/{path.name}" if package else f"{importable}.py"] = text
     return sources
 
@@ -258,7 +287,8 @@ def _extend(
     for of in unread(shapes, fit.read):
         cls = fit.owners.get(of.parent)
         owner = None if cls is None else names.get(cls.__name__, cls.__name__)
-        taken = set() if cls is None else set(module_fields(cls))
+        taken = set() if cls is None else {*declared(cls), *dir(cls)}
+        taken |= {p.line.partition(":")[0] for p in begun.proposals if p.owner == owner}
         proposal = propose(of, owner if owner in where else None, known, fit.config, taken)
         begun.proposals.append(proposal)
         if proposal.owner is not None:
@@ -315,10 +345,9 @@ def _keys(cls: type[Model], given: Mapping[str, Any]) -> Iterator[str]:
 
     reads = _Reads(normalise(given))
     config_class(cls).from_hf(reads)
-    taken = set(declared(config_class(cls)))
+    taken = {*declared(config_class(cls)), *dir(config_class(cls))}
     for key, value in reads.items():
         plain = isinstance(value, (bool, int, float, str))
         if plain and key not in reads.asked and key not in _NOT_READ and key.isidentifier():
-            field_name = f"{key}_" if key in taken else key
             kind = type(value).__name__
-            yield f'{field_name}: {kind} = kv("{key}", hf="{key}")'
+            yield f'{usable(key, taken)}: {kind} = kv("{key}", hf="{key}")'

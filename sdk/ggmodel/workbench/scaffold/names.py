@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...ml import Tensor
 from ...model import Model, Module
 from ...model.module import module_fields
+from .source import quoted
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,7 @@ def propose(
         taken: fields that the class has.
     """
     like = known.get(found.name)
-    field = re.sub(r"\W", "_", like.field if like else found.name)
-    while field in taken or not field.isidentifier():
-        field = f"{field}_2" if field.isidentifier() else f"x_{field}"
+    field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
     gguf = like.gguf if like else found.name
     kind = like.kind if like else _kind(found)
     # A module adds ".weight" itself.
@@ -138,8 +138,15 @@ def propose(
     name, source = ".".join((gguf, *leaf)), ".".join((found.name, *leaf))
     dims = [_dim(n, config) for n in found.shape]
     shape = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
-    line = f'{field}: {kind} = gguf("{name}", hf="{source}", shape={shape})'
+    line = f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}, shape={shape})"
     return Proposal(owner, line, kind, found)
+
+
+def usable(name: str, taken: Collection[str]) -> str:
+    """A name for a field, like this one; not one that Python or the class uses otherwise."""
+    while name in taken or keyword.iskeyword(name) or not name.isidentifier():
+        name = f"{name}_" if name.isidentifier() else f"x_{name}"
+    return name
 
 
 def _kind(found: Unread) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -14,22 +15,36 @@ def camel(name: str) -> str:
     return "".join(part[:1].upper() + part[1:] for part in re.split(r"\W|_", name) if part)
 
 
+def quoted(text: str) -> str:
+    """Text of strangers as a literal that is nothing but text."""
+    return json.dumps(text) if text.isascii() else ascii(text)
+
+
+def bound(source: str) -> set[str]:
+    """The names that a file defines or imports."""
+    tree = ast.parse(source)
+    imports = (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)))
+    defined = (n.name for n in tree.body if isinstance(n, (ast.ClassDef, ast.FunctionDef)))
+    return {*(alias.asname or alias.name for node in imports for alias in node.names), *defined}
+
+
 def renamed(source: str, template: str, cls: str, name: str, hf: str) -> str:
-    """The file of one architecture as the beginning of another.
+    """The file of one architecture as the beginning of another. What else the file registers is
+    that other architecture's, and is not registered again.
 
     Args:
         template: the name that it registers. cls: the class of its model.
         name: the new architecture. hf: the class that its checkpoints name.
     """
     source = re.sub(rf"\b{cls}\b", camel(name), source)
-    register = re.compile(
-        rf'@register\(\s*"{re.escape(template)}"\s*,?\s*([^()]*(\([^()]*\))?[^()]*)\)'
-    )
+    register = re.compile(r'@register\(\s*"([^"]*)"\s*,?\s*([^()]*(?:\([^()]*\))?[^()]*)\)\n')
     pooled = "pooled=True"
 
     def entered(found: re.Match[str]) -> str:
-        more = f", {pooled}" if pooled in found[1] else f', hf="{hf}"'
-        return f'@register("{name}"{more})'
+        if found[1] != template:
+            return ""
+        more = f", {pooled}" if pooled in found[2] else f", hf={quoted(hf)}"
+        return f'@register("{name}"{more})\n'
 
     source = register.sub(entered, source)
     end = ast.parse(source).body
@@ -69,14 +84,9 @@ def with_imports(source: str, names: Mapping[str, str]) -> str:
     Args:
         names: name → module, of which the file imports something already or not at all.
     """
-    bound = {
-        alias.asname or alias.name
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    }
+    there = bound(source)
     for name, module in names.items():
-        if name in bound:
+        if name in there:
             continue
         statement = re.compile(rf"^from {re.escape(module)} import (.+)$", re.M)
         found = statement.search(source)

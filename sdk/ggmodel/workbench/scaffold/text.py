@@ -42,7 +42,7 @@ An architecture for ggmodel, begun from @TEMPLATE@.
 
 | file | what it is |
 |---|---|
-| `@FILE@.py` or `@FILE@/` | the model |
+| `@MODEL@` | the model |
 | `goldens/@FILE@/` | tiny configurations, what transformers makes of them, and the test |
 
 Where torch and transformers are installed:
@@ -51,10 +51,14 @@ Where torch and transformers are installed:
 
 Everywhere:
 
-    ggmodel golden @NAME@ --models .                                  how far from transformers
-    ggmodel golden @NAME@ --models . --checkpoint tiny                a checkpoint to try things on
-    ggmodel diff tiny tiny --models .                                 where it begins to differ
-    ggmodel convert HF_DIR @FILE@.gguf --models .                     a released checkpoint
+    # How far is it from transformers?
+    ggmodel golden @NAME@ --models .
+    # A checkpoint to try things on; where does it begin to differ? (This needs transformers, too.)
+    ggmodel golden @NAME@ --models . --checkpoint tiny
+    ggmodel diff tiny --models . --tokens 1,5,9,22
+    # A released checkpoint.
+    ggmodel convert HF_DIR @FILE@.gguf --models .
     ggmodel run @FILE@.gguf "Hello" --models .
+    # All tests.
     pytest
 """
