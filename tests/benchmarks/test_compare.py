@@ -255,7 +255,8 @@ def test_beside_a_peer_that_is_none(
     found: dict[str, Any] = {line[1]: line[2:5] for line in lines}
     assert list(found) == [
         "pp512", "tg64", "tg32 @ d2048", "tg32 x2", "tg32 x4", "tg32 x8",
-        "tg32 x8 @ d512", "start", "start, peer without warm-up", "resident", "load + first token after import",
+        "tg32 x8 @ d512", "start", "start, peer without warm-up", "resident",
+        "load + first token after import",
     ]  # fmt: skip
     assert [found[name][1] for name in ("pp512", "tg64", "tg32 x8")] == ["1000.0", "10.0", "80.0"]
     assert all(float(row[2]) > 0 for row in found.values())
