@@ -229,11 +229,13 @@ def test_the_setting(stories: LoadedModel):
 
 def test_peak_memory_stays():
     before = peak_memory()
-    block = np.ones(1 << 27, np.uint8)
+    block_size = 1 << 27
+    block = np.ones(block_size, np.uint8)
     with_block = peak_memory()
     assert with_block > before or with_block > block.nbytes
     del block
-    assert peak_memory() >= with_block
+    # The kernel adds up pages in batches, one for each core, so that readings are off by some.
+    assert peak_memory() > with_block - (block_size >> 6)
 
 
 # refusals
