@@ -101,9 +101,8 @@ class Text(Module):
         if self.types is not None:  # a text is the first of a pair
             x = x + self.types.weight.slice(1, 0, 1).cast(DType.F32)
         x = self.norm(x)
-        for layer, cache in zip(self.layers, batch.cache, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, cache, batch.outputs if last else None)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, cache, outputs)
         return x
 
 

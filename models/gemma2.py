@@ -113,14 +113,12 @@ class Gemma2(Model):
         h = self.config
         local = nn.local_layers(h.pattern, h.layers, h.window)
         ropes = [layer.attn.rotary.rope(RopeType.NEOX) for layer in self.layers]
-        each = zip(local, ropes, strict=True)
-        return [Sliding(h.window, rope=r) if near else Causal(r) for near, r in each]
+        return Sliding.where(local, h.window, ropes)
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs).scale(self.config.hidden**0.5)
-        for layer, cache in zip(self.layers, batch.cache, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, batch.outputs if last else None)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs)
         return self.norm(x)
 
     def forward(self, ctx, batch: Batch) -> Tensor:

@@ -135,12 +135,10 @@ class GptOss(Model):
 
     def caches(self) -> list[Causal | Sliding]:
         h, ropes = self.config, [x.attn.rotary.rope(RopeType.NEOX) for x in self.layers]
-        pairs = zip(h.local, ropes, strict=True)
-        return [Sliding(h.window, rope=r) if local else Causal(r) for local, r in pairs]
+        return Sliding.where(h.local, h.window, ropes)
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)
-        for layer, cache in zip(self.layers, batch.cache, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, batch.outputs if last else None)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs)
         return self.norm(x)

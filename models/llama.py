@@ -99,7 +99,6 @@ class Llama(Model):
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)
-        for layer, cache in zip(self.layers, batch.cache, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, batch.outputs if last else None)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs)
         return self.norm(x)

@@ -79,11 +79,10 @@ class Mistral(Model):
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
         ropes = [layer.attn.rotary.rope(RopeType.NEOX) for layer in self.layers]
-        return [Sliding(h.window, rope=rope) if h.window else Causal(rope) for rope in ropes]
+        return Sliding.where([h.window != 0] * h.layers, h.window, ropes)
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)
-        for layer, cache in zip(self.layers, batch.cache, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, batch.outputs if last else None)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs)
         return self.norm(x)

@@ -88,13 +88,12 @@ class OLMo2(Model):
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
         each = zip(h.local, self.layers, strict=True)
-        ropes = [(local, layer.attn.rope(local)) for local, layer in each]
-        return [Sliding(h.window, rope=r) if local else Causal(r) for local, r in ropes]
+        ropes = [layer.attn.rope(local) for local, layer in each]
+        return Sliding.where(h.local, h.window, ropes)
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)
-        each = zip(self.layers, batch.cache, self.config.local, strict=True)
-        for layer, cache, local in each:
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, local, batch.outputs if last else None)
+        each = zip(batch.through(self.layers), self.config.local, strict=True)
+        for (layer, cache, outputs), local in each:
+            x = layer(x, batch, cache, local, outputs)
         return self.norm(x)

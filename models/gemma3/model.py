@@ -72,9 +72,8 @@ class Text(Module):
         h = self.config
         # Rows of images are not scaled: they are laid over what is.
         x = batch.lay_images(self.embed(batch.inputs).scale(h.hidden**0.5))
-        for layer, cache, local in zip(self.layers, batch.cache, h.local, strict=True):
-            last = layer is self.layers[-1]
-            x = layer(x, batch, cache, h.rope(local), batch.outputs if last else None)
+        for (layer, cache, outputs), local in zip(batch.through(self.layers), h.local, strict=True):
+            x = layer(x, batch, cache, h.rope(local), outputs)
         return self.norm(x)
 
 
@@ -107,8 +106,7 @@ class Gemma3(Model):
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
-        ropes = [(local, h.rope(local)) for local in h.local]
-        return [Sliding(h.window, rope=r) if local else Causal(r) for local, r in ropes]
+        return Sliding.where(h.local, h.window, [h.rope(local) for local in h.local])
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         return self.text(batch)

@@ -148,8 +148,7 @@ class Llama4(Model):
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = batch.lay_images(self.embed(batch.inputs))
         temperature = batch.feed(self.temperature, DType.F32, 1, 1, batch.size)
-        for i, (layer, cache) in enumerate(zip(self.layers, batch.cache, strict=True)):
-            outputs = batch.outputs if layer is self.layers[-1] else None
+        for i, (layer, cache, outputs) in enumerate(batch.through(self.layers)):
             x = layer(x, batch, cache, None if self.rotates(i) else temperature, outputs)
         return self.norm(x)
 

@@ -10,6 +10,7 @@ import pytest
 from ggmodel.errors import ConfigError, KvCacheFull
 from ggmodel.kvcache import Causal, CausalCache, Chunked, Remembers, Sliding
 from ggmodel.model import Step
+from ggmodel.nn import Rope
 from tests.kvcache.history import snapshot
 from tests.kvcache.naive import run, seen, step
 
@@ -250,9 +251,22 @@ def test_nothing_resumes_within_a_group(make_cache: MakeCache):
     assert [p for p in range(7) if cache.can_resume(1, p)] == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_windows_in_some_layers():
+    ropes = [Rope(8), Rope(8, base=5.0), Rope(8)]
+    assert Sliding.where([True, False, True], 3, ropes) == [
+        Sliding(3, rope=ropes[0]),
+        Causal(ropes[1]),
+        Sliding(3, rope=ropes[2]),
+    ]
+    assert Sliding.where([False] * 3, 0, ropes) == [Causal(rope) for rope in ropes]
+    with pytest.raises(ValueError, match="zip"):
+        Sliding.where([True], 3, ropes)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Sliding.where([True], 0, [Rope(8)]), "window of 0 positions"),
         (lambda: Sliding(0), "window of 0 positions"),
         (lambda: Sliding(4, 3), "memory of 3 positions for a window of 4"),
         (lambda: Chunked(-1), "chunk of -1 positions"),

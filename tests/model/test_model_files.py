@@ -72,7 +72,7 @@ SYNTAX = edited(
 )
 IMPORT = edited(("from ggmodel.kvcache import Causal\n", "from ggmodel.kvcache import Casual\n"))
 NO_RETURN = edited(("        return self.norm(x)", "        self.norm(x)"))
-ALL_ROWS = edited(("batch.outputs if last else None", "None"))
+ALL_ROWS = edited(("x = layer(x, batch, cache, outputs)", "x = layer(x, batch, cache, None)"))
 NO_FORWARD = edited(("    def hidden(self, ctx, batch: Batch)", "    def hiding(self, ctx, batch)"))
 NO_CACHES = edited(("    def caches(self) -> list[Causal]:", "    def cachings(self):"))
 NO_CONFIG = edited(("class Llama(Model):\n    config: Hyper\n", "class Llama(Model):\n"))

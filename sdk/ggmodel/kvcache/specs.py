@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -91,6 +91,19 @@ class Sliding(Positions):
         _need_span("window", self.window)
         if self.memory is not None and self.memory < self.window:
             raise ConfigError(f"a memory of {self.memory} positions for a window of {self.window}")
+
+    @classmethod
+    def where(
+        cls, local: Iterable[bool], window: int, ropes: Iterable[Rope]
+    ) -> list[Causal | Sliding]:
+        """By layer: a window where it is `local`, all positions where it is not.
+
+        Raises:
+            ConfigError: a window of less than one position, and layers that are local.
+            ValueError: there are not as many ropes as flags.
+        """
+        each = zip(local, ropes, strict=True)
+        return [cls(window, rope=rope) if near else Causal(rope) for near, rope in each]
 
     @property
     def kind(self) -> Hashable:

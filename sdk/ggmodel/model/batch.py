@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from ..ml import Context, DType, Tensor
 
 if TYPE_CHECKING:
     from .multimodal import Span
+
+L = TypeVar("L")
 
 
 @dataclass
@@ -93,6 +95,16 @@ class Batch:
         self.outputs = ctx.feed(
             attrgetter("outputs"), i32, max(1, n_outputs), trusted=True, name="outputs"
         )
+
+    def through(self, layers: Sequence[L]) -> Iterator[tuple[L, Any, Tensor | None]]:
+        """Each layer, what remembers for it, and the rows to go on with before its last residual is
+        added: `outputs` in the last layer, None (all of them) before.
+
+        Raises:
+            ValueError: there are not as many layers as `caches` declared.
+        """
+        for layer, cache in zip(layers, self.cache, strict=True):
+            yield layer, cache, self.outputs if layer is layers[-1] else None
 
     def lay_images(self, x: Tensor) -> Tensor:
         """Replaces the rows of x F32 [width, n], a tensor just computed, that images fill.
