@@ -177,15 +177,15 @@ def resident(pid: int) -> int:
 def test_dropped_backends_and_graphs_are_freed(shared: RunnerProcess, in_process: Make):
     w = np.ones(1 << 22, np.float32)
     sizes = []
-    for _ in range(6):
+    for _ in range(8):
         for _ in range(10):
             doubling(in_process(shared, {"w": w}))
         gc.collect()
         shared.devices()
         sizes.append(resident(shared.pid))
-    # Ten more a time if none were freed. The heap may keep some of them for a while, so not every
-    # sample counts.
-    assert min(sizes[3:]) < max(sizes[:3]) + w.nbytes
+    # Three more if one a time were not freed. The heap may keep some of them for a while, so not
+    # every sample counts.
+    assert min(sizes[5:]) < max(sizes[:3]) + 3 * w.nbytes
 
 
 def test_memory_does_not_grow(runner: RunnerProcess, in_process: Make):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ggmodel import DType
 from ggmodel.errors import GraphError
 from ggmodel.gguf import TensorSource, open_gguf
 from ggmodel.ml import AllocationStatus, BackendMemory, DeviceMemory
-from ggmodel.ml.ggml import GGMLBackend
+from ggmodel.ml.ggml import GGMLBackend, kernels
 from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.storage import State
 from ggmodel.native import lib
@@ -73,16 +74,42 @@ def test_a_mapped_file(shape: dict):
     assert dry.mapped == real.mapped > 0
 
 
-def test_running_takes_no_more_than_was_reserved():
+@pytest.mark.parametrize(
+    ("context", "batch", "f32", "traces"),
+    [
+        (256, 512, False, 2),
+        (256, 512, True, 2),
+        (8192, 512, True, 3),  # values of all cells take more than the largest batch
+        (8192, 512, False, 2),
+        (256, 40, True, 2),
+        (8192, 40, True, 2),  # which is the largest batch as well
+        (256, 1, True, 1),
+    ],
+)
+def test_running_takes_no_more_than_was_reserved(
+    monkeypatch: pytest.MonkeyPatch, context: int, batch: int, f32: bool, traces: int
+):
+    monkeypatch.setattr(kernels, "f32_values_are_faster", lambda *widths: f32)
     golden = load_golden("llama", "plain_gqa")
-    with Preparation(source_of(golden), Options()) as steps:
-        steps.take_steps()
-        reserved = steps.backend.backend_memory()
+    options = Options(context_length=context, batch_size=batch, threads=1)
+    with Preparation(source_of(golden), options) as steps:
+        steps.configure()
+        steps.fill()
+        steps.trace()
+        assert len(steps.engine.worst.graphs) == traces
+        steps.reserve()
+        assert isinstance(steps.backend, GGMLBackend)
+        memory = steps.backend.compute_for(steps.backend.new_context().graph)
+        reserved = memory.sizes.copy()
         steps.backend.load()
-        for n in (1, 5, len(golden.prompt)):
+        for n in (1, 2, 5, 31, 62, 63, 64, 65, 200, min(context, 600) - 1):
             with steps.engine.slot() as sequence:
-                steps.engine.extend(sequence, golden.prompt[:n], 0)
-        assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
+                steps.engine.extend(sequence, np.resize(golden.prompt, n), 0)
+        with steps.engine.slot() as sequence:  # at the end of the context
+            steps.engine.extend(sequence, np.resize(golden.prompt, context - 64), 0)
+            steps.engine.extend(sequence, np.resize(golden.prompt, 63), context - 64)
+            steps.engine.extend(sequence, golden.prompt[:1], context - 1)
+        assert memory.sizes == reserved
 
 
 def test_a_dry_run_computes_and_loads_nothing():

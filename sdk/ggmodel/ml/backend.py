@@ -244,13 +244,14 @@ class Backend(ABC):
         """Allocates the compute buffers this graph needs without running it."""
         self.compile(graph, ()).close()
 
-    def batches_to_reserve(self, largest: int) -> list[int]:
-        """The batch sizes whose graphs need the most memory: when these are reserved, all are.
+    def batches_to_reserve(self, graph: Graph) -> list[int]:
+        """The batch sizes whose graphs need the most memory: when these are reserved, and the
+        largest is, all are.
 
         Args:
-            largest: tokens in the largest batch.
+            graph: that of the largest batch.
         """
-        return [largest, 1]
+        return [1]
 
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, at once or, before `allocate`, then."""

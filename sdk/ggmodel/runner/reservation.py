@@ -73,13 +73,11 @@ class Reservation:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
         largest = cache.max_batch
-        sizes = dict.fromkeys(self.backend.batches_to_reserve(largest))
-        steps = [self._step(n, sequences) for n in sizes]
         if self._image is not None:
-            steps.insert(0, self._step(largest, sequences, self._span(self._image, largest)))
-        for step in steps:
-            cache.start_forward(step, reserve=True)
-            self._traces.append(trace(self._everything, self.backend, cache, step))
+            self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
+        graph = self._trace(cache, self._step(largest, sequences))
+        for n in set(self.backend.batches_to_reserve(graph)) - {largest}:
+            self._trace(cache, self._step(n, sequences))
         width = self._traces[0].output.dim(0)
         tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._traces]
         vocabulary = min((n for n in tables if n is not None), default=width)
@@ -89,6 +87,11 @@ class Reservation:
                 "output and its token embedding do not belong together"
             )
         return vocabulary
+
+    def _trace(self, cache: Cache, step: Step) -> Graph:
+        cache.start_forward(step, reserve=True)
+        self._traces.append(trace(self._everything, self.backend, cache, step))
+        return self._traces[-1].ctx.graph
 
     def _step(self, n: int, sequences: int, *spans: Span) -> Step:
         zeros = np.zeros(n, np.int32)

@@ -150,12 +150,16 @@ class GGMLBackend(Backend):
         not where memory is to be saved."""
         return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
 
-    def batches_to_reserve(self, largest: int) -> list[int]:
+    def batches_to_reserve(self, graph: Graph) -> list[int]:
+        largest, sizes = graph.batch_size, super().batches_to_reserve(graph)
         if self.hardware.offloads:
-            return [largest, min(largest, _LARGE_BATCH - 1), 1]
-        if self.widens_values:
-            return [largest, min(largest, kernels.QUERIES - 1), 1]
-        return super().batches_to_reserve(largest)
+            sizes.insert(0, min(largest, _LARGE_BATCH - 1))
+        elif self.widens_values and largest > 1:
+            few = min(largest, kernels.QUERIES - 1)
+            # What grows with the batch is a share of what the largest one takes, at the least.
+            if _widened(graph) > _least(graph) * (1 - few / largest):
+                sizes.insert(0, few)
+        return sizes
 
     def buffer(
         self,
@@ -263,3 +267,24 @@ class GGMLBackend(Backend):
         # For models that are dropped rather than closed; whatever holds memory hangs on this one.
         if getattr(self, "weights", None) is not None and self._process == os.getpid():
             self.close()
+
+
+def _widened(graph: Graph) -> int:
+    """Bytes of the largest values that attention would read in F32 if its queries were few."""
+    largest = 0
+    for node in graph.schedule:
+        if node.op is not None and node.op.name == "flash_attention":
+            _, k, v, *_ = node.sources
+            assert k is not None and v is not None
+            half = k.dtype is v.dtype is DType.F16
+            if half and kernels.f32_values_are_faster(k.dim(0), v.dim(0)):
+                largest = max(largest, 4 * v.n_elements)
+    return largest
+
+
+def _least(graph: Graph) -> int:
+    """Bytes that computing the graph takes at the least: the operands of one op."""
+    return max(
+        sum(x.nbytes for x in set(node.sources) if x is not None and x.op and x.base is None)
+        for node in graph.schedule
+    )

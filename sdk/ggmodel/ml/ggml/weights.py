@@ -250,10 +250,11 @@ class Weights:
         """Leaves out what is always faster as it lies; and what sometimes is, where memory is to be
         saved or short."""
         both: dict[int, int] = {}
+        plain_is_faster = functools.cache(kernels.plain_is_faster)
         for node in self.nodes.values():
             if node.uid not in chosen:
                 continue
-            faster = kernels.plain_is_faster(node.dtype, chosen[node.uid])
+            faster = plain_is_faster(node.dtype, chosen[node.uid])
             self._plain_is_faster[node.uid] = faster
             products = [op for op, i in readers[node.uid] if _is_product(op, i)]
             plain = [kernels.at(faster, _columns(op)) for op in products]
