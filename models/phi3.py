@@ -82,7 +82,7 @@ class Phi3(Model):
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
         ropes = [layer.attn.rotary.rope(RopeType.NEOX) for layer in self.layers]
-        return Sliding.where([h.window != 0] * h.layers, h.window, ropes)
+        return Sliding.where([bool(h.window)] * h.layers, h.window, ropes)
 
     def hidden(self, ctx, batch: Batch) -> Tensor:
         x = self.embed(batch.inputs)

@@ -168,6 +168,41 @@ def test_copies(
             )
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_only_the_largest_and_the_smallest_batch_decide_which_copies_there_are(
+    rearranging: Any, faster: Callable[[Sequence[bool]], None], table: Blocks, between: bool
+):
+    faster((False, False, False, True, False, False))
+    source = MemorySource(METADATA, {"w": (DType.Q4_0, (256, 64), table.data)})
+    with new_backend(source, BackendParams(num_threads=1)) as backend:
+        w = backend.get("w")
+        assert w is not None
+        with backend.new_context() as ctx, ctx.trace():
+            for n in (512, 63, 1) if between else (512, 1):
+                ctx.forward(w.mulmat(ctx.input().from_floats(normal(n, 256))))
+        backend.allocate(ctx.graph)
+        assert kinds(backend) == {"fast"}
+
+
+def test_a_dtype_is_looked_up_once(
+    rearranging: Any, monkeypatch: pytest.MonkeyPatch, table: Blocks
+):
+    asked: list[DType] = []
+    monkeypatch.setattr(
+        kernels, "plain_is_faster", lambda dtype, _: asked.append(dtype) or PLAIN_FOR_MANY
+    )
+    weights = dict.fromkeys("abc", (DType.Q4_0, (256, 64), table.data))
+    with new_backend(MemorySource(METADATA, weights), BackendParams(num_threads=1)) as backend:
+        with backend.new_context() as ctx, ctx.trace():
+            x = ctx.input().from_floats(normal(1, 256))
+            for name in weights:
+                w = backend.get(name)
+                assert w is not None
+                ctx.forward(w.mulmat(x))
+        backend.allocate(ctx.graph)
+    assert asked == [DType.Q4_0]
+
+
 def test_each_product_reads_the_copy_that_is_faster(
     rearranging: Any, faster: Callable[[Sequence[bool]], None], table: Blocks
 ):

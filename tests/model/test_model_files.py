@@ -73,6 +73,7 @@ SYNTAX = edited(
 IMPORT = edited(("from ggmodel.kvcache import Causal\n", "from ggmodel.kvcache import Casual\n"))
 NO_RETURN = edited(("        return self.norm(x)", "        self.norm(x)"))
 ALL_ROWS = edited(("x = layer(x, batch, cache, outputs)", "x = layer(x, batch, cache, None)"))
+FEWER_CACHES = edited(("for layer in self.layers]", "for layer in self.layers[1:]]"))
 NO_FORWARD = edited(("    def hidden(self, ctx, batch: Batch)", "    def hiding(self, ctx, batch)"))
 NO_CACHES = edited(("    def caches(self) -> list[Causal]:", "    def cachings(self):"))
 NO_CONFIG = edited(("class Llama(Model):\n    config: Hyper\n", "class Llama(Model):\n"))
@@ -95,6 +96,7 @@ NOT_REGISTERED = edited(('@register("llama", ', '@register("lama", '))
         (IMPORT, ArchitectureError, "ImportError: cannot import name 'Casual'", "import Casual"),
         (NO_RETURN, TensorError, "Llama.hidden returned NoneType", '@register("llama"'),
         (ALL_ROWS, TensorError, "where 1 were wanted; take x.rows(batch.outputs)", "@register"),
+        (FEWER_CACHES, TensorError, "2 layers, but caches() declared 1", "batch.through"),
         (NO_FORWARD, Unsupported, "Llama has no forward", "@register"),
         (NO_CACHES, Unsupported, "Llama declares no caches", "@register"),
         (NO_CONFIG, ConfigError, "Llama must annotate its hyperparameters", "@register"),

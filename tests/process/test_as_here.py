@@ -225,6 +225,12 @@ def test_a_relative_path(
 # a model
 
 
+def test_batches_to_reserve(shared: RunnerProcess):
+    params = BackendParams(num_threads=1, flash_attention=FlashAttention.ON)
+    with new_backend(MemorySource(METADATA, {}), params, runner=shared) as backend:
+        assert [backend.batches_to_reserve(n) for n in (512, 63, 1)] == [[63, 1], [1], []]
+
+
 def test_a_llama(shared: RunnerProcess):
     golden = load_golden("llama", "plain_gqa")
     source = source_of(golden)

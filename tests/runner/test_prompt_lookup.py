@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar
@@ -154,10 +154,13 @@ class Near(Sampler):
         super().__init__(*args, **options)
         self.distance: list[float] = []
 
-    def draw(self, logits: np.ndarray, uniform: Callable[[], float]) -> int:
-        at, (_, shares) = uniform(), self.distribution(logits)
-        self.distance.append(float(np.abs(shares.cumsum()[:-1] - at).min(initial=1.0)))
-        return super().draw(logits, lambda: at)
+    def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        state = random.bit_generator.state
+        token = super().draw(logits, random)
+        random.bit_generator.state = state
+        uniform, (_, shares) = random.random(), self.distribution(logits)
+        self.distance.append(float(np.abs(shares.cumsum()[:-1] - uniform).min(initial=1.0)))
+        return token
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Sliding(Positions):
 
     @classmethod
     def where(
-        cls, local: Iterable[bool], window: int, ropes: Iterable[Rope]
+        cls, local: Iterable[bool], window: int, ropes: Iterable[Rope | None]
     ) -> list[Causal | Sliding]:
         """By layer: a window where it is `local`, all positions where it is not.
 

@@ -244,14 +244,15 @@ class Backend(ABC):
         """Allocates the compute buffers this graph needs without running it."""
         self.compile(graph, ()).close()
 
-    def batches_to_reserve(self, graph: Graph) -> list[int]:
-        """The batch sizes whose graphs need the most memory: when these are reserved, and the
-        largest is, all are.
+    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+        """Further batch sizes: when these and the largest are reserved, all are. The one that may
+        need most memory comes first, a single token last.
 
         Args:
-            graph: that of the largest batch.
+            largest: tokens in the largest batch.
+            graph: that of the largest batch, which may show that others need less.
         """
-        return [1]
+        return [1] if largest > 1 else []
 
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, at once or, before `allocate`, then."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ..errors import TensorError
 from ..ml import Context, DType, Tensor
 
 if TYPE_CHECKING:
@@ -101,10 +102,13 @@ class Batch:
         added: `outputs` in the last layer, None (all of them) before.
 
         Raises:
-            ValueError: there are not as many layers as `caches` declared.
+            TensorError: there are not as many layers as `caches` declared.
         """
-        for layer, cache in zip(layers, self.cache, strict=True):
-            yield layer, cache, self.outputs if layer is layers[-1] else None
+        if len(layers) != len(self.cache):
+            raise TensorError(f"{len(layers)} layers, but caches() declared {len(self.cache)}")
+        last = len(layers) - 1
+        for i, (layer, cache) in enumerate(zip(layers, self.cache, strict=True)):
+            yield layer, cache, self.outputs if i == last else None
 
     def lay_images(self, x: Tensor) -> Tensor:
         """Replaces the rows of x F32 [width, n], a tensor just computed, that images fill.

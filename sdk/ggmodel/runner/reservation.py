@@ -76,7 +76,7 @@ class Reservation:
         if self._image is not None:
             self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
         graph = self._trace(cache, self._step(largest, sequences))
-        for n in set(self.backend.batches_to_reserve(graph)) - {largest}:
+        for n in self.backend.batches_to_reserve(largest, graph):
             self._trace(cache, self._step(n, sequences))
         width = self._traces[0].output.dim(0)
         tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._traces]

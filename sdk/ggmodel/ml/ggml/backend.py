@@ -150,16 +150,15 @@ class GGMLBackend(Backend):
         not where memory is to be saved."""
         return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
 
-    def batches_to_reserve(self, graph: Graph) -> list[int]:
-        largest, sizes = graph.batch_size, super().batches_to_reserve(graph)
+    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+        few = kernels.QUERIES - 1 if self.widens_values else 0
         if self.hardware.offloads:
-            sizes.insert(0, min(largest, _LARGE_BATCH - 1))
-        elif self.widens_values and largest > 1:
-            few = min(largest, kernels.QUERIES - 1)
-            # What grows with the batch is a share of what the largest one takes, at the least.
-            if _widened(graph) > _least(graph) * (1 - few / largest):
-                sizes.insert(0, few)
-        return sizes
+            few = _LARGE_BATCH - 1
+        elif graph is not None and _widened(graph) <= _least(graph) * (1 - few / largest):
+            # What else is alive while a layer attends grows with the batch: of the largest one's
+            # memory, the smaller one has at most the share few / largest to its values in F32.
+            few = 0
+        return [n for n in (few, 1) if 0 < n < largest]
 
     def buffer(
         self,

@@ -161,8 +161,6 @@ class Weights:
             for node in self.nodes.values()
             if any(self._wants_plain(node, *reader) for reader in readers[node.uid])
         }
-        for uid in fast.keys() - as_they_lie:
-            del self._plain_is_faster[uid]  # nor later: that copy counts as not there
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
         for node in self.nodes.values():
@@ -255,13 +253,14 @@ class Weights:
             if node.uid not in chosen:
                 continue
             faster = plain_is_faster(node.dtype, chosen[node.uid])
-            self._plain_is_faster[node.uid] = faster
-            products = [op for op, i in readers[node.uid] if _is_product(op, i)]
-            plain = [kernels.at(faster, _columns(op)) for op in products]
-            if all(plain):
-                del chosen[node.uid]
-            elif any(plain):
+            columns = [_columns(op) for op, i in readers[node.uid] if _is_product(op, i)]
+            # Which batches between were traced depends on the context's length: they do not count.
+            plain = [kernels.at(faster, n) for n in (min(columns), max(columns))]
+            if any(plain):
+                self._plain_is_faster[node.uid] = faster
                 both[node.uid] = node.nbytes
+            if all(plain):
+                del chosen[node.uid], both[node.uid]
         if self._backend.params.optimize is Optimize.MEMORY or (
             both and 2 * sum(both.values()) > system_info().free_memory
         ):

@@ -86,8 +86,8 @@ class ProcessBackend(Backend):
                 return False
         return True
 
-    def batches_to_reserve(self, graph: Graph) -> list[int]:
-        return self._ask("batches_to_reserve", pack_graph(graph, (), self.leaf)[0])
+    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+        return self._ask("batches_to_reserve", largest)
 
     def check_open(self) -> None:
         super().check_open()

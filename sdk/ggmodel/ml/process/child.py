@@ -157,10 +157,9 @@ class Service:
         self._held[number] = _Held(backend, {})
         return backend.flash_attention, backend.cache_config
 
-    def batches_to_reserve(self, number: int, packed: PackedGraph) -> list[int]:
+    def batches_to_reserve(self, number: int, largest: int) -> list[int]:
         """`Backend.batches_to_reserve`."""
-        held = self._held[number]
-        return held.backend.batches_to_reserve(unpack_graph(packed, held.backend, held.states)[0])
+        return self._held[number].backend.batches_to_reserve(largest)
 
     def allocate(self, number: int, graphs: list[PackedGraph]) -> list[DeviceID]:
         """`Backend.allocate`; returns the devices in use."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -162,11 +161,8 @@ class Sampler:
                 adjusted[ids] = new
         return adjusted
 
-    def draw(self, logits: np.ndarray, uniform: Callable[[], float]) -> int:
-        """One token out of adjusted logits.
-
-        Args:
-            uniform: gives a random number in [0, 1); called once unless the temperature is 0.
+    def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        """One token out of adjusted logits; uses one random number unless the temperature is 0.
 
         Raises:
             ComputeError: no logits, NaN among them, or all −∞.
@@ -174,9 +170,9 @@ class Sampler:
         best = most_likely(logits)
         if self.temperature == 0:
             return best
-        at = uniform()
-        ids, sums, total = self._kept(logits, float(logits[best]), at)
-        drawn = int(sums.searchsorted(at * total, side="right"))
+        uniform = random.random()
+        ids, sums, total = self._kept(logits, float(logits[best]), uniform)
+        drawn = int(sums.searchsorted(uniform * total, side="right"))
         return int(ids[min(drawn, len(ids) - 1)])
 
     def distribution(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -266,11 +262,7 @@ class Sampling:
         self, sampler: Sampler, prompt: Iterable[int] = (), constraint: Constraint | None = None
     ):
         self.sampler, self.history, self._constraint = sampler, [int(i) for i in prompt], constraint
-
-    @cached_property
-    def _random(self) -> np.random.Generator:
-        """Made when it is needed: greedy answers need none, and to import it takes time."""
-        return np.random.default_rng(None if self.sampler.seed == -1 else self.sampler.seed)
+        self._random = np.random.default_rng(None if sampler.seed == -1 else sampler.seed)
 
     @property
     def finished(self) -> bool:
@@ -289,7 +281,7 @@ class Sampling:
             ComputeError: no logits, NaN among them, or no token that is possible and allowed.
         """
         adjusted = self.sampler.adjust(logits, self.history)
-        token = self.sampler.draw(adjusted, self._uniform)
+        token = self.sampler.draw(adjusted, self._random)
         if self._constraint is None or self._constraint.allows(token):
             return token
         masked = np.where(self._constraint.mask(len(logits)), adjusted, np.float32(-np.inf))
@@ -297,10 +289,7 @@ class Sampling:
             raise ComputeError(
                 "the grammar allows only tokens that logit_bias or the model rules out"
             )
-        return self.sampler.draw(masked, self._uniform)
-
-    def _uniform(self) -> float:
-        return self._random.random()
+        return self.sampler.draw(masked, self._random)
 
     def accept(self, token: int) -> None:
         """Notes that the token was taken."""
