@@ -205,6 +205,8 @@ class Ours(Side):
 
     def __post_init__(self):
         self.env["PYTHONPATH"] = str(SDK)
+        # Or each process would compile all of the modules that it imports.
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def _bench(self, file: Path, *options: str) -> dict[str, float]:
         ran = self.run([*self._ggmodel("bench", file), "--json", "-r", "1", *options])
