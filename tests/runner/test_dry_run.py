@@ -74,6 +74,18 @@ def test_a_mapped_file(shape: dict):
     assert dry.mapped == real.mapped > 0
 
 
+def test_running_takes_no_more_than_was_reserved():
+    golden = load_golden("llama", "plain_gqa")
+    with Preparation(source_of(golden), Options()) as steps:
+        steps.take_steps()
+        reserved = steps.backend.backend_memory()
+        steps.backend.load()
+        for n in (1, 5, len(golden.prompt)):
+            with steps.engine.slot() as sequence:
+                steps.engine.extend(sequence, golden.prompt[:n], 0)
+        assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
+
+
 @pytest.mark.parametrize(
     ("context", "batch", "f32", "traces"),
     [
@@ -88,7 +100,7 @@ def test_a_mapped_file(shape: dict):
         (256, 1, True, 1),
     ],
 )
-def test_running_takes_no_more_than_was_reserved(
+def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
     monkeypatch: pytest.MonkeyPatch, context: int, batch: int, f32: bool, traces: int
 ):
     monkeypatch.setattr(kernels, "f32_values_are_faster", lambda *widths: f32)
