@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from ..atomic import appearing
 from ..errors import Error, Unsupported, WriteError
 from ..gguf import Array, DType, TensorInfo
 
@@ -51,7 +52,11 @@ def write_gguf(
     path = Path(os.path.realpath(path))  # what a link points to is written, the link stays
     total = sum(t.nbytes for t in tensors)
     _check_space(path, total + _MARGIN + _size_of(metadata))
-    with _appearing(path) as partial, closing(_writer(metadata, tensors)) as writer:
+    with (
+        _explained(path),
+        appearing(path) as partial,
+        closing(_writer(metadata, tensors)) as writer,
+    ):
         writer.write_header_to_file(partial)
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -68,22 +73,16 @@ def write_gguf(
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A name for a file that becomes `path` at the end; after an error it is gone."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+def _explained(path: Path) -> Iterator[None]:
+    """What the system says of the file becomes an error of ours."""
     try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException as error:
-        with suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError) and not isinstance(error, Error):
-            # numpy says only how much it wrote.
-            reason = error.strerror or f"{error} (is the disk full?)"
-            raise WriteError(
-                f"{path} cannot be written: {reason}; nothing was left behind"
-            ) from error
-        raise
+        yield
+    except OSError as error:
+        if isinstance(error, Error):
+            raise
+        # numpy says only how much it wrote.
+        reason = error.strerror or f"{error} (is the disk full?)"
+        raise WriteError(f"{path} cannot be written: {reason}; nothing was left behind") from error
 
 
 def check_target(path: Path, force: bool) -> None:

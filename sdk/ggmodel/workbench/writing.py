@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from .. import atomic
 from ..errors import ConfigError
 
 
@@ -19,15 +20,10 @@ def appearing(path: str | Path) -> Iterator[Path]:
     """
     target, partial = _names(path)
     try:
-        yield partial
-        if partial != target:
-            os.replace(partial, target)
+        with nullcontext(target) if partial == target else atomic.appearing(target) as name:
+            yield name
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        if partial != target:
-            with suppress(OSError):
-                partial.unlink()
 
 
 def check_target(path: str | Path | None) -> None:
@@ -57,4 +53,4 @@ def _names(path: str | Path) -> tuple[Path, Path]:
     target = Path(os.path.realpath(path))  # what a link points to is written, the link stays
     if target.exists() and not target.is_file():
         return target, target  # a device or a pipe cannot be replaced
-    return target, target.with_name(f".{target.name}.{os.getpid()}.part")
+    return target, atomic.partial_name(target)
