@@ -10,7 +10,7 @@ PREFIX := .cache/ggml-native
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
 
-# The folder of llama-bench and llama-batched-bench.
+# The folder of llama-bench; starts are measured too where llama-completion lies beside it.
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Whatever shapes the compiled binding; installing again compiles it again.

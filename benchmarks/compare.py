@@ -3,9 +3,9 @@
     python benchmarks/compare.py --peer FOLDER --models FOLDER [--ggml PREFIX] [--output FILE.md]
     python benchmarks/compare.py --peer FOLDER --models FOLDER --quick
 
-FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; that of --models gets
-the files, of random weights, that are not there. Rows come in groups, of which a pair measures all
-at once:
+FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; --quick makes do with
+the first. That of --models gets the files, of random weights, that are not there. Rows come in
+groups, of which a pair measures all at once:
 
     speed      a prompt of 512 tokens, decoding 64
     depth      decoding 32 tokens behind 2,048
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import os
 import platform
@@ -42,10 +41,20 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.compare_report import Row, markdown, table, write_between
-from benchmarks.compare_sides import SDK, Clock, Failed, Ours, Peer, Side, run
+from benchmarks.compare_report import ENOUGH, Row, markdown, table, table_outside, write_between
+from benchmarks.compare_sides import (
+    OUTSIDE,
+    PROGRAMS,
+    SDK,
+    Clock,
+    Failed,
+    Ours,
+    Peer,
+    Side,
+    digest_of,
+)
 
-GROUPS = ("speed", "depth", "sequences", "crowd", "start", "cold", "long")
+GROUPS = tuple(PROGRAMS)
 FILES = (
     "smollm-135m-q8_0", "smollm-135m-q4_0", "smollm-135m-f16", "llama-1b-q8_0", "llama-1b-q4_0",
     "llama-1b-q4_K_M", "llama-1b-f16", "gemma3-1b-q8_0",
@@ -86,12 +95,14 @@ def rows_of(results: dict[str, list[Pair]]) -> Iterator[Row]:
     for key, pairs in results.items():
         names = [n for n in pairs[0]["ours"] if n in pairs[0]["peer"]] if pairs else []
         for name in names:
+            outside = [pair["ours"].get(name + OUTSIDE) for pair in pairs]
             yield Row(
                 key.split()[0],
                 name,
                 [pair["ours"][name] for pair in pairs],
                 [pair["peer"][name] for pair in pairs],
                 sum(pair["foreign"] > FOREIGN for pair in pairs),
+                [] if None in outside else outside,
             )
 
 
@@ -155,23 +166,24 @@ def compare(options: argparse.Namespace) -> None:
     if options.ggml:
         ours.env["GGMODEL_GGML"] = str(options.ggml)
     peer = Peer(options.threads, shlex.split(options.peer_args), folder=options.peer)
-    code = "import ggmodel; from ggmodel import native; print(native.version, ggmodel.__version__)"
-    ggml, version = run([sys.executable, "-c", code], ours.env).output.split()
+    groups = groups_of(peer, options.rows, options.quick)
+    (version, ggml, build), others = ours.about(), peer.ggml()
     setting = {
         **machine(),
         "threads": str(options.threads),
         "ggmodel": f"{version}, source {digest_of_source()}",
-        "ggml": ggml,
-        "ggml of the peer": peer.ggml(),
+        "ggml": f"{ggml}, build {build}",
+        "ggml of the peer": f"{others}, build {peer.build()}",
         "our options": options.our_args,
         "options of the peer": options.peer_args,
     }
-    same = ggml == setting["ggml of the peer"]
+    same = ggml == others
     note = "the same" if same else "NOT the same: the ratios are not ggmodel's alone"
-    print(f"ggml {ggml}, of the peer {setting['ggml of the peer']}: {note}")
-    wanted = [(name, group) for name in options.files for group in options.rows]
+    print(f"ggml {ggml}, of the peer {others}: {note}")
+    wanted = [(name, group) for name in options.files for group in groups]
     keys = [f"{name} {group}" for name, group in wanted]
-    results = Results(options.results, setting, keys if options.again else ())
+    anew = [f"{name} {group}" for name in options.files for group in options.rows]
+    results = Results(options.results, setting, anew if options.again else ())
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(wanted) * options.pairs)
@@ -188,24 +200,46 @@ def compare(options: argparse.Namespace) -> None:
     show(results, keys, options, same)
 
 
-def digest_of_source() -> str:
+def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
+    """Those groups that the peer has the program for; unless `quick`, it must have all."""
+    lacking = {group: name for group in asked if (name := peer.lacks(group))}
+    kept = [group for group in asked if group not in lacking]
+    if lacking:
+        names = " and no ".join(dict.fromkeys(lacking.values()))
+        if not (quick and kept):
+            raise Failed(
+                f"{peer.folder} has no {names}, which {', '.join(lacking)} takes: `make peer` "
+                "builds it, --rows chooses other groups"
+            )
+        print(f"no {names}: without {', '.join(lacking)}")
+    return kept
+
+
+def digest_of_source(package: Path = SDK / "ggmodel") -> str:
     """Of what is measured of ours: results of other code are not to be continued."""
-    digest = hashlib.sha256()
-    for path in sorted(SDK.rglob("*.py")):
-        of_authors = path.relative_to(SDK / "ggmodel").parts[0] in _FOR_AUTHORS
-        if not of_authors or path.name == "bench.py":
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
+    found = [
+        Path(folder, name)
+        for folder, _, names in os.walk(package, followlinks=True)  # models and native are links
+        for name in names
+        if name.endswith((".py", ".c"))
+    ]
+    return digest_of(
+        path
+        for path in sorted(found)
+        if path.name == "bench.py" or path.relative_to(package).parts[0] not in _FOR_AUTHORS
+    )
 
 
 def show(results: Results, keys: list[str], options: argparse.Namespace, same: bool) -> None:
-    """Prints the table of these keys, and writes that of all into the document."""
-    lines = table(list(rows_of({key: results.pairs[key] for key in keys})))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
-    if options.pairs < 10:
-        print(f"{options.pairs} pairs a row: a first look; ten or more decide")
+    """Prints the tables of these keys, and writes those of all into the document."""
+    rows = list(rows_of({key: results.pairs[key] for key in keys}))
+    for lines in filter(None, (table(rows), table_outside(rows))):
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
+        print()
+    if options.pairs < ENOUGH:
+        print(f"{options.pairs} pairs a row: a first look; {ENOUGH} or more decide")
     if options.output:
         about = {
             **{name: value for name, value in results.setting.items() if value},
@@ -223,6 +257,12 @@ def said(arguments: list[str]) -> str:
     return " ".join("…" if before in paths else shlex.quote(x) for before, x in pairs)
 
 
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
+
+
 def main(arguments: list[str]) -> None:
     description = __doc__ or ""
     parser = argparse.ArgumentParser(
@@ -232,9 +272,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--models", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--files", nargs="+", metavar="NAME", help=", ".join(FILES))
     parser.add_argument("--rows", nargs="+", choices=GROUPS, metavar="GROUP")
-    parser.add_argument("--pairs", type=int, help="of each row; 10 by default")
+    parser.add_argument("--pairs", type=_at_least_one, help="of each row; 10 by default")
     parser.add_argument("--quick", action="store_true", help="two minutes: two files, few rows")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=_at_least_one, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--ggml", type=Path, metavar="PREFIX", help="for our side")
     parser.add_argument("--our-args", default="", metavar="'…'", help="of `ggmodel bench` and run")
     parser.add_argument("--peer-args", default="", metavar="'…'", help="of its three programs")

@@ -1,14 +1,15 @@
-"""What pairs of measurements say: ratio, interval, verdict, and a table of them."""
+"""What pairs of measurements say: ratio, interval, verdict, and tables of them."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 CONFIDENCE = 0.95
+ENOUGH = 10  # pairs for a verdict
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Row:
         name: "pp512", "tg32 x8", "start", "resident", …
         ours, peer: in tokens/s, seconds or bytes; one of each a pair.
         disturbed: how many pairs others took part in, in spite of all retries.
+        outside: of decoding, microseconds a token that ours spends outside ggml; one a pair, or
+            none where nothing is known of it.
     """
 
     file: str
@@ -26,6 +29,7 @@ class Row:
     ours: list[float]
     peer: list[float]
     disturbed: int = 0
+    outside: list[float] = field(default_factory=list)
 
     @property
     def speed(self) -> bool:
@@ -41,7 +45,7 @@ class Row:
     def verdict(self) -> str:
         """See `verdict`."""
         ratios = self.ratios if self.speed else [1 / r for r in self.ratios]
-        return verdict(statistics.median(ratios), interval(ratios))
+        return verdict(statistics.median(ratios), interval(ratios), len(ratios))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -57,13 +61,13 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 
-def verdict(median: float, bounds: tuple[float, float] | None) -> str:
+def verdict(median: float, bounds: tuple[float, float] | None, pairs: int) -> str:
     """Of ratios of which more is better.
 
     "level": the median is at least 1.00, or at least 0.98 where the interval has 1.00 in it.
-    "ahead": all of the interval is above 1.00. Else "behind"; "?" without an interval.
+    "ahead": all of the interval is above 1.00. Else "behind"; "?" below ten pairs.
     """
-    if bounds is None:
+    if bounds is None or pairs < ENOUGH:
         return "?"
     if bounds[0] > 1:
         return "ahead"
@@ -91,6 +95,18 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     return lines
 
 
+def table_outside(rows: Sequence[Row]) -> list[list[str]]:
+    """The header, and a line for each row of which the time outside ggml is known: medians of it
+    and of its share. Empty if there is no such row."""
+    lines = [["file", "row", "outside ggml, a token", "of its time"]]
+    for row in rows:
+        if row.outside:
+            shares = [us * speed / 1e4 for us, speed in zip(row.outside, row.ours, strict=True)]
+            us, share = statistics.median(row.outside), statistics.median(shares)
+            lines.append([row.file, row.name, f"{us:.1f} µs", f"{share:.2f} %"])
+    return lines if len(lines) > 1 else []
+
+
 def _quantity(row: Row, values: Sequence[float]) -> str:
     value = statistics.median(values)
     if row.speed:
@@ -99,12 +115,15 @@ def _quantity(row: Row, values: Sequence[float]) -> str:
 
 
 def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
-    """The table, and on what it was measured."""
-    header, *lines = table(rows)
-    out = ["| " + " | ".join(line) + " |" for line in lines]
-    rule = "|" + "---|" * len(header)
+    """On what it was measured, and the tables."""
     facts = "".join(f"- {name}: {value}\n" for name, value in about.items())
-    return f"{facts}\n| {' | '.join(header)} |\n{rule}\n" + "\n".join(out) + "\n"
+    tables = filter(None, (table(rows), table_outside(rows)))
+    return "\n".join([facts, *map(_markdown, tables)])
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    header, *others = ["| " + " | ".join(line) + " |\n" for line in lines]
+    return header + "|" + "---|" * len(lines[0]) + "\n" + "".join(others)
 
 
 def write_between(path: Path, name: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -11,15 +12,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 SDK = Path(__file__).parents[1] / "sdk"
 PROMPT = "Once upon a time there was"
 CONTEXT = 4096  # of a start: ours by default
+OUTSIDE = ", outside ggml"  # behind a row's name: microseconds a token, only of ours
+PROGRAMS = {
+    "speed": "llama-bench",
+    "depth": "llama-bench",
+    "sequences": "llama-batched-bench",
+    "crowd": "llama-batched-bench",
+    "start": "llama-completion",
+    "cold": "llama-completion",
+    "long": "llama-bench",
+}
+"""What the peer measures each group with."""
+
 _SETTLED = 0.025  # seconds before the first token in which memory is looked at
 _TICK = os.sysconf("SC_CLK_TCK")
+
+# The versions of ggml and ggmodel, and the folder of ggml's libraries.
+_ABOUT = """
+import ggmodel
+from ggmodel import native
+from ggmodel.native import install
+print(native.version, ggmodel.__version__, install.find().libraries, sep="\\n")
+"""
 
 # Loading and the first token, after everything is imported.
 _IN_PROCESS = """
@@ -129,6 +150,14 @@ def run(command: Sequence[str], env: Mapping[str, str], *, watch: bool = False) 
     return Ran(output.decode(errors="replace"), ended.wall - began.wall, foreign, resident)
 
 
+def digest_of(files: Iterable[Path]) -> str:
+    """Of their names and contents."""
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def _resident(pid: int) -> int:
     """Bytes in memory, mapped files included; 0 once the process has ended."""
     try:
@@ -153,7 +182,7 @@ class Side:
     foreign: float = 0.0
 
     def measure(self, file: Path, group: str) -> dict[str, float]:
-        """Each row of the group: tokens/s, seconds or bytes."""
+        """Each row of the group: tokens/s, seconds or bytes; and microseconds (see `OUTSIDE`)."""
         if group == "speed":
             return self.speeds(file, 512, 64, 0)
         if group == "depth":
@@ -210,7 +239,16 @@ class Ours(Side):
 
     def _bench(self, file: Path, *options: str) -> dict[str, float]:
         ran = self.run([*self._ggmodel("bench", file), "--json", "-r", "1", *options])
-        return {row["test"]: row["tokens_per_second"] for row in json.loads(ran.output)}
+        rows = json.loads(ran.output)
+        outside = {row["test"] + OUTSIDE: row["microseconds_outside_ggml"] for row in rows}
+        found = {row["test"]: row["tokens_per_second"] for row in rows}
+        return found | {name: value for name, value in outside.items() if value is not None}
+
+    def about(self) -> tuple[str, str, str]:
+        """The versions of ggmodel and of ggml, and a digest of ggml's libraries."""
+        output = run([sys.executable, "-c", _ABOUT], self.env).output
+        ggml, version, libraries = output.splitlines()
+        return version, ggml, digest_of(sorted(Path(libraries).glob("libggml*.so")))
 
     def _ggmodel(self, command: str, file: Path) -> list[str]:
         program = [sys.executable, "-m", "ggmodel", command, str(file)]
@@ -300,13 +338,27 @@ class Peer(Side):
             "resident": whole.resident,
         }
 
+    def lacks(self, group: str) -> str | None:
+        """The program that this group needs and the folder does not have."""
+        name = PROGRAMS[group]
+        return None if shutil.which(str(self.folder / name)) else name
+
     def ggml(self) -> str:
         """The version of its ggml; "?" where that is not a library of its own."""
-        for folder in (self.folder, self.folder.parent / "lib"):
-            for library in (*folder.glob("libggml-base.so"), *folder.glob("libggml-base.dylib")):
-                code = (
-                    "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).ggml_version; "
-                    "f.restype = ctypes.c_char_p; print(f().decode())"
-                )
-                return run([sys.executable, "-c", code, str(library)], self.env).output.strip()
+        for library in self._libraries("libggml-base"):
+            code = (
+                "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).ggml_version; "
+                "f.restype = ctypes.c_char_p; print(f().decode())"
+            )
+            return run([sys.executable, "-c", code, str(library)], self.env).output.strip()
         return "?"
+
+    def build(self) -> str:
+        """A digest of its libraries and programs."""
+        programs = [self.folder / name for name in sorted(set(PROGRAMS.values()))]
+        libraries = [*self._libraries("libggml*"), *self._libraries("libllama*")]
+        return digest_of([*libraries, *(path for path in programs if path.exists())])
+
+    def _libraries(self, name: str) -> list[Path]:
+        folders = (self.folder, self.folder.parent / "lib")
+        return [path for folder in folders for path in sorted(folder.glob(f"{name}.so"))]

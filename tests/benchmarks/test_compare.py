@@ -16,7 +16,9 @@ import pytest
 from benchmarks import compare, compare_sides
 from benchmarks.compare import Results, measure_pair
 from benchmarks.compare_report import Row, interval, markdown, verdict, write_between
-from benchmarks.compare_sides import SDK, Clock, Ours, Side
+from benchmarks.compare_sides import OUTSIDE, SDK, Clock, Ours, Peer, Side
+
+from ggmodel import __version__, native
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 
@@ -46,11 +48,16 @@ def test_few_values_have_none():
         (0.98, (0.97, 1.0), "level"),
         (0.979, (0.9, 1.1), "behind"),
         (0.99, (0.985, 0.999), "behind"),
-        (2.0, None, "?"),
     ],
 )
 def test_verdicts(median: float, bounds: tuple[float, float] | None, expected: str):
-    assert verdict(median, bounds) == expected
+    assert verdict(median, bounds, pairs=10) == expected
+
+
+def test_ten_pairs_decide():
+    for name, better in (("tg64", 2.0), ("start", 0.5)):
+        verdicts = [Row("f", name, [better] * n, [1.0] * n).verdict for n in (1, 6, 9, 10, 11)]
+        assert verdicts == ["?", "?", "?", "ahead", "ahead"]
 
 
 def test_less_is_better_of_seconds_and_bytes():
@@ -171,8 +178,16 @@ def test_results_are_kept(tmp_path: Path):
     with pytest.raises(SystemExit, match="results of another setting"):
         Results(path, {"ggml": "2"}, ["a speed"])
     assert Results(path, {"ggml": "2"}, ["a speed", "b start"]).pairs == {}
+
+
+def test_pairs_are_rows():
     (row,) = compare.rows_of({"a speed": [PAIR, PAIR]})
-    assert (row.file, row.name, row.disturbed) == ("a", "tg64", 2)
+    assert (row.file, row.name, row.disturbed, row.outside) == ("a", "tg64", 2, [])
+    told = [{**PAIR, "ours": {"tg64": 1.0, "tg64" + OUTSIDE: us}} for us in (40.0, 50.0)]
+    (row,) = compare.rows_of({"a speed": told})
+    assert (row.name, row.outside) == ("tg64", [40.0, 50.0])
+    (row,) = compare.rows_of({"a speed": [*told, PAIR]})  # of one pair nothing is known
+    assert row.outside == []
 
 
 def test_a_document_keeps_the_rest(tmp_path: Path):
@@ -190,6 +205,7 @@ def test_a_document_keeps_the_rest(tmp_path: Path):
 def test_the_table():
     rows = [
         Row("a", "pp512", [102.0] * 6, [100.0] * 6),
+        Row("a", "tg64", [98.0] * 10, [100.0] * 10),
         Row("a", "resident", [3.0 * 2**30], [4.0 * 2**30], disturbed=1),
         Row("a", "start", [0.5], [0.25]),
     ]
@@ -198,9 +214,20 @@ def test_the_table():
         "",
         "| file | row | ours | peer | ratio | 95 % | pairs | verdict |",
         "|---|---|---|---|---|---|---|---|",
-        "| a | pp512 | 102.0 | 100.0 | 1.020 | 1.020 to 1.020 | 6 | ahead |",
+        "| a | pp512 | 102.0 | 100.0 | 1.020 | 1.020 to 1.020 | 6 | ? |",
+        "| a | tg64 | 98.0 | 100.0 | 0.980 | 0.980 to 0.980 | 10 | behind |",
         "| a | resident | 3,072 MiB | 4,096 MiB | 0.750 |  | 1, 1 disturbed | ? |",
         "| a | start | 0.50 s | 0.25 s | 2.000 |  | 1 | ? |",
+    ]
+
+
+def test_a_second_table_tells_the_time_outside_ggml():
+    speeds, times = [100.0, 200.0, 400.0], [50.0, 60.0, 40.0]  # 0.5, 1.2 and 1.6 %
+    rows = [Row("a", "pp512", [1.0], [1.0]), Row("a", "tg64", speeds, speeds, outside=times)]
+    assert markdown(rows, {}).split("\n\n")[1].splitlines() == [
+        "| file | row | outside ggml, a token | of its time |",
+        "|---|---|---|---|",
+        "| a | tg64 | 50.0 µs | 1.20 % |",
     ]
 
 
@@ -250,9 +277,11 @@ def test_beside_a_peer_that_is_none(
     compare.main(arguments)
     said = capsys.readouterr().out
     assert "of the peer ?: NOT the same" in said
+    build = Peer(threads=1, folder=peer).build()
+    assert f"- ggml of the peer: ?, build {build}" in document.read_text().splitlines()
     assert "1 pairs a row: a first look" in said
     lines = [line.split(" | ") for line in document.read_text().splitlines() if "stories |" in line]
-    found: dict[str, Any] = {line[1]: line[2:5] for line in lines}
+    found: dict[str, Any] = {line[1]: line[2:5] for line in lines if len(line) > 4}
     assert list(found) == [
         "pp512", "tg64", "tg32 @ d2048", "tg32 x2", "tg32 x4", "tg32 x8",
         "tg32 x8 @ d512", "start", "start, peer without warm-up", "resident",
@@ -260,6 +289,9 @@ def test_beside_a_peer_that_is_none(
     ]  # fmt: skip
     assert [found[name][1] for name in ("pp512", "tg64", "tg32 x8")] == ["1000.0", "10.0", "80.0"]
     assert all(float(row[2]) > 0 for row in found.values())
+    outside = {line[1]: line[2] for line in lines if len(line) == 4}
+    assert list(outside) == [name for name in found if name.startswith("tg")]
+    assert all(float(cell.removesuffix(" µs")) > 0 for cell in outside.values())
     assert str(tmp_path) not in document.read_text()
     calls = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [call[0] for call in calls] == [
@@ -278,6 +310,131 @@ def test_a_peer_that_fails(peer: Path, tmp_path: Path):
     with pytest.raises(SystemExit, match=r"(?s)llama-bench.*ended with 1.*no such model"):
         compare.main(["--peer", str(peer), "--models", str(tmp_path), "--files", "stories",
                       "--rows", "speed", "--results", str(tmp_path / "r.json")])  # fmt: skip
+
+
+# what is asked for, and what is there
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "ten"])
+@pytest.mark.parametrize("option", ["--pairs", "--threads"])
+def test_numbers_begin_at_one(option: str, number: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        compare.main(["--peer", "p", "--models", "m", f"{option}={number}"])
+    assert ended.value.code == 2
+    assert f"argument {option}: '{number}' is no number of at least 1" in capsys.readouterr().err
+
+
+def test_each_group_takes_the_program_that_it_is_measured_with(peer: Path, tmp_path: Path):
+    side = Peer(threads=1, folder=peer)
+    for group in compare.GROUPS:
+        (tmp_path / "log").write_text("")
+        side.measure(STORIES, group)
+        (program,) = {json.loads(x)[0] for x in (tmp_path / "log").read_text().splitlines()}
+        assert side.lacks(group) is None
+        (peer / program).rename(peer / "elsewhere")
+        assert side.lacks(group) == program
+        (peer / "elsewhere").rename(peer / program)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_quick_makes_do_with_llama_bench(
+    peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(compare, "RETRIES", 0)
+    shutil.copy(STORIES, tmp_path / "stories.gguf")
+    results = tmp_path / "r.json"
+    arguments = ["--peer", str(peer), "--models", str(tmp_path), "--files", "stories", "--pairs",
+                 "1", "--results", str(results), "--quick", "--again"]  # fmt: skip
+    compare.main(arguments)
+    assert list(json.loads(results.read_text())["pairs"]) == ["stories speed", "stories start"]
+    (peer / "llama-completion").unlink()  # which makes it another peer, too
+    capsys.readouterr()
+    compare.main(arguments)
+    assert capsys.readouterr().out.splitlines()[0] == "no llama-completion: without start"
+    assert list(json.loads(results.read_text())["pairs"]) == ["stories speed"]
+
+
+@pytest.mark.parametrize(
+    "asked", [[], ["--rows", "speed", "start"], ["--quick", "--rows", "start"]]
+)
+def test_a_program_that_is_not_there(peer: Path, tmp_path: Path, asked: list[str]):
+    (peer / "llama-completion").unlink()
+    with pytest.raises(SystemExit, match=r"no llama-completion, which start.* takes: `make peer`"):
+        compare.main(["--peer", str(peer), "--models", str(tmp_path), "--results",
+                      str(tmp_path / "r.json"), *asked])  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["peer"]  # no file, no log
+
+
+# what was measured
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """One with a link in it, as ours has them."""
+    package, behind = tmp_path / "package", tmp_path / "models"
+    for folder in (package / "nn", package / "workbench", behind / "llama4"):
+        folder.mkdir(parents=True)
+        (folder / "bench.py").write_text("1")
+        (folder / "other.py").write_text("1")
+    (behind / "shim.c").write_text("1")
+    (package / "models").symlink_to("../models")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("nn/other.py", True),
+        ("models/llama4/other.py", True),
+        ("models/shim.c", True),
+        ("models/new.py", True),
+        ("workbench/bench.py", True),
+        ("workbench/other.py", False),
+        ("nn/other.pyc", False),
+    ],
+)
+def test_the_digest_covers_what_computes(package: Path, name: str, counts: bool):
+    before = compare.digest_of_source(package)
+    assert compare.digest_of_source(package) == before
+    (package / name).write_text("2")
+    assert (compare.digest_of_source(package) != before) == counts
+
+
+def test_our_models_and_binding_are_behind_links(monkeypatch: pytest.MonkeyPatch):
+    read: list[Path] = []
+    monkeypatch.setattr(compare, "digest_of", read.extend)
+    compare.digest_of_source()
+    names = {path.relative_to(SDK / "ggmodel").as_posix() for path in read}
+    assert {"models/llama.py", "native/shim.c", "native/loader.py", "nn/rope.py"} <= names
+
+
+def test_two_builds_of_a_version_differ(tmp_path: Path):
+    ours = Ours(threads=1)
+    about = ours.about()
+    assert about[:2] == (__version__, native.version)
+    copy = shutil.copytree(native.prefix, tmp_path / "ggml")
+    ours.env["GGMODEL_GGML"] = str(copy)
+    assert ours.about() == about  # wherever it lies
+    with next(copy.rglob("libggml-cpu*.so")).open("ab") as library:
+        library.write(b"another")
+    other = ours.about()
+    assert other[:2] == about[:2]
+    assert other[2] != about[2]
+
+
+@pytest.mark.parametrize(
+    "name", ["bin/llama-bench", "bin/libggml-cpu.so", "lib/libggml-base.so", "bin/libllama.so"]
+)
+def test_two_builds_of_the_peer_differ(tmp_path: Path, name: str):
+    for folder in ("bin", "lib"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / name).write_text("1")
+    peer = Peer(threads=1, folder=tmp_path / "bin")
+    before = peer.build()
+    (tmp_path / "bin" / "notes.txt").write_text("1")
+    assert peer.build() == before
+    (tmp_path / name).write_text("2")
+    assert peer.build() != before
 
 
 def test_a_file_that_cannot_be_made(tmp_path: Path):
