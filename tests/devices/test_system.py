@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel.ml import SystemInfo, system_info
-from ggmodel.ml.system import available_cores
+from ggmodel.ml.system import available_cores, total_memory
 
 GIB = 1 << 30
 MEMINFO = """\
@@ -97,6 +97,20 @@ def test_the_tightest_of_nested_groups_counts(root: Path):
     )
     info = system_info(root)
     assert (info.total_memory, info.free_memory) == (6 * GIB, GIB)
+
+
+def test_all_memory_alone_is_the_same_figure(root: Path):
+    write(
+        root,
+        {
+            "proc/self/cgroup": "4:memory:/a\n0::/b",
+            "sys/fs/cgroup/b/memory.max": 6 * GIB,
+            "sys/fs/cgroup/memory/a/memory.limit_in_bytes": 5 * GIB,
+        },
+    )
+    assert total_memory(root) == system_info(root).total_memory == 5 * GIB
+    write(root, {"sys/fs/cgroup/memory.max": 4 * GIB})
+    assert total_memory(root) == system_info(root).total_memory == 4 * GIB
 
 
 def test_the_machine_may_be_tighter_than_the_group(root: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from ggmodel.errors import ComputeError, GraphError, OutOfMemory, TensorError, Unsupported
 from ggmodel.ml import Backend, Context, DType
+from ggmodel.ml.ggml import memory as module
 from tests.ml.harness import backend_of, normal
 
 # making tensors
@@ -518,6 +520,33 @@ def test_more_memory_than_there_is_is_an_error(shape: tuple[int, ...]):
         assert y.floats().tolist() == [4]
         ctx.close()
         assert backend.backend_memory().cpu.cache == [0, 0, 0]
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Control groups leave this process a MiB."""
+    monkeypatch.setattr(module, "total_memory", lambda: 1 << 20)
+    module._most_memory.cache_clear()
+    yield
+    module._most_memory.cache_clear()
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_more_memory_than_control_groups_leave_is_an_error():
+    with backend_of() as backend, backend.new_context() as ctx, ctx.trace():
+        with pytest.raises(OutOfMemory):
+            ctx.layer(0).zeros(DType.F32, (1 << 18) + 1)
+        ctx.layer(0).zeros(DType.F32, 1 << 18)
+        huge = ctx.input().from_floats(normal(1, 1)).repeat_4d(1 << 20, 1, 1, 1)
+        with pytest.raises(OutOfMemory, match="compute buffer"):
+            ctx.compute(huge)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_the_limit_is_asked_for_once(monkeypatch: pytest.MonkeyPatch):
+    assert module.physically_possible(1 << 20) and not module.physically_possible(1 + (1 << 20))
+    monkeypatch.setattr(module, "total_memory", lambda: pytest.fail("asked again"))
+    assert module.physically_possible(1 << 20)
 
 
 def test_a_compute_buffer_that_cannot_be_had_is_an_error():

@@ -3,8 +3,11 @@ attention reads values."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,9 @@ PLAIN_FOR_MANY = (False, False, True, True, True, True)
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where results are remembered; nothing is yet, and nothing decided."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernels, "_decided", {})
     return tmp_path / "ggmodel" / "native"
 
 
@@ -53,6 +58,7 @@ def test_a_dtype_is_measured_once(cache: Path, rearranging: Any, monkeypatch: py
     (file,) = cache.glob("kernels-*.json")
     assert list(json.loads(file.read_text()).values()) == [list(first)]
     monkeypatch.setattr(kernels, "_measure", lambda *args: pytest.fail("measured again"))
+    kernels._decided.clear()
     assert kernels.plain_is_faster(DType.Q4_0, rearranging) == first
 
 
@@ -64,6 +70,7 @@ def test_what_was_remembered_badly_is_measured_again(
     kernels.plain_is_faster(DType.Q4_0, rearranging)
     (file,) = cache.glob("kernels-*.json")
     file.write_text(text, encoding="latin-1")
+    kernels._decided.clear()
     assert kernels.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
     assert json.loads(file.read_text())["CPU_REPACK Q4_0"] == list(PLAIN_FOR_MANY)
 
@@ -262,6 +269,39 @@ def test_measurements_that_disagree_are_not_remembered(
     assert not list(cache.glob("*"))
 
 
+def test_a_process_does_not_change_its_mind(
+    cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """A dry run and the load after it choose the same copies, though trials disagree each time."""
+    found = itertools.cycle([[False], [True], [True], [False]])
+    monkeypatch.setattr(kernels, "_measure", lambda *args: 6 * next(found))
+    monkeypatch.setattr(kernels, "_measure_attention", lambda *args: next(found))
+
+    def choices() -> list[Any]:
+        products = [kernels.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
+        return [*products, kernels.f32_values_are_faster(32, 64)]
+
+    first = choices()
+    assert first == [(False,) * 6, (True,) * 6, False]
+    assert [choices() for _ in range(3)] == [first] * 3
+    assert not list(cache.glob("*"))
+
+
+def test_threads_that_measure_at_once_decide_alike(
+    cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
+):
+    both = threading.Barrier(2)
+
+    def measure(*args: Any) -> list[bool]:
+        both.wait(60)
+        return [threading.current_thread().name.endswith("1")] * 6
+
+    monkeypatch.setattr(kernels, "_measure", measure)
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(kernels.plain_is_faster, DType.Q4_0, rearranging) for _ in "ab"]
+    assert asked[0].result() == asked[1].result()
+
+
 def test_without_memory_for_both_there_is_one(
     rearranging: Any,
     faster: Callable[[Sequence[bool]], None],
@@ -300,17 +340,15 @@ def test_an_unknown_aim_is_refused():
 
 
 def test_attention_is_measured_once_a_width(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    kernels.f32_values_are_faster.cache_clear()
     first = [kernels.f32_values_are_faster(d, 64) for d in (32, 64)]
     (file,) = cache.glob("kernels-*.json")
     known = json.loads(file.read_text())
     for d, faster in zip((32, 64), first, strict=True):
         assert known.get(f"attention {d} 64", [faster]) == [faster]
-    kernels.f32_values_are_faster.cache_clear()
+    kernels._decided.clear()
     file.write_text(json.dumps({"attention 32 64": [True], "attention 64 64": [False]}))
     monkeypatch.setattr(kernels, "_measure_attention", lambda *a: pytest.fail("measured again"))
     assert [kernels.f32_values_are_faster(d, 64) for d in (32, 64)] == [True, False]
-    kernels.f32_values_are_faster.cache_clear()
 
 
 def test_heads_too_wide_to_matter_are_not_tried(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -200,6 +201,118 @@ def test_they_come_back(pair: Backend, monkeypatch: pytest.MonkeyPatch):
     assert set(computing(pair, 1)) == {1}
     monkeypatch.setattr(module, "idle", lambda: 3 * time.perf_counter())
     assert computing(pair, 60, until=2)[-1] == 2
+
+
+# Requests hand the steps around: threads compute in turn, some a single graph.
+
+
+class Clock:
+    """In place of the module `time`; stands still unless it is moved."""
+
+    now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(pair: Backend, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(module, "time", Clock())
+    return module.time  # type: ignore[return-value]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How many threads waited for a core, in each window."""
+    lost: list[float] = []
+    judge = Policy.judge
+
+    def spy(policy: Policy, now: float, waiting: float, idle: float) -> None:
+        lost.append(waiting)
+        judge(policy, now, waiting, idle)
+
+    monkeypatch.setattr(Policy, "judge", spy)
+    return lost
+
+
+@pytest.fixture
+def callers() -> Iterator[list[ThreadPoolExecutor]]:
+    with ExitStack() as ended:
+        yield [ended.enter_context(ThreadPoolExecutor(1)) for _ in range(2)]
+
+
+def one_graph(threads: Threads, clock: Clock) -> None:
+    """Of which ten and a half are a window."""
+    began = threads.begin()
+    clock.now += 0.05 / 10.5
+    threads.end(began)
+
+
+@linux
+@pytest.mark.parametrize("who", [0, 1])
+def test_callers_in_turn_give_threads_up(
+    pair: Backend,
+    clock: Clock,
+    judged: list[float],
+    callers: list[ThreadPoolExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+    who: int,
+):
+    """Whoever of them it is that waits all the time."""
+    waits = callers[who].submit(threading.get_native_id).result()
+    monkeypatch.setattr(
+        module, "waited", lambda tasks: {t: (t == waits) * clock.now for t in tasks}
+    )
+    for i in range(11):
+        assert _threads(pair).n == 2
+        callers[i % 2].submit(one_graph, _threads(pair), clock).result()
+    assert _threads(pair).n == 1
+    # One begins to count with the first graph, the other with the second.
+    assert judged == [pytest.approx(1 - who / 11)]
+
+
+@linux
+def test_what_callers_waited_before_does_not_count(
+    pair: Backend,
+    clock: Clock,
+    judged: list[float],
+    callers: list[ThreadPoolExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "waited", lambda tasks: dict.fromkeys(tasks, 1e6))
+    for i in range(44):
+        callers[i % 2].submit(one_graph, _threads(pair), clock).result()
+    assert judged == [0.0] * 4 and _threads(pair).n == 2
+
+
+@linux
+def test_callers_that_ended_break_nothing(
+    pair: Backend, clock: Clock, judged: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    """What they waited is not known any more; what the others did is."""
+    known = module.waited
+    monkeypatch.setattr(module, "waited", lambda tasks: dict.fromkeys(known(tasks), clock.now))
+    (task,) = _pool_tasks(pair)
+    for _ in range(11):
+        with ThreadPoolExecutor(1) as caller:
+            assert task in _threads(pair)._waited
+            caller.submit(one_graph, _threads(pair), clock).result()
+    assert len(judged) == 1 and judged[0] >= 0.99 and _threads(pair).n == 1
+
+
+@linux
+def test_a_known_caller_costs_no_call_of_the_system(
+    pair: Backend,
+    clock: Clock,
+    callers: list[ThreadPoolExecutor],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for caller in callers:
+        caller.submit(one_graph, _threads(pair), clock).result()
+    for name in ("waited", "idle"):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("the system is asked again"))
+    for caller in 2 * callers:
+        caller.submit(one_graph, _threads(pair), clock).result()
 
 
 @linux

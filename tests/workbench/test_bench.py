@@ -238,6 +238,12 @@ def test_peak_memory_stays():
     assert peak_memory() > with_block - (block_size >> 6)
 
 
+def test_peak_memory_where_proc_does_not_tell_it(monkeypatch: pytest.MonkeyPatch):
+    told = peak_memory()
+    monkeypatch.setattr(Path, "read_text", lambda _: "Name:\tpython\nVmRSS:\t 7 kB\n")
+    assert told / 2 < peak_memory() < told * 2
+
+
 # refusals
 
 

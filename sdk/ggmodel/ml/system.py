@@ -46,8 +46,7 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
     Args:
         root: where /proc and /sys are.
     """
-    memory = _meminfo(root)
-    total = memory.get("MemTotal") or _installed_memory()
+    memory, total = _meminfo(root), total_memory(root)
     free = memory.get("MemAvailable")
     if free is None:  # Linux before 3.14
         parts = [memory[k] for k in ("MemFree", "Buffers", "Cached") if k in memory]
@@ -57,7 +56,6 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
         limit = _number(folder / "memory.max")
         if limit is not None:
             used = _number(folder / "memory.current") or 0
-            total = min(total, limit)
             free = min(free, limit - used + _reclaimable(folder, ""))
         swap_limit = _number(folder / "memory.swap.max")
         if swap_limit is not None:
@@ -65,9 +63,21 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
         limit = _number(folder / "memory.limit_in_bytes")  # version 1; huge where there is none
         if limit is not None:
             used = _number(folder / "memory.usage_in_bytes") or 0
-            total = min(total, limit)
             free = min(free, limit - used + _reclaimable(folder, "total_"))
     return SystemInfo(available_cores(root), total, max(0, min(free, total)), max(0, swap))
+
+
+def total_memory(root: Path = _ROOT) -> int:
+    """Bytes of system memory this process may use, the limits of the control groups respected.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    total = _meminfo(root).get("MemTotal") or _installed_memory()
+    names = ("memory.max", "memory.limit_in_bytes")  # of versions 2 and 1
+    folders = _control_groups(root, "memory")
+    limits = [_number(folder / name) for folder in folders for name in names]
+    return min([total, *(limit for limit in limits if limit is not None)])
 
 
 def available_cores(root: Path = _ROOT) -> int:

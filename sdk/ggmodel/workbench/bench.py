@@ -296,9 +296,9 @@ def setting(model: LoadedModel) -> Setting:
 def peak_memory() -> int:
     """The most bytes of this process that were in memory at a time, mapped files included."""
     status = Path("/proc/self/status")
-    if status.exists():
-        lines = status.read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith("VmHWM:"):  # which not every sandbox tells
+            return int(line.split()[1]) * 1024
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024

@@ -13,7 +13,6 @@ attention takes five times as long as with values that are made F32 first.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -48,29 +47,38 @@ _RUNS = 4
 # Only what is clearly faster is worth a second copy.
 _CLEARLY = 0.9
 
+# Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
+_decided: dict[str, tuple[bool, ...]] = {}
+
 
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     """For each of `COLUMNS` whether the weight as it lies in the file is clearly faster than the
     one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
-    found = _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
-    log.debug("kernels: %s %s, plain faster at %s columns: %s", name, dtype.name, COLUMNS, found)
-    return tuple(found)
+    return _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
 
 
-@functools.cache
 def f32_values_are_faster(key: int, value: int) -> bool:
     """Whether fewer than `QUERIES` queries attend clearly faster to values that are made F32 first,
     to heads of these widths in F16."""
     if max(key, value) > _WIDEST:
         return False
     (faster,) = _found(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
-    log.debug("kernels: heads of %d and %d, values in F32 faster: %s", key, value, faster)
     return faster
 
 
-def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> list[bool]:
-    """What was remembered or else is measured now."""
+def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
+    """What this process has decided already, what was remembered, or else what is measured now."""
+    if key not in _decided:
+        found = _remembered_or_measured(key, length, measure)
+        _decided.setdefault(key, found)  # another thread may have been faster
+        log.debug("kernels: %s, the alternative is faster: %s", key, _decided[key])
+    return _decided[key]
+
+
+def _remembered_or_measured(
+    key: str, length: int, measure: Callable[[], list[bool]]
+) -> tuple[bool, ...]:
     known = _remembered()
     found = known.get(key)
     if not (isinstance(found, list) and len(found) == length):
@@ -79,7 +87,7 @@ def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> list[boo
         if found == measure():
             known[key] = found
             _remember(known)
-    return [bool(f) for f in found]
+    return tuple(bool(f) for f in found)
 
 
 def at(choice: Sequence[bool], columns: int) -> bool:

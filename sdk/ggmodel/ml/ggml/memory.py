@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ...native import ffi, last_abort, lib
 from ..memory import AllocationStatus
 from ..node import Node
 from ..storage import Weight
+from ..system import total_memory
 
 if TYPE_CHECKING:
     from .hardware import Device
@@ -151,12 +152,18 @@ def padded_size(buffer_type: Any, t: Any, node: Node) -> int:
 
 
 def physically_possible(nbytes: int) -> bool:
-    """False for more memory than the machine has: the system might promise it all the same, and
-    end the process when it is written."""
+    """False for more memory than the machine has, or the control groups let this process use: the
+    system might promise it all the same, and end the process when it is written."""
+    return nbytes <= _most_memory()
+
+
+@functools.cache
+def _most_memory() -> int:
+    """Asked for with every graph that is laid out, and hardly ever another."""
     try:
-        return nbytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total_memory()
     except (AttributeError, ValueError, OSError):  # not a Unix
-        return nbytes < 1 << 46
+        return 1 << 46
 
 
 def value_of(t: Any, node: Node) -> np.ndarray:

@@ -106,23 +106,31 @@ class Threads:
                 self._policy.start(now, cores_left())
             self._apply()
             self._open(now)
+        elif self._adapts and threading.get_ident() not in self._callers:
+            self._join()
         return now
 
     def end(self, began: float) -> None:
         self._ended = now = time.perf_counter()
         self.seconds += now - began
         self._computed += now - began
-        if self._adapts and threading.get_ident() != self._caller:
-            self._open(now)  # another thread takes part from now on
-        elif self._adapts and self._computed >= _WINDOW:
+        if self._adapts and self._computed >= _WINDOW:
             self._judge(now)
 
     def _open(self, now: float) -> None:
         """Begins a window."""
-        self._opened, self._computed, self._caller = now, 0.0, threading.get_ident()
-        tasks = (*self._pool.tasks, threading.get_native_id()) if self._pool else ()
-        self._waited = waited(tasks) if self.n > 1 else {}
+        self._opened, self._computed = now, 0.0
+        self._callers: set[int] = set()
+        self._waited = waited(self._pool.tasks) if self._pool and self.n > 1 else {}
+        self._join()
         self._idle = idle() if self.n < self._policy.most else 0.0
+
+    def _join(self) -> None:
+        """The calling thread takes part in the window from now on. Several may in turn, and it goes
+        on; their ids serve here because to ask for the system's costs a call of it."""
+        self._callers.add(threading.get_ident())
+        if self.n > 1:
+            self._waited |= waited((threading.get_native_id(),))
 
     def _judge(self, now: float) -> None:
         later = waited(self._waited)
