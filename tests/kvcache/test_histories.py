@@ -42,6 +42,7 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), PIECES, st.booleans()),
         st.tuples(st.just("put"), PIECES, st.booleans()),
+        st.tuples(st.just("on"), st.integers(1, 9), st.booleans()),
         st.tuples(st.just("end"), NUMBERS, POSITIONS),
         st.tuples(st.just("middle"), NUMBERS, POSITIONS, st.integers(1, 6)),
         st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
@@ -68,7 +69,7 @@ class Run:
         self.cache, self.specs, self.dtype = cache, specs, dtype
         self.history = History(specs, SEQUENCES)
         self.d, self.dv = (LONG, LONG) if specs is LONG_LAYOUT else (WIDTH, VALUES)
-        self.groups = 0
+        self.groups = self.moved = 0
 
     def act(self, name: str, *args) -> None:
         getattr(self, name)(*args)
@@ -90,8 +91,10 @@ class Run:
             return
         if apart:  # rows of sequences and groups among each other
             tokens = tokens[::2] + tokens[1::2]
-        if not self._start(tokens):
-            return
+        if self._start(tokens):
+            self._check(tokens)
+
+    def _check(self, tokens: list[tuple[int, Token]]) -> None:
         got = attend(self.cache, self.step, [t for _, t in tokens], self.specs, self.d, self.dv)
         for layer in range(len(self.specs)):
             want = np.stack(
@@ -99,6 +102,21 @@ class Run:
             )
             error = ((got[layer] - want) ** 2).sum() / (want**2).sum()
             assert error < BOUND[self.dtype], self.specs[layer]
+
+    def on(self, n: int, taken_back: bool) -> None:
+        """A token more for every sequence, then n times another in the same step, moved on."""
+        self.put([(s, 1, False) for s in range(SEQUENCES)], False)
+        for _ in range(n):
+            before = snapshot(self.cache)
+            self.step.positions += 1
+            moved = bool(self.step.placed) and self.cache.advance(self.step)
+            if moved and taken_back:
+                self.cache.undo(self.step)
+            if not moved or taken_back:
+                assert snapshot(self.cache) == before
+                return
+            self.moved += 1
+            self._check([(s, self.history.append(s, 0)) for s in self.step.sequences.tolist()])
 
     def _make_whole(self, sequence: int) -> None:
         """Empties a sequence that lacks what its next token would see."""
@@ -113,7 +131,7 @@ class Run:
             np.array([t.position for _, t in tokens], np.int32),
             np.array([s for s, _ in tokens], np.int32),
             np.zeros(0, np.int32),
-            np.array([t.group for _, t in tokens], np.int32),
+            np.array([t.group for _, t in tokens], np.int32) if self.groups else None,
         )
         before = snapshot(self.cache)
         if any(not p.rule.bounded and self.history.distinct() > p.cells for p in parts(self.cache)):
@@ -163,12 +181,23 @@ class Run:
         self.history.copy_prefix(source, target, n)
 
 
-def play(make_cache: MakeCache, specs: list[Spec], dtype: DType, actions: list) -> None:
+def play(make_cache: MakeCache, specs: list[Spec], dtype: DType, actions: list) -> int:
+    """Returns how many steps were moved on."""
     cache = make_cache(SEQUENCES, CAPACITY, specs, dtype, MAX_BATCH)
     run = Run(cache, specs, dtype)
     for action in actions:
         run.act(*action)
     cache.close()
+    return run.moved
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_steps_of_single_tokens_move_on(make_cache: MakeCache, layout: str):
+    specs = LAYOUTS[layout]
+    actions = [("put", [(0, 2, False)], False), *[("on", 9, False)] * 3]
+    # Not for long where all is kept, or where a new chunk begins.
+    least = 9 if all(isinstance(spec, Sliding) for spec in specs) else 1
+    assert play(make_cache, specs, DType.F32, actions) >= least
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -10,6 +10,7 @@ import pytest
 from ggmodel.errors import Error, GraphError, KvCacheFull, TensorError, Unsupported
 from ggmodel.kvcache import Cache, Causal, CausalCache, Chunked, Sliding, new_cache
 from ggmodel.ml import DType
+from ggmodel.model import Step
 from ggmodel.nn import Rope
 from tests.kvcache.conftest import small_backend
 from tests.kvcache.history import Spec, parts, snapshot
@@ -102,6 +103,41 @@ def test_any_failure_unwinds_the_others(make_cache: MakeCache, monkeypatch: pyte
     with pytest.raises(Failing):
         cache.start_forward(batch)
     assert snapshot(cache) == before and not batch.placed
+
+
+@pytest.mark.parametrize("stops", ["refused", "before", "after"])
+@pytest.mark.parametrize("at", range(3))
+def test_all_move_on_or_none(
+    make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch, stops: str, at: int
+):
+    cache = make_cache(1, 8, [Sliding(2), Chunked(4), Causal()])
+    cache.start_forward(run(0, 0, 4))
+    cache.start_forward(batch := step((0, 4)))
+    before = snapshot(cache)
+    part = parts(cache)[at]
+    advance = part.advance
+
+    def stopped(batch: Step) -> bool:
+        if stops == "refused":
+            return False
+        if stops == "after":
+            assert advance(batch)
+        raise Failing
+
+    monkeypatch.setattr(part, "advance", stopped)
+    batch.positions += 1
+    if stops == "refused":
+        assert not cache.advance(batch)
+    else:
+        with pytest.raises(Failing):
+            cache.advance(batch)
+    assert snapshot(cache) == before
+    monkeypatch.undo()
+    cache.start_forward(batch := step((0, 5)))
+    batch.positions += 1
+    assert cache.advance(batch) and cache.length(0) == 7
+    cache.undo(batch)
+    assert cache.length(0) == 6
 
 
 def test_a_refused_removal_changes_none(make_cache: MakeCache):

@@ -86,12 +86,12 @@ class Cache(ABC):
         """
 
     def advance(self, step: Step) -> bool:
-        """Moves a step that was computed on: the next token of each of its sequences takes the
-        place of the one it had, a position further. `step.positions` and `step.placed` are changed.
+        """Moves a step that was computed on, by a token of each of its sequences: `step.positions`
+        are those of the new ones already, `step.placed` becomes theirs.
 
         Returns:
-            False where that takes more than using the next cell, or anything has happened since;
-            nothing has changed then.
+            False where that takes more than another cell, or anything has happened since; the cache
+            is as it was then, and the step of no use any more.
         """
         del step
         return False

@@ -7,7 +7,7 @@ range of cells is the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -131,31 +131,72 @@ class CausalCache(Cache):
 
     def advance(self, step: Step) -> bool:
         placed: Placed | None = step.placed.get(self)
-        if placed is None or placed.state != self._state or self.rule.bounded:
+        if placed is None or placed.state != self._state or step.groups is not None:
             return False
-        mask, n, begin = placed.mask, len(step.positions), self._end
+        following = self._following(step, placed)
+        if following is None:
+            return False
+        mask, before, end = placed.mask, self.lengths.copy(), self._end
         assert mask is not None
-        # Their cells were the last ones: so the next ones are free, if the graph looks at them.
-        in_a_row = placed.cells.item(0) + n == begin == placed.cells.item(-1) + 1
-        if not in_a_row or begin + n > placed.range or step.groups is not None:
-            return False
-        cells, before = np.arange(begin, begin + n), self.lengths.copy()
-        step.placed[self] = Placed(cells, placed.range, mask, (), before, placed.state)
-        old = zip(step.sequences.tolist(), step.positions.tolist(), strict=True)
+        sequences, positions = step.sequences.tolist(), step.positions.tolist()
+        cells = [cell for cell, _ in following]
+        taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
+        evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
+        step.placed[self] = Placed(
+            np.array(cells), placed.range, mask, evicted, before, placed.state
+        )
         try:
             # Number by number: for a few that is faster than numpy's functions.
-            for i, (sequence, position) in enumerate(old):
-                step.positions[i] = self.position[begin + i] = position + 1
-                self.group[begin + i] = 0
-                self.member[sequence, begin + i] = True
-                self.lengths[sequence] = position + 2
-                mask[i, begin + i] = 0
-            self._end = begin + n
+            for i, (cell, hidden) in enumerate(following):
+                if hidden is not None:
+                    mask[i, hidden] = -np.inf
+                mask[i, cell] = 0
+                self.position[cell] = position = positions[i]
+                self.group[cell] = 0
+                self.member[sequences[i], cell] = True
+                self.lengths[sequences[i]] = position + 1
+            self._end = max(end, *(cell + 1 for cell in cells))
             self._touched = max(self._touched, self._end)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
         return True
+
+    def _following(self, step: Step, placed: Placed) -> list[tuple[int, int | None]] | None:
+        """For each next token of a computed step its cell, and the one that it does not see, unlike
+        the token before. Cells before the end are taken over from the same sequence. None where it
+        takes more to find some."""
+        n, end = len(step.positions), self._end
+        if not self.rule.bounded:
+            # Where the latest cells are not the last ones there may be holes, to be filled first.
+            in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
+            fits = in_a_row and end + n <= placed.range
+            return [(end + i, None) for i in range(n)] if fits else None
+        following = list[tuple[int, int | None]]()
+        for i, position in enumerate(step.positions.tolist()):
+            given_up = _lost(self.rule.keeps_from, position)
+            unseen = _lost(self.rule.sees_from, position)
+            if given_up is None or unseen is None:
+                return None
+            sequence = step.sequences[i]
+            cell = self._cell_of(sequence, given_up)
+            hidden = cell if unseen == given_up else self._cell_of(sequence, unseen)
+            if cell is None:
+                cell, end = end, end + 1
+            elif self.member[:, cell].sum() > 1:
+                return None
+            following.append((cell, hidden))
+        return following if end <= placed.range else None
+
+    def _cell_of(self, sequence: int, position: int) -> int | None:
+        """Where a sequence has a position, if it has."""
+        if position < 0:
+            return None
+        found = np.flatnonzero(self.position[: self._end] == position).tolist()
+        return next((cell for cell in found if self.member[sequence, cell]), None)
+
+    def _evicted(self, sequence: int, cells: np.ndarray) -> Evicted:
+        return Evicted(sequence, cells, self.position[cells], self.group[cells])
 
     def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
         """Free cells for the step's tokens, int64 [n]; adds what made room to `evicted`."""
@@ -203,8 +244,7 @@ class CausalCache(Cache):
         old = self.position[: self._end] < limit
         cells = np.flatnonzero(self.member[sequence, : self._end] & old)
         if cells.size:
-            group = self.group[cells]
-            evicted.append(Evicted(sequence, cells, self.position[cells], group))
+            evicted.append(self._evicted(sequence, cells))
             self._forget(sequence, cells)
 
     def _bring_back(self, evicted: Sequence[Evicted]) -> None:
@@ -339,6 +379,17 @@ class CausalCache(Cache):
         holes = np.flatnonzero(self.position[: self._end] < 0)[:n]
         more = np.arange(self._end, min(self.cells, self._end + n - len(holes)))
         return np.concatenate([holes, more]) if len(holes) else more
+
+
+def _lost(first: Callable[[int], int], position: int) -> int | None:
+    """The position that `position` does without, unlike the one before: −1 if there is none, None
+    if there are several.
+
+    Args:
+        first: the first position that it has.
+    """
+    before, now = max(first(position - 1), 0), max(first(position), 0)
+    return None if now > before + 1 else before if now > before else -1
 
 
 def _upcoming(step: Step) -> Iterator[tuple[int, int]]:

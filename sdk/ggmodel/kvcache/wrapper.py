@@ -34,6 +34,18 @@ class WrapperCache(Cache):
                     placed.undo(step)
                 raise
 
+    def advance(self, step: Step) -> bool:
+        computed = [step.placed.get(cache) for cache in self.caches]
+        moved = False
+        try:
+            moved = all(cache.advance(step) for cache in self.caches)
+        finally:
+            if not moved:
+                for cache, before in zip(self.caches, computed, strict=True):
+                    if step.placed.get(cache) is not before:
+                        cache.undo(step)
+        return moved
+
     def undo(self, step: Step) -> None:
         for cache in reversed(self.caches):
             cache.undo(step)

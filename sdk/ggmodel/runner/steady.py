@@ -7,6 +7,7 @@ such a step out anew costs more than all the rest that Python does for a token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +27,14 @@ class Steady:
         self._cache = cache
         self._work: Sequence[Work] = ()
         self._step: Step | None = None
-        self._computed: object = None  # where the step was when it was computed
+        self._computed: dict[Any, Any] = {}  # where the step was when it was computed
+        self._moving = False  # it is no longer there, or not much longer
 
     def keep(self, work: Sequence[Work], step: Step) -> None:
         """Notes a step that was computed."""
         single = len(work) == len(step.tokens) == len(step.outputs) and not step.spans
         self._work, self._step = work, step if single else None
-        self._computed = step.placed.get(self._cache)
+        self._computed, self._moving = dict(step.placed), False
 
     def next(self, work: Sequence[Work]) -> Step | None:
         """The step of this work, placed; None where it is not the kept one's, a position further,
@@ -47,11 +49,20 @@ class Steady:
             if not one_further or len(now.numbers) != 1 or now.numbers[0] < 0 or not now.last:
                 return None
             tokens += now.numbers
+        self._moving = True
         step.tokens = np.array(tokens, np.int32)
-        return step if self._cache.advance(step) else None
+        step.positions += 1
+        if self._cache.advance(step):
+            return step
+        self._step, self._moving = None, False
+        return None
 
     def undo(self) -> None:
         """Takes back `next`, however far it came; without effect once its step was computed."""
-        if self._step is not None and self._step.placed.get(self._cache) is not self._computed:
-            self._cache.undo(self._step)
-            self._step = None
+        step = self._step
+        if not self._moving or step is None:
+            return
+        # A cache that failed has taken back what it did.
+        if all(step.placed.get(cache) is not at for cache, at in self._computed.items()):
+            self._cache.undo(step)
+        self._step, self._moving = None, False
