@@ -9,6 +9,7 @@ answer is taken instead. Texts of TOKENS words (300) from docs/, a word a token:
     copied     the answer is the prompt
     edited     every 40th word is another one
     continued  a document goes on: there is in it what prose repeats by itself
+    new        no two words follow each other twice
 
 PAIRS (5) of both ways, in turn; medians. A batch's cost is that of a single token's, and what can
 be gained at best is its size divided by its cost.
@@ -73,6 +74,7 @@ def texts(count: int) -> dict[str, tuple[list[int], list[int]]]:
         "copied": (document[:count], document[:count]),
         "edited": (document[:count], edited),
         "continued": (prose[:begin], prose[begin : begin + count]),
+        "new": (document[:count], np.random.default_rng(0).permutation(40000)[:count].tolist()),
     }
 
 
