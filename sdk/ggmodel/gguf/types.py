@@ -14,9 +14,16 @@ if TYPE_CHECKING:
 class DType(IntEnum):
     """Type of a tensor's elements; the value is the number of ggml's `enum ggml_type`.
 
-    A row (the elements along dimension 0) is stored as blocks of `block_size` elements that take
-    `type_size` bytes each. Plain numbers have blocks of one element.
+    A row (the elements along dimension 0) is stored as blocks. Plain numbers have blocks of one
+    element.
+
+    Attributes:
+        block_size: elements in one block.
+        type_size: bytes of one block.
     """
+
+    block_size: int
+    type_size: int
 
     F32 = 0
     F16 = 1
@@ -55,16 +62,6 @@ class DType(IntEnum):
     Q2_0 = 42
 
     @property
-    def block_size(self) -> int:
-        """Elements in one block."""
-        return _LAYOUT[self][0]
-
-    @property
-    def type_size(self) -> int:
-        """Bytes of one block."""
-        return _LAYOUT[self][1]
-
-    @property
     def is_quantized(self) -> bool:
         """True for every block format, that is for all but plain numbers."""
         return self.block_size > 1
@@ -95,13 +92,13 @@ class DType(IntEnum):
         Raises:
             TensorError: (a ValueError) `n` is negative or not a multiple of `block_size`.
         """
-        block, size = _LAYOUT[self]
+        block = self.block_size
         if n < 0 or n % block:
             raise TensorError(
                 f"a row of {n} elements cannot be {self.name}: "
                 f"it takes a multiple of {block}; choose another type for this tensor"
             )
-        return n // block * size
+        return n // block * self.type_size
 
     @classmethod
     def parse(cls, name: str) -> DType:
@@ -127,7 +124,7 @@ class DType(IntEnum):
 
 # (elements, bytes) of a block: GGML_QUANT_SIZES of the `gguf` package, except that Q8_1 is two
 # F16 scales and 32 bytes (the package says 40, ggml says 36), and Q2_0, which the package lacks.
-_LAYOUT: dict[int, tuple[int, int]] = {
+_LAYOUT: dict[DType, tuple[int, int]] = {
     DType.F32: (1, 4),
     DType.F16: (1, 2),
     DType.Q4_0: (32, 18),
@@ -164,6 +161,9 @@ _LAYOUT: dict[int, tuple[int, int]] = {
     DType.Q1_0: (128, 18),
     DType.Q2_0: (64, 18),
 }
+
+for _dtype, _layout in _LAYOUT.items():
+    _dtype.block_size, _dtype.type_size = _layout
 
 _NUMPY: dict[int, str] = {
     DType.F32: "<f4",

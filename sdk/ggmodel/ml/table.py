@@ -110,15 +110,16 @@ def define(
     return enter
 
 
-def need(condition: bool, message: str) -> None:
-    """Raises `Mismatch(message)` unless the condition holds."""
+def need(condition: bool, message: str | Callable[[], str]) -> None:
+    """Raises `Mismatch` unless the condition holds. Of an op that every layer has, a message that
+    takes work is given as a function."""
     if not condition:
-        raise Mismatch(message)
+        raise Mismatch(message if isinstance(message, str) else message())
 
 
 def need_eps(eps: float) -> None:
     """Raises `Mismatch` for an eps that no root can be taken with."""
-    need(0 <= eps < math.inf, f"eps is {eps}; 0 or more is needed")
+    need(0 <= eps < math.inf, lambda: f"eps is {eps}; 0 or more is needed")
 
 
 def need_possible(ne: Shape, dtype: DType) -> None:
@@ -138,8 +139,10 @@ def need_writable(x: Node) -> None:
     owner = x.base or x
     need(
         not isinstance(owner.storage, Weight),
-        f"{owner.describe()} cannot be written: it may lie in the mapped file, and other graphs "
-        "read it; write to a duplicate() or to a tensor of ctx.layer(i)",
+        lambda: (
+            f"{owner.describe()} cannot be written: it may lie in the mapped file, and other "
+            "graphs read it; write to a duplicate() or to a tensor of ctx.layer(i)"
+        ),
     )
 
 

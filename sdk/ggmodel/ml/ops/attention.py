@@ -51,21 +51,23 @@ def _rope(
     sections: tuple[int, ...] = (),
     **_: float,
 ) -> Result:
-    need(0 < dims <= x.ne[0] and dims % 2 == 0, f"{dims} of {x.ne[0]} elements: even and no more")
+    possible = 0 < dims <= x.ne[0] and dims % 2 == 0
+    need(possible, lambda: f"{dims} of {x.ne[0]} elements: even and no more")
     per_token = 4 if sections else 1
     need(
         positions.ne == (x.ne[2] * per_token, 1, 1, 1),
-        f"{list(positions.shape)} positions for {x.ne[2]} tokens (dim 2 of x)",
+        lambda: f"{list(positions.shape)} positions for {x.ne[2]} tokens (dim 2 of x)",
     )
     need(bool(sections) == (mode >= RopeType.MROPE), "sections go with multi-section types")
-    need(len(sections) in (0, 4), "four sections are needed")
-    need(min(sections, default=0) >= 0, f"sections {sections}: none is negative")
-    need(not sections or sum(sections[:3]) > 0, f"sections {sections}: the first three are empty")
-    need(sum(sections) <= x.ne[0], f"sections {sections} for {x.ne[0]} elements")
+    if sections:
+        need(len(sections) == 4, "four sections are needed")
+        need(min(sections) >= 0, f"sections {sections}: none is negative")
+        need(sum(sections[:3]) > 0, f"sections {sections}: the first three are empty")
+        need(sum(sections) <= x.ne[0], f"sections {sections} for {x.ne[0]} elements")
     need(mode is not RopeType.VISION or dims == x.ne[0] // 2, "vision rope rotates half the dims")
     if factors is not None:
         pairs = dims if mode is RopeType.VISION else dims // 2
-        need(factors.ne[0] >= pairs, f"{factors.ne[0]} factors for {pairs} pairs")
+        need(factors.ne[0] >= pairs, lambda: f"{factors.ne[0]} factors for {pairs} pairs")
     return Result(x.ne, x.dtype)
 
 
@@ -81,7 +83,7 @@ def _flash_attention(
     q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float, softcap: float
 ) -> Result:
     """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
-    need(q.ne[0] == k.ne[0], f"query width {q.ne[0]}, key width {k.ne[0]}")
+    need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
     need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
     need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
     if mask is not None:
@@ -90,9 +92,9 @@ def _flash_attention(
             and mask.ne[1] >= q.ne[1]
             and q.ne[2] % mask.ne[2] == 0
             and q.ne[3] % mask.ne[3] == 0,
-            f"the mask {list(mask.shape)} does not cover {k.ne[1]} cells, {q.ne[1]} tokens",
+            lambda: f"the mask {list(mask.shape)} does not cover {k.ne[1]} cells, {q.ne[1]} tokens",
         )
-    need(0 <= softcap < math.inf, f"softcap {softcap}: 0, for none, or more")
+    need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
     if sinks is not None:
         need(sinks.ne == (q.ne[2], 1, 1, 1), f"one sink a head is wanted: [{q.ne[2]}]")
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)

@@ -30,7 +30,8 @@ _RIGHT = Operand("b", FULL, F32, Layout.ROWS)
 
 
 def _broadcast(a: Node, b: Node) -> Result:
-    need(repeats_into(b.ne, a.ne), f"{list(b.shape)} does not broadcast into {list(a.shape)}")
+    fits = repeats_into(b.ne, a.ne)
+    need(fits, lambda: f"{list(b.shape)} does not broadcast into {list(a.shape)}")
     return Result(a.ne, a.dtype)
 
 
@@ -62,8 +63,8 @@ define("fill", Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
 
 
 def _gated(x: Node, up: Node, **_: float) -> Result:
-    need(x.ne == up.ne, f"the gate is {list(x.shape)}, up is {list(up.shape)}")
-    need(x.dtype == up.dtype, f"the gate is {x.dtype.name}, up is {up.dtype.name}")
+    need(x.ne == up.ne, lambda: f"the gate is {list(x.shape)}, up is {list(up.shape)}")
+    need(x.dtype == up.dtype, lambda: f"the gate is {x.dtype.name}, up is {up.dtype.name}")
     return Result(x.ne, x.dtype)
 
 

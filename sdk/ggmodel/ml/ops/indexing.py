@@ -45,15 +45,18 @@ def _rows(table: Node, ids: Node) -> Result:
 )
 def _set_rows(dst: Node, src: Node, ids: Node) -> Result:
     need(dst.has_rows, "the rows of the destination must be dense")
-    need(dst.dtype in NUMBERS, f"the destination is {dst.dtype.name}")
+    need(dst.dtype in NUMBERS, lambda: f"the destination is {dst.dtype.name}")
     need_writable(dst)
-    need(dst.ne[0] == src.ne[0], f"rows of {src.ne[0]} into rows of {dst.ne[0]}")
-    need(dst.ne[2:] == src.ne[2:], f"dims 2 and 3 differ: {list(src.shape)}, {list(dst.shape)}")
-    need(ids.ne[0] == src.ne[1], f"{src.ne[1]} rows, {ids.ne[0]} ids")
+    need(dst.ne[0] == src.ne[0], lambda: f"rows of {src.ne[0]} into rows of {dst.ne[0]}")
+    need(
+        dst.ne[2:] == src.ne[2:],
+        lambda: f"dims 2 and 3 differ: {list(src.shape)}, {list(dst.shape)}",
+    )
+    need(ids.ne[0] == src.ne[1], lambda: f"{src.ne[1]} rows, {ids.ne[0]} ids")
     need(ids.ne[3] == 1, "ids has at most three dims")
     need(
         src.ne[2] % ids.ne[1] == 0 and src.ne[3] % ids.ne[2] == 0,
-        f"ids {list(ids.shape)} does not broadcast over {list(src.shape)}",
+        lambda: f"ids {list(ids.shape)} does not broadcast over {list(src.shape)}",
     )
     return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
 

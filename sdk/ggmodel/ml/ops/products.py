@@ -22,11 +22,13 @@ def _ids(selects: tuple[int, int]) -> Operand:
 def _mulmat(w: Node, x: Node, full_precision: bool = False) -> Result:
     need(
         w.ne[0] == x.ne[0],
-        f"dim 0 differs: {w.ne[0]} of the weight {list(w.shape)}, {x.ne[0]} of {list(x.shape)}",
+        lambda: (
+            f"dim 0 differs: {w.ne[0]} of the weight {list(w.shape)}, {x.ne[0]} of {list(x.shape)}"
+        ),
     )
     need(
         x.ne[2] % w.ne[2] == 0 and x.ne[3] % w.ne[3] == 0,
-        f"dims 2 and 3 of {list(w.shape)} do not broadcast over those of {list(x.shape)}",
+        lambda: f"dims 2 and 3 of {list(w.shape)} do not broadcast over those of {list(x.shape)}",
     )
     need(w.nb[0] <= w.nb[1] or w.ne[1] == 1, "the weight is transposed; make it contiguous")
     return Result((w.ne[1], *x.ne[1:]), F32)

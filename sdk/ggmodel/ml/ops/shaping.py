@@ -48,9 +48,12 @@ def _duplicate(x: Node) -> Result:
 def _reshape(x: Node, ne: Shape) -> Result:
     need(
         math.prod(ne) == x.n_elements,
-        f"{list(x.shape)} has {x.n_elements} elements, {list(ne)} would have {math.prod(ne)}",
+        lambda: (
+            f"{list(x.shape)} has {x.n_elements} elements, {list(ne)} would have {math.prod(ne)}"
+        ),
     )
-    need(ne[0] % x.dtype.block_size == 0, f"dim 0 must be whole blocks of {x.dtype.block_size}")
+    block = x.dtype.block_size
+    need(ne[0] % block == 0, lambda: f"dim 0 must be whole blocks of {block}")
     return Result(ne, x.dtype, alias=x, nb=contiguous_strides(ne, x.dtype))
 
 
@@ -58,14 +61,15 @@ def _reshape(x: Node, ne: Shape) -> Result:
 def _view(x: Node, offset: int, ne: Shape, nb: Shape) -> Result:
     size, block = x.dtype.type_size, x.dtype.block_size
     need(all(n >= 0 for n in (*ne, *nb, offset)), "dims, strides and offset are not negative")
-    need(ne[0] % block == 0, f"dim 0 must be whole blocks of {block}")
-    need(offset % size == 0 and all(b % size == 0 for b in nb), f"{size} must divide all offsets")
+    need(ne[0] % block == 0, lambda: f"dim 0 must be whole blocks of {block}")
+    whole = offset % size == 0 and all(b % size == 0 for b in nb)
+    need(whole, lambda: f"{size} must divide all offsets")
     # Bounds are those of the memory's owner: ggml does not check them, and would read elsewhere.
     owner = x.base or x
     counts = (ne[0] // block, *ne[1:])
     last = x.offset + offset + sum((n - 1) * b for n, b in zip(counts, nb, strict=True))
     end = last + size if 0 not in ne else x.offset + offset
-    need(end <= owner.nbytes, f"the view ends at byte {end} of {owner.nbytes}")
+    need(end <= owner.nbytes, lambda: f"the view ends at byte {end} of {owner.nbytes}")
     return Result(ne, x.dtype, alias=x, nb=nb, offset=offset)
 
 
