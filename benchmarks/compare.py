@@ -201,12 +201,12 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
-    """Those groups that the peer has the program for; unless `quick`, it must have all."""
+    """Those groups that the peer has the program for: all, or, if `quick`, at least speed."""
     lacking = {group: name for group in asked if (name := peer.lacks(group))}
     kept = [group for group in asked if group not in lacking]
     if lacking:
         names = " and no ".join(dict.fromkeys(lacking.values()))
-        if not (quick and kept):
+        if not (quick and "speed" in kept):
             raise Failed(
                 f"{peer.folder} has no {names}, which {', '.join(lacking)} takes: `make peer` "
                 "builds it, --rows chooses other groups"

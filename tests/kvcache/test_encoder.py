@@ -252,6 +252,20 @@ def test_what_nobody_sees_makes_room(make_cache: MakeCache):
     run.put((0, [0]))
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_step_has_overwritten_does_not_come_back(make_cache: MakeCache, begun: bool):
+    run = Run(make_cache(1, 100, [Cross(4, 2)], max_batch=MAX_BATCH))
+    run.put((0, [4, 0]))
+    run.put((0, [4, 0]))
+    step = step_of([(0, 4, run.thing(3))])
+    run.cache.start_forward(step)
+    step.begun = begun
+    run.cache.undo(step)
+    assert run.cache.length(0) == 4 and run.cache.can_resume(0, 4)
+    assert run.cache.can_resume(0, 2) == (not begun)
+    run.put((0, [0]))
+
+
 def test_neighbours_are_given_up_together(make_cache: MakeCache):
     run = Run(make_cache(1, 100, [Cross(4, 2)], max_batch=MAX_BATCH))
     run.put((0, [0, 2, 2, 0, 4, 0]))

@@ -43,6 +43,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("put"), PIECES, st.booleans()),
         st.tuples(st.just("put"), PIECES, st.booleans()),
         st.tuples(st.just("on"), st.integers(1, 9), st.booleans()),
+        st.tuples(st.just("failed"), PIECES, st.booleans()),
         st.tuples(st.just("end"), NUMBERS, POSITIONS),
         st.tuples(st.just("middle"), NUMBERS, POSITIONS, st.integers(1, 6)),
         st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
@@ -77,7 +78,20 @@ class Run:
         for s in range(SEQUENCES):
             assert self.cache.length(s) == self.history.length(s)
 
+    def failed(self, pieces: list[tuple[int, int, bool]], apart: bool) -> None:
+        """Puts tokens, and takes them back after they were computed."""
+        for sequence in {sequence for sequence, _, _ in pieces}:
+            self._make_whole(sequence)
+        before = [tokens.copy() for tokens in self.history.lists]
+        self.put(pieces, apart)
+        if self.step.placed:
+            self.history.forget_what_may_be_evicted()
+            self.step.begun = True
+            self.cache.undo(self.step)
+            self.history.lists = before
+
     def put(self, pieces: list[tuple[int, int, bool]], apart: bool) -> None:
+        self.step = Step(*(np.zeros(0, np.int32) for _ in range(4)))
         tokens: list[tuple[int, Token]] = []
         for sequence in {sequence for sequence, _, _ in pieces}:
             self._make_whole(sequence)

@@ -112,6 +112,32 @@ def test_others_give_cells_up_only_when_there_are_too_few(make_cache: MakeCache)
     assert sorted(cache.position[cache.member[0]]) == [7]  # what position 8 sees
 
 
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_a_step_has_overwritten_does_not_come_back(
+    make_cache: MakeCache, moved: bool, begun: bool
+):
+    cache = make_cache(1, 100, [Sliding(4)], max_batch=4)  # 8 cells
+    cache.start_forward(run(0, 0, 4))
+    cache.start_forward(run(0, 4, 7))
+    cache.start_forward(batch := step((0, 7)))
+    before = [cache.can_resume(0, p) for p in range(9)]
+    if moved:
+        batch.positions += 1
+        assert cache.advance(batch)
+    else:
+        cache.start_forward(batch := run(0, 8, 12))
+    overwritten = batch.placed[cache].cells
+    batch.begun = begun
+    cache.undo(batch)
+    assert cache.length(0) == 8 and cache.can_resume(0, 8)
+    if begun:
+        assert not cache.member[0, overwritten].any()
+        assert not any(cache.can_resume(0, p) for p in range(1, 8))
+    else:
+        assert [cache.can_resume(0, p) for p in range(9)] == before
+
+
 def test_a_batch_that_does_not_fit_evicts_nothing(make_cache: MakeCache):
     cache = make_cache(2, 100, [Sliding(2)], max_batch=4)  # 8 cells
     cache.start_forward(run(0, 0, 4))

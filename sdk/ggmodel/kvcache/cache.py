@@ -70,9 +70,11 @@ class Cache(ABC):
 
     Attributes:
         max_batch: the most tokens in a step.
+        advances: whether a step may move on in it.
     """
 
     max_batch: int
+    advances: bool = False
 
     @abstractmethod
     def start_forward(self, step: Step, reserve: bool = False) -> None:
@@ -98,8 +100,9 @@ class Cache(ABC):
 
     @abstractmethod
     def undo(self, step: Step) -> None:
-        """Takes back the latest `start_forward`, whose step will not be computed: all is as it was
-        before. Without effect on a step that this cache has not placed."""
+        """Takes back the latest `start_forward` or `advance`: all is as it was before, except that
+        what a step that has begun overwrote stays forgotten, which it does not need itself. Without
+        effect on a step that this cache has not placed."""
 
     @abstractmethod
     def shape_key(self, step: Step) -> Hashable:

@@ -74,6 +74,8 @@ class CausalCache(Cache):
         OutOfMemory: the host has no memory for the bookkeeping.
     """
 
+    advances = True
+
     def __init__(
         self,
         backend: Backend,
@@ -232,7 +234,8 @@ class CausalCache(Cache):
         self.lengths = placed.lengths
         self.position[placed.cells] = -1
         self.member[:, placed.cells] = False
-        self._bring_back(placed.evicted)
+        if not step.begun:
+            self._bring_back(placed.evicted)
         self._find_end()
 
     def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:

@@ -201,6 +201,12 @@ class EncoderCache(Cache):
         placed: Placed | None = step.placed.pop(self, None)
         if placed is not None and placed.before is not None:
             objects, self.lengths = placed.before
+            if objects is not None and step.begun:
+                kept = {encoded for there in self.objects for encoded in there.values()}
+                objects = [
+                    {p: encoded if encoded in kept else None for p, encoded in there.items()}
+                    for there in objects
+                ]
             self.objects = objects or self.objects
 
     def _masked(self, step: Step) -> tuple[int, np.ndarray | None, np.ndarray]:

@@ -24,6 +24,7 @@ class WrapperCache(Cache):
     def __init__(self, caches: Sequence[Cache]):
         self.caches = list(caches)
         self.max_batch = min(cache.max_batch for cache in self.caches)
+        self.advances = all(cache.advances for cache in self.caches)
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
         for i, cache in enumerate(self.caches):
@@ -38,7 +39,7 @@ class WrapperCache(Cache):
         computed = [step.placed.get(cache) for cache in self.caches]
         moved = False
         try:
-            moved = all(cache.advance(step) for cache in self.caches)
+            moved = self.advances and all(cache.advance(step) for cache in self.caches)
         finally:
             if not moved:
                 for cache, before in zip(self.caches, computed, strict=True):

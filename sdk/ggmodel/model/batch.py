@@ -31,6 +31,7 @@ class Step:
             0 everywhere.
         placed: what each cache decided for this step, by cache.
         spans: embeddings of images, or some of their rows, that belong to inputs of this step.
+        begun: its computation has begun: what was in its cells before is gone.
     """
 
     tokens: np.ndarray
@@ -40,6 +41,7 @@ class Step:
     groups: np.ndarray | None = None
     placed: dict[Any, Any] = field(default_factory=dict, kw_only=True)
     spans: tuple[Span, ...] = field(default=(), kw_only=True)
+    begun: bool = field(default=False, kw_only=True)
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, int]]:

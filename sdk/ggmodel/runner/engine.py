@@ -236,10 +236,12 @@ class Engine:
                 self._prepared = None
 
     def _retract(self) -> None:
-        """Takes back what was prepared: the cache is about to change otherwise."""
+        """Takes back what was prepared, or was to be computed when Ctrl-C came: the cache is about
+        to change otherwise."""
         if self._prepared is not None:
             self.cache.undo(self._prepared.step)
             self._prepared = None
+        self._steady.undo()
 
     def _made_ready(self, slot: Slot) -> bool:
         """Whether something of the slot can be computed; one where that fails ends alone."""
@@ -323,13 +325,12 @@ class Engine:
                 step = self._batches.step(work)
                 self._place(step, work)
             rows = self.graphs.run(step, lambda: self._prepare(work))
+            self._steady.keep(work, step)
         except BaseException:
             self._retract()
-            self._steady.undo()
             if step is not None:
                 self.cache.undo(step)
             raise
-        self._steady.keep(work, step)
         for one in work:
             known = len(one.numbers) - one.drafted
             one.slot.tokens += one.numbers[:known]

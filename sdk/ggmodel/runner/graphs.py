@@ -105,6 +105,7 @@ class Graphs:
         else:
             self.replayed += 1
             self._entries.move_to_end(key)
+        step.begun = True
         try:
             entry.executable.run(step, meanwhile)
             if not len(step.outputs):

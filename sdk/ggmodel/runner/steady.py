@@ -50,7 +50,7 @@ class Steady:
                 return None
             tokens += now.numbers
         self._moving = True
-        step.tokens = np.array(tokens, np.int32)
+        step.tokens, step.begun = np.array(tokens, np.int32), False
         step.positions += 1
         if self._cache.advance(step):
             return step
@@ -62,7 +62,7 @@ class Steady:
         step = self._step
         if not self._moving or step is None:
             return
-        # A cache that failed has taken back what it did.
-        if all(step.placed.get(cache) is not at for cache, at in self._computed.items()):
-            self._cache.undo(step)
+        for cache, at in self._computed.items():
+            if step.placed.get(cache) is not at:
+                cache.undo(step)
         self._step, self._moving = None, False
