@@ -263,16 +263,21 @@ def peer(tmp_path: Path) -> Path:
     return folder
 
 
+def stories(peer: Path, folder: Path) -> list[str]:
+    """The arguments that compare a small model."""
+    shutil.copy(STORIES, folder / "stories.gguf")
+    return ["--peer", str(peer), "--models", str(folder), "--files", "stories",
+            "--results", str(folder / "r.json")]  # fmt: skip
+
+
 @pytest.mark.usefixtures("quiet")
 def test_beside_a_peer_that_is_none(
     peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(compare, "RETRIES", 0)
-    shutil.copy(STORIES, tmp_path / "stories.gguf")
     document = tmp_path / "doc.md"
-    arguments = ["--peer", str(peer), "--models", str(tmp_path), "--files", "stories", "--pairs",
-                 "1", "--threads", "1", "--results", str(tmp_path / "r.json"), "--output",
-                 str(document), "--rows", "speed", "depth", "sequences", "crowd",
+    arguments = [*stories(peer, tmp_path), "--pairs", "1", "--threads", "1",
+                 "--output", str(document), "--rows", "speed", "depth", "sequences", "crowd",
                  "start"]  # fmt: skip
     compare.main(arguments)
     said = capsys.readouterr().out
@@ -306,10 +311,8 @@ def test_beside_a_peer_that_is_none(
 @pytest.mark.usefixtures("quiet")
 def test_a_peer_that_fails(peer: Path, tmp_path: Path):
     (peer / "llama-bench").write_text(f"#!{sys.executable}\nraise SystemExit('no such model')\n")
-    shutil.copy(STORIES, tmp_path / "stories.gguf")
     with pytest.raises(SystemExit, match=r"(?s)llama-bench.*ended with 1.*no such model"):
-        compare.main(["--peer", str(peer), "--models", str(tmp_path), "--files", "stories",
-                      "--rows", "speed", "--results", str(tmp_path / "r.json")])  # fmt: skip
+        compare.main([*stories(peer, tmp_path), "--rows", "speed"])
 
 
 # what is asked for, and what is there
@@ -341,10 +344,8 @@ def test_quick_makes_do_with_llama_bench(
     peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(compare, "RETRIES", 0)
-    shutil.copy(STORIES, tmp_path / "stories.gguf")
     results = tmp_path / "r.json"
-    arguments = ["--peer", str(peer), "--models", str(tmp_path), "--files", "stories", "--pairs",
-                 "1", "--results", str(results), "--quick", "--again"]  # fmt: skip
+    arguments = [*stories(peer, tmp_path), "--pairs", "1", "--quick", "--again"]
     compare.main(arguments)
     assert list(json.loads(results.read_text())["pairs"]) == ["stories speed", "stories start"]
     (peer / "llama-completion").unlink()  # which makes it another peer, too

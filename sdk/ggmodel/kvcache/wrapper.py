@@ -39,7 +39,7 @@ class WrapperCache(Cache):
         computed = [step.placed.get(cache) for cache in self.caches]
         moved = False
         try:
-            moved = self.advances and all(cache.advance(step) for cache in self.caches)
+            moved = all(cache.advance(step) for cache in self.caches)
         finally:
             if not moved:
                 for cache, before in zip(self.caches, computed, strict=True):

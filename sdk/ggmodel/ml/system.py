@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,15 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
     Args:
         root: where /proc and /sys are.
     """
-    memory, total = _meminfo(root), total_memory(root)
+    memory = _meminfo(root)
+    groups = list(_control_groups(root, "memory"))
+    total = _within(groups, memory)
     free = memory.get("MemAvailable")
     if free is None:  # Linux before 3.14
         parts = [memory[k] for k in ("MemFree", "Buffers", "Cached") if k in memory]
         free = sum(parts) if parts else total
     swap = memory.get("SwapFree", 0)
-    for folder in _control_groups(root, "memory"):
+    for folder in groups:
         limit = _number(folder / "memory.max")
         if limit is not None:
             used = _number(folder / "memory.current") or 0
@@ -73,10 +75,14 @@ def total_memory(root: Path = _ROOT) -> int:
     Args:
         root: where /proc and /sys are.
     """
-    total = _meminfo(root).get("MemTotal") or _installed_memory()
+    return _within(_control_groups(root, "memory"), _meminfo(root))
+
+
+def _within(groups: Iterable[Path], meminfo: Mapping[str, int]) -> int:
+    """All memory, the limits of these control groups respected."""
+    total = meminfo.get("MemTotal") or _installed_memory()
     names = ("memory.max", "memory.limit_in_bytes")  # of versions 2 and 1
-    folders = _control_groups(root, "memory")
-    limits = [_number(folder / name) for folder in folders for name in names]
+    limits = [_number(folder / name) for folder in groups for name in names]
     return min([total, *(limit for limit in limits if limit is not None)])
 
 

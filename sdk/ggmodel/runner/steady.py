@@ -33,7 +33,7 @@ class Steady:
     def keep(self, work: Sequence[Work], step: Step) -> None:
         """Notes a step that was computed."""
         single = len(work) == len(step.tokens) == len(step.outputs) and not step.spans
-        self._work, self._step = work, step if single else None
+        self._work, self._step = work, step if single and self._cache.advances else None
         self._computed, self._moving = dict(step.placed), False
 
     def next(self, work: Sequence[Work]) -> Step | None:

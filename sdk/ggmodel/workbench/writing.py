@@ -18,9 +18,9 @@ def appearing(path: str | Path) -> Iterator[Path]:
     Raises:
         ConfigError: it cannot be written.
     """
-    target, partial = _names(path)
+    target = _target(path)
     try:
-        with nullcontext(target) if partial == target else atomic.appearing(target) as name:
+        with atomic.appearing(target) if _replaceable(target) else nullcontext(target) as name:
             yield name
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
@@ -30,11 +30,12 @@ def check_target(path: str | Path | None) -> None:
     """Raises where `appearing` would, before any work is done; None is no file."""
     if path is None:
         return
-    target, partial = _names(path)
+    target = _target(path)
     if target.is_dir():
         raise ConfigError(f"cannot write {path}: it is a folder")
-    if partial == target:
+    if not _replaceable(target):
         return
+    partial = atomic.partial_name(target)
     try:
         partial.touch()
         partial.unlink()
@@ -48,9 +49,11 @@ def write_text(path: str | Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
-def _names(path: str | Path) -> tuple[Path, Path]:
-    """The file, and what it is called until it is complete."""
-    target = Path(os.path.realpath(path))  # what a link points to is written, the link stays
-    if target.exists() and not target.is_file():
-        return target, target  # a device or a pipe cannot be replaced
-    return target, atomic.partial_name(target)
+def _target(path: str | Path) -> Path:
+    """What a link points to is written, the link stays."""
+    return Path(os.path.realpath(path))
+
+
+def _replaceable(target: Path) -> bool:
+    """Not a device or a pipe."""
+    return target.is_file() or not target.exists()
