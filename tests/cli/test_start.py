@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 import ggmodel
 
@@ -43,6 +46,26 @@ def test_a_first_token_needs_no_parsers_and_no_pictures(model_path):
     assert not found & {"cffi", "pycparser", "rich", "jinja2", "PIL", "gguf", "typer"}
     assert not found & {"importlib.metadata", "llguidance"}
     assert {"numpy", "tokenizers", "ggmodel.native"} <= found
+
+
+@pytest.mark.parametrize("chosen", [None, "3"])
+def test_commands_start_no_threads_for_numpy_unless_told_to(chosen: str | None):
+    code = (
+        "import os, sys\n"
+        "from ggmodel.cli import main\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "import numpy\n"
+        "print(os.environ['OPENBLAS_NUM_THREADS'], len(os.listdir('/proc/self/task')))"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    if chosen:
+        env["OPENBLAS_NUM_THREADS"] = chosen
+    ran = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, check=True)
+    number, threads = ran.stdout.splitlines()[-1].split()
+    assert number.decode() == (chosen or "1")
+    assert chosen or int(threads) == 1
 
 
 def imported(code: str) -> set[str]:

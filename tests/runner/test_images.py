@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -286,6 +287,27 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
         pytest.raises(Unsupported, match=r"takes no images.*mmproj"),
     ):
         plain.generate([picture(1)])
+
+
+def test_who_waits_to_see_an_image_keeps_nobody_from_seeing_another(open_model: Open):
+    model = open_model("gazer")
+    (one,), (two,) = (model.engine.images.encode(picture(n)) for n in (1, 2))  # not yet computed
+    turns, seen = model.engine.turns, list[np.ndarray]()
+
+    def step() -> None:
+        with turns.alone():
+            waiting.start()
+            while not turns._queue:
+                time.sleep(0.001)
+            seen.append(two.rows)
+
+    waiting = threading.Thread(target=lambda: seen.append(one.rows), daemon=True)
+    stepping = threading.Thread(target=step, daemon=True)
+    stepping.start()
+    for thread in (stepping, waiting):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert seen[0] is two.rows and seen[1] is one.rows
 
 
 def test_groups_are_computed_together(open_model: Open):

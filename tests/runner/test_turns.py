@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.errors import ComputeError
+from ggmodel.errors import Busy, ComputeError
 from ggmodel.gguf import MemorySource
-from ggmodel.runner import LoadedModel
+from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.batches import Work
 from ggmodel.runner.turns import Turns
 
@@ -92,6 +92,20 @@ def test_a_wait_that_is_interrupted_is_over(monkeypatch: pytest.MonkeyPatch):
     within(5, lambda: turns.alone().__enter__())
 
 
+def test_a_sampler_that_asks_its_own_model_is_told(both: LoadedModel):
+    class Asking(Sampler):
+        def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+            return both.generate(PROMPT, max_tokens=1).tokens[0]
+
+    def ask() -> None:
+        with pytest.raises(Busy, match="very model"):
+            both.generate(PROMPT, sampler=Asking(0), max_tokens=2)
+
+    within(20, ask)
+    assert len(both.generate(PROMPT, max_tokens=2).tokens) == 2
+    assert not both.engine.slots.working
+
+
 def test_a_step_that_fails_ends_what_coroutines_wait_for(
     both: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ):
@@ -156,7 +170,7 @@ def test_a_sleeper_that_is_interrupted_as_it_is_woken_wakes_another(
 
     turns = Turns(lambda: True, lambda request: None)
     done = {"first": False, "second": False}
-    turns.stepping = True  # somebody is at it
+    turns._stepper = -1  # somebody is at it
     monkeypatch.setattr("ggmodel.runner.turns.threading.Condition", Interrupted)
 
     def wait(name: str) -> None:
@@ -171,6 +185,7 @@ def test_a_sleeper_that_is_interrupted_as_it_is_woken_wakes_another(
         threads[-1].start()
         while len(turns._sleepers) < len(threads):
             time.sleep(0.001)
+    turns._stepper = 0
     turns._end()
     for thread in threads:
         thread.join(20)

@@ -367,8 +367,9 @@ class CausalCache(Cache):
     def _forget(self, sequence: int, cells: np.ndarray) -> None:
         if not len(cells):
             return
+        free = cells[self.member[:, cells].sum(axis=0) == 1]
         self.member[sequence, cells] = False
-        self.position[cells[~self.member[:, cells].any(axis=0)]] = -1
+        self.position[free] = -1  # no call comes between: Ctrl-C would leave cells to nobody
         self._find_end()
 
     def _find_end(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,6 +74,7 @@ class Embedding:
             if array.ndim != 2 or not array.size:
                 raise PromptError(f"rows of shape {list(array.shape)}; [rows, width] is needed")
             self._compute, self.shape = lambda: array, array.shape
+        self._rows: np.ndarray | None = None
         self._key = key
 
     def __len__(self) -> int:
@@ -85,15 +85,21 @@ class Embedding:
         """Numbers in a row."""
         return self.shape[1]
 
-    @cached_property
+    # Not by functools.cached_property: before Python 3.12 it locks all instances while one waits.
+
+    @property
     def rows(self) -> np.ndarray:
         """float32 [rows, width]; computed on first use."""
-        return self._compute()
+        if self._rows is None:
+            self._rows = self._compute()
+        return self._rows
 
-    @cached_property
+    @property
     def key(self) -> bytes:
         """Equal for equal content."""
-        return self._key or hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+        if self._key is None:
+            self._key = hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+        return self._key
 
     def __repr__(self) -> str:
         return f"Embedding({len(self)} rows of {self.width})"

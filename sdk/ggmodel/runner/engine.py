@@ -78,6 +78,7 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
         self._turn = 0
+        self._midway = False  # in a step; after one, that it has not come to its end
         self._closed = False
 
     def _new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
@@ -163,6 +164,9 @@ class Engine:
     def _step(self) -> bool:
         """One batch; False if there was nothing to compute."""
         with self.turns.lock:
+            if self._midway:
+                self._recover()
+            self._midway = True
             self._sweep()
             work = self._collect()
         results = self._compute(work)
@@ -173,7 +177,24 @@ class Engine:
         self.speculation.computed(work, self.graphs.recorded)
         with self.turns.lock:
             self._sweep()
+        self._midway = False
         return bool(work)
+
+    def _recover(self) -> None:
+        """Makes what slots know and what the cache holds agree, wherever Ctrl-C came; also where it
+        comes again here."""
+        self._retract()
+        for slot in self.slots.working:
+            request, length = slot.request, len(slot.tokens)
+            assert request is not None
+            if request.noting:
+                request.fail(
+                    Error("Ctrl-C came while a token of this text was noted; ask for it again")
+                )
+            elif self.cache.length(slot.sequence) > length:
+                self.slots.rewind(slot, length)
+            elif not self.cache.can_resume(slot.sequence, length):
+                self._start_over(slot, slot.tokens + slot.pending)
 
     def _sweep(self) -> None:
         """Frees the slots of requests that are done, and gives free ones to those that wait."""
@@ -194,7 +215,8 @@ class Engine:
             slot = self.slots.take(self._waiting[0].prompt.tolist())
             if slot is None:
                 return
-            slot.request = self._waiting.popleft()
+            slot.request = self._waiting[0]  # first, or Ctrl-C as it is popped would lose it
+            self._waiting.popleft()
 
     def _collect(self) -> list[Work]:
         """What goes into the next batch."""
@@ -238,6 +260,7 @@ class Engine:
     def _retract(self) -> None:
         """Takes back what was prepared, or was to be computed when Ctrl-C came: the cache is about
         to change otherwise."""
+        self._midway = True
         if self._prepared is not None:
             self.cache.undo(self._prepared.step)
             self._prepared = None
@@ -275,16 +298,22 @@ class Engine:
         keep = self.places.before(slot.tokens, min(keep, self.context_length - 1))
         end = self.places.after(slot.tokens, keep + max(1, (len(slot.tokens) - keep) // 2))
         rest = slot.tokens[:keep] + slot.tokens[end:]
+        slot.exact = min(slot.exact, keep)
         try:
             self.cache.remove(slot.sequence, keep, end)
-            slot.exact = min(slot.exact, keep)
-        except Error:  # its cells are shared, or its cache cannot move
-            self.cache.remove(slot.sequence, 0, None)
-        if self.cache.can_resume(slot.sequence, len(rest)):
-            slot.tokens = rest
-        else:
-            self.cache.remove(slot.sequence, 0, None)
-            slot.start_over(rest + slot.pending)
+            if self.cache.can_resume(slot.sequence, len(rest)):
+                slot.tokens = rest
+                return
+        except Error:
+            pass  # its cells are shared, or its cache cannot move
+        except BaseException:  # Ctrl-C: how much has moved is not known
+            self._start_over(slot, rest + slot.pending)
+            raise
+        self._start_over(slot, rest + slot.pending)
+
+    def _start_over(self, slot: Slot, pending: list[int]) -> None:
+        slot.start_over(pending)
+        self.cache.remove(slot.sequence, 0, None)
 
     def _compute(self, work: list[Work]) -> list[Result]:
         """For each piece its logits float32 [1 + drafted, vocabulary] where it is the last of what
@@ -423,9 +452,10 @@ class Engine:
         try:
             yield slot.sequence
         finally:
+            slot.owner = None  # even if Ctrl-C ends the wait for the others
             with self._alone():
-                self.slots.cut(slot, 0)
-                self.slots.release(slot)
+                if slot.free:
+                    self.slots.cut(slot, 0)
 
     def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.

@@ -86,6 +86,7 @@ class Generation:
     Attributes:
         done: nothing more will come. failed: because of an error. cancelled: because nobody wants
             it any more.
+        noting: a token has been chosen, and what follows from that is not all noted yet.
         consumer: who takes the pieces, a thread or a task.
         lookup: what guesses how the answer goes on, if anything does.
         drafted, accepted: guesses that were computed, and those of them that came true.
@@ -140,7 +141,7 @@ class Generation:
         self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.finish_reason: FinishReason = "length"
-        self.done = self.cancelled = self._whole = False
+        self.done = self.cancelled = self.noting = self._whole = False
         self.consumer: object = None
         self._started = self._prompted = self._latest = 0.0
 
@@ -173,13 +174,14 @@ class Generation:
 
     def accept(self, logits: np.ndarray) -> int | None:
         """Takes the logits float32 [vocabulary] after the latest token, which may be overwritten
-        later; returns the next one, or None at the end."""
+        later; returns the next one, or None at the end. `noting` is for the caller to end."""
         self._latest = time.perf_counter()
         self._prompted = self._prompted or self._latest
         if len(self.tokens) >= self._max or self._sampling.finished:
             self.finish("stop" if self._sampling.finished else "length")
             return None
         token = self._sampling.sample(logits.copy() if self._keeps_logits else logits)
+        self.noting = True
         if token in self._eog:
             self.finish("stop")
             return None
@@ -233,8 +235,8 @@ class Generation:
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, a piece a token. Closing the generator ends the request."""
         self.consumer = threading.get_ident()
-        self.begin()
         try:
+            self.begin()
             while True:
                 if not self.news:
                     self.consumer = threading.get_ident()
@@ -244,6 +246,7 @@ class Generation:
                     return
                 yield piece
         finally:
+            self.cancelled = True  # if Ctrl-C comes before the call has begun
             self._engine.cancel(self)
 
     def _has_news(self) -> bool:
@@ -263,9 +266,9 @@ class Generation:
                 loop.call_soon_threadsafe(arrived.set)
 
         self.consumer = asyncio.current_task()
-        self.begin()
-        self._engine.turns.attend(self, notify)
         try:
+            self.begin()
+            self._engine.turns.attend(self, notify)
             while True:
                 while not self.news:
                     arrived.clear()
@@ -276,6 +279,7 @@ class Generation:
                     return
                 yield piece
         finally:
+            self.cancelled = True  # as in `pieces`
             self._engine.cancel(self)
 
     def begin(self) -> None:
@@ -298,10 +302,11 @@ class Generation:
     def run(self) -> Completion:
         """Generates to the end."""
         self._whole, self.consumer = True, threading.get_ident()
-        self.begin()
         try:
+            self.begin()
             self._engine.turns.wait(self, self._has_ended)
         finally:
+            self.cancelled = True  # as in `pieces`
             self._engine.cancel(self)
         text = "".join(iter(self.take, None))
         logprobs = self.logprobs if self._want_logprobs else None

@@ -61,7 +61,7 @@ class Encoded:
 
     def _row(self, i: int) -> np.ndarray:
         with self._guard():
-            if self.ctx is not None:
+            if self.ctx is not None and not self._rows:  # unless Ctrl-C came as it was closed
                 self.ctx.compute(*self._tensors)
                 self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
                 self.close()

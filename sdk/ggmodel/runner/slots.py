@@ -80,8 +80,9 @@ class Slots:
         held, shared = held_by[slot], held_by[source]
         if shared > held:
             slot = min(free, key=lambda s: s.used)
+            slot.start_over()  # whatever becomes of the cache if Ctrl-C comes
             self._cache.copy_prefix(source.sequence, slot.sequence, shared)
-            slot.tokens, slot.exact = source.tokens[:shared], math.inf
+            slot.tokens = source.tokens[:shared]
         else:
             self.cut(slot, held)
         self._clock += 1
@@ -91,19 +92,23 @@ class Slots:
 
     def cut(self, slot: Slot, length: int) -> None:
         """Forgets all positions from `length` on, and as many before it as it takes to go on."""
-        if length < self._cache.length(slot.sequence):
-            length = self._resumed(slot, length)
+        length = self._cut_at(slot, length)
         self._cache.remove(slot.sequence, length, None)
         del slot.tokens[length:]
         if length <= slot.exact:
             slot.exact = math.inf
 
+    def _cut_at(self, slot: Slot, length: int) -> int:
+        if length < self._cache.length(slot.sequence):
+            return self._resumed(slot, length)
+        return length
+
     def rewind(self, slot: Slot, length: int) -> None:
         """Forgets all positions from `length` on, and as many before it as it takes; those that
         the slot has tokens of are pending again."""
-        held = slot.tokens.copy()
-        self.cut(slot, length)
-        slot.pending = held[len(slot.tokens) :] + slot.pending
+        at = self._cut_at(slot, length)
+        slot.tokens, slot.pending = slot.tokens[:at], slot.tokens[at:] + slot.pending
+        self.cut(slot, at)
 
     def _held(self, slot: Slot, prompt: Sequence[int]) -> int:
         """How much of a prompt a slot has."""

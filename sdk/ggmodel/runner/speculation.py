@@ -255,7 +255,8 @@ def verify(
         if token is None:
             return
         if token != guess:
-            slot.pending = [token]
+            slot.pending, request.noting = [token], False
             return
         slot.tokens.append(token)
         request.accepted += 1
+        request.noting = False

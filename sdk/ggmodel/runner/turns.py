@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..errors import Error
+from ..errors import Busy, Error
 
 if TYPE_CHECKING:
     from .generation import Generation
+
+_LOOK = 1.0  # seconds after which a sleeper looks by itself: Ctrl-C may have lost it a wake-up
 
 
 class Turns:
@@ -28,7 +30,10 @@ class Turns:
 
     Attributes:
         lock: guards what steps and those who wait share.
-        stepping: somebody is at it, and may use cache and graphs.
+
+    Ctrl-C may come at any call. So that it leaves no turn taken, who ends one notes that before
+    anything is called; what others may then not have been told they find out by themselves. (What
+    cannot be helped are contextlib's own few instructions around `alone`.)
     """
 
     def __init__(
@@ -36,8 +41,7 @@ class Turns:
     ) -> None:
         self._step, self._refusal = step, refusal
         self.lock = threading.RLock()
-        self.stepping = False
-        self._stepper = 0  # the thread that is at it
+        self._stepper = 0  # the thread whose turn it is, or none
         self._changes = 0
         # For those who wait for anything to happen, which are few; sleepers are woken one by one.
         self._anything = threading.Condition(self.lock)
@@ -60,27 +64,24 @@ class Turns:
         Raises:
             Error: it can never be.
         """
-        stepped = False
+        self._need_no_turn()
+        stepped, me = False, threading.get_ident()
         while True:
-            with self.lock:
-                while not satisfied() and (self.stepping or self._others_first()):
-                    woken = threading.Condition(self.lock)
-                    self._sleepers[request] = (woken, satisfied)
-                    stepped = False
-                    try:
-                        woken.wait()
-                    except BaseException:  # Ctrl-C, maybe just when it was woken to go on
-                        del self._sleepers[request]
-                        self._pass_on()
-                        raise
-                    del self._sleepers[request]
-                if satisfied():
-                    if not stepped:  # the end of a step passes on by itself
-                        self._pass_on()
-                    return
-                changes = self._changes
-                self._begin(step=True)
-            stepped = self._take_step()
+            try:
+                with self.lock:
+                    if self._sleep(request, satisfied):
+                        stepped = False
+                    if satisfied():
+                        if not stepped:  # the end of a step passes on by itself
+                            self._pass_on()
+                        return
+                    changes = self._changes
+                    self._begin(step=True)
+                stepped = self._step()
+            finally:
+                if self._stepper == me:
+                    self._stepper = 0
+                    self._end()
             if not stepped:
                 with self.lock:
                     refusal = self._refusal(request)
@@ -90,6 +91,22 @@ class Turns:
                     if not satisfied() and changes == self._changes:
                         self._wait_for_anything()
 
+    def _sleep(self, request: Generation, satisfied: Callable[[], bool]) -> bool:
+        """Until the request is satisfied or it is its turn; whether that took any time."""
+        slept = False
+        while not satisfied() and (self._stepper or self._others_first()):
+            woken = threading.Condition(self.lock)
+            self._sleepers[request] = (woken, satisfied)
+            slept = True
+            try:
+                woken.wait(_LOOK)
+            except BaseException:  # Ctrl-C, maybe just when it was woken to go on
+                del self._sleepers[request]
+                self._pass_on()
+                raise
+            del self._sleepers[request]
+        return slept
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Waits for a step under way, and keeps others from beginning.
@@ -97,31 +114,47 @@ class Turns:
         Whoever is waited for comes first: those who want to be alone in their order, and between
         two of them a step, if anybody wants one.
         """
-        place = object()
-        with self.lock:
-            self._queue.append(place)
-            try:
-                while self.stepping or self._queue[0] is not place or self._owes_a_step():
-                    self._wait_for_anything()
-            except BaseException:
-                self._queue.remove(place)
-                self._pass_on()
-                raise
-            self._queue.popleft()
-            self._begin(step=False)
+        self._need_no_turn()
+        place, me = object(), threading.get_ident()
         try:
+            with self.lock:
+                self._queue.append(place)
+                while self._stepper or self._queue[0] is not place or self._owes_a_step():
+                    self._wait_for_anything()
+                self._begin(step=False)
+                self._queue.popleft()
             yield
         finally:
-            self._step_due = True
+            if self._stepper == me:
+                self._step_due = True
+                self._stepper = 0
+            self._leave(place)
+
+    def _leave(self, place: object) -> None:
+        with self.lock:
+            if place in self._queue:  # it was given up
+                self._queue.remove(place)
             self._end()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether somebody is at it, and may use cache and graphs."""
+        return self._stepper != 0
 
     @property
     def mine(self) -> bool:
         """Whether this thread is at it."""
-        return self.stepping and self._stepper == threading.get_ident()
+        return self._stepper == threading.get_ident()
+
+    def _need_no_turn(self) -> None:
+        if self.mine:
+            raise Busy(
+                "a sampler or another callback asks the very model that calls it; ask when it has "
+                "returned, or load the model twice"
+            )
 
     def _begin(self, step: bool) -> None:
-        self.stepping, self._stepper = True, threading.get_ident()
+        self._stepper = threading.get_ident()
         if step:
             self._step_due = False
 
@@ -143,7 +176,7 @@ class Turns:
         """
         with self.lock:
             self._attended[request] = notify
-            if self._driver is None:
+            if self._driver is None or not self._driver.is_alive():  # Ctrl-C came as it began
                 self._driver = threading.Thread(
                     target=self._drive, name="ggmodel-engine", daemon=True
                 )
@@ -159,7 +192,7 @@ class Turns:
     def _drive(self) -> None:
         while True:
             with self.lock:
-                while self.stepping or self._others_first() or not self._hungry():
+                while self._stepper or self._others_first() or not self._hungry():
                     if not self._attended:
                         self._driver = None
                         return
@@ -167,10 +200,13 @@ class Turns:
                 changes = self._changes
                 self._begin(step=True)
             try:
-                progress = self._take_step()
+                progress = self._step()
             except Exception as error:
                 self._abandon(error)
                 continue
+            finally:
+                self._stepper = 0
+                self._end()
             if not progress:
                 with self.lock:
                     for request in self._attended:
@@ -191,7 +227,8 @@ class Turns:
     def _wait_for_anything(self) -> None:
         self._waiting += 1
         try:
-            self._anything.wait()
+            if not self._anything.wait(_LOOK):
+                self._tell()
         finally:
             self._waiting -= 1
 
@@ -202,15 +239,8 @@ class Turns:
     def _hungry(self) -> bool:
         return any(request.wants_more for request in self._attended)
 
-    def _take_step(self) -> bool:
-        try:
-            return self._step()
-        finally:
-            self._end()
-
     def _end(self) -> None:
         with self.lock:
-            self.stepping, self._stepper = False, 0
             for woken, satisfied in self._sleepers.values():
                 if satisfied():
                     woken.notify()
@@ -224,7 +254,7 @@ class Turns:
 
     def _pass_on(self) -> None:
         """Wakes somebody who goes on, if nobody does."""
-        if self.stepping:
+        if self._stepper:
             return
         self._tell_everybody()
         if not self._others_first():

@@ -95,12 +95,20 @@ class ComputeBuffer(Compute):
 
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
         needed = ffi.new("size_t[1]")
-        before = self._actual
+        before = self._begin_moving()  # memory that is too small for the graph is freed at once
         lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
-        if self._actual != before:  # memory that is too small for the graph is freed at once
-            self.generation += 1
+        self._end_moving(before)
         self.sizes[self._device] = max(self._actual, self.sizes.get(self._device, 0), needed[0])
         return physically_possible(needed[0])
+
+    def _begin_moving(self) -> int:
+        """Before what may move the memory: if Ctrl-C ends that, it counts as moved."""
+        self.generation += 1
+        return self._actual
+
+    def _end_moving(self, before: int) -> None:
+        if self._actual == before:
+            self.generation -= 1
 
     @property
     def _actual(self) -> int:
@@ -110,10 +118,9 @@ class ComputeBuffer(Compute):
         self._device.status = AllocationStatus.FAILED
         if not self.measure(cgraph, most_tensors):
             return False
-        before = self._actual
+        before = self._begin_moving()
         done = lib.ggml_gallocr_reserve(self._allocator, cgraph)
-        if self._actual != before:
-            self.generation += 1
+        self._end_moving(before)
         if not done or not lib.ggml_gallocr_alloc_graph(self._allocator, cgraph):
             return False
         self.sizes[self._device] = self._actual
@@ -150,10 +157,10 @@ class ComputeBuffer(Compute):
         return seconds
 
     def close(self) -> None:
-        if self._allocator:
-            lib.ggml_gallocr_free(self._allocator)
-            self._allocator = None
+        allocator, self._allocator = self._allocator, None
+        if allocator:
             self.generation += 1
+            lib.ggml_gallocr_free(allocator)
 
 
 class Scheduler(Compute):
@@ -171,7 +178,8 @@ class Scheduler(Compute):
         self._capacity = 0
 
     def _open(self, most_tensors: int) -> None:
-        """A scheduler's tables have a fixed size."""
+        """A scheduler's tables have a fixed size. What was laid out is no longer."""
+        self.generation += 1
         if self._handle and most_tensors <= self._capacity:
             lib.ggml_backend_sched_reset(self._handle)
             return
@@ -187,14 +195,12 @@ class Scheduler(Compute):
         needed = ffi.new("size_t[]", len(self._devices))
         lib.ggml_backend_sched_reserve_size(self._handle, cgraph, needed)
         lib.ggml_backend_sched_reset(self._handle)
-        self.generation += 1
         for device, size in zip(self._devices, needed, strict=True):
             self.sizes[device] = max(self.sizes.get(device, 0), size)
         return physically_possible(needed[len(self._devices) - 1])
 
     def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
         self._open(most_tensors)
-        self.generation += 1
         for device in self._devices:
             device.status = AllocationStatus.FAILED
         if not lib.ggml_backend_sched_alloc_graph(self._handle, cgraph):
@@ -209,8 +215,8 @@ class Scheduler(Compute):
 
     def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
         began = self._threads.begin()
-        status = lib.ggml_backend_sched_graph_compute_async(self._handle, cgraph)
         try:
+            status = lib.ggml_backend_sched_graph_compute_async(self._handle, cgraph)
             if meanwhile is not None and status == lib.GGML_STATUS_SUCCESS:
                 meanwhile()
         finally:
@@ -250,7 +256,7 @@ class Scheduler(Compute):
         return [0.0 if n.op in COMPUTES_NOTHING else seconds.get(n, 0.0) for n in nodes]
 
     def close(self) -> None:
-        if self._handle:
-            lib.ggml_backend_sched_free(self._handle)
-            self._handle = None
+        handle, self._handle = self._handle, None
+        if handle:
             self.generation += 1
+            lib.ggml_backend_sched_free(handle)

@@ -62,9 +62,9 @@ class Device:
             arena.close()
 
     def close(self) -> None:
-        if self.backend:
-            lib.ggml_backend_free(self.backend)
-            self.backend = None
+        backend, self.backend = self.backend, None
+        if backend:
+            lib.ggml_backend_free(backend)
 
 
 class Hardware:

@@ -45,9 +45,9 @@ class Arena:
         return t
 
     def close(self) -> None:
-        if self.ctx:
-            lib.ggml_free(self.ctx)
-            self.ctx = None
+        ctx, self.ctx = self.ctx, None  # first: if Ctrl-C comes as it is freed, it is not once more
+        if ctx:
+            lib.ggml_free(ctx)
 
 
 class Buffer:
@@ -102,9 +102,9 @@ class Buffer:
         device.status = AllocationStatus.ALLOCATED
 
     def close(self) -> None:
-        if self.handle:
-            lib.ggml_backend_buffer_free(self.handle)
-            self.handle = None
+        handle, self.handle = self.handle, None
+        if handle:
+            lib.ggml_backend_buffer_free(handle)
         self.arena.close()
 
 
@@ -136,7 +136,9 @@ class Mapping:
         return t
 
     def close(self) -> None:
-        lib.ggml_backend_buffer_free(self.handle)
+        handle, self.handle = self.handle, None
+        if handle:
+            lib.ggml_backend_buffer_free(handle)
         self.arena.close()
         self._view = None
 

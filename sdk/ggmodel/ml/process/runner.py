@@ -126,19 +126,36 @@ class RunnerProcess:
         self.check()
         if self._holder == threading.get_ident():
             raise GraphError("a callback of a request cannot ask the same process for something")
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
-            raise NoAnswer
+        try:
+            if timeout is None:
+                with self._lock:  # Ctrl-C never comes between this and what follows, as with calls
+                    return self._ask(kind, args, events or {}, None, meanwhile)
+            deadline = time.monotonic() + timeout
+            if not self._lock.acquire(timeout=timeout):
+                raise NoAnswer
+            try:
+                return self._ask(kind, args, events or {}, deadline, meanwhile)
+            finally:
+                self._lock.release()
+        finally:
+            self._log()
+
+    def _ask(
+        self,
+        kind: str,
+        args: tuple[Any, ...],
+        events: Handlers,
+        deadline: float | None,
+        meanwhile: Callable[[], None] | None,
+    ) -> Any:
         try:
             self._holder = threading.get_ident()
             self.check()  # it may have ended while this thread waited
             if self._torn:
                 raise self._lose()
-            return self._exchange(kind, args, events or {}, deadline, meanwhile)
+            return self._exchange(kind, args, events, deadline, meanwhile)
         finally:
             self._holder = 0
-            self._lock.release()
-            self._log()
 
     def _exchange(
         self,

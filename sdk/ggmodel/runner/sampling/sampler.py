@@ -280,6 +280,17 @@ class Sampling:
         Raises:
             ComputeError: no logits, NaN among them, or no token that is possible and allowed.
         """
+        if self.sampler.temperature == 0:
+            return self._sampled(logits)
+        numbers = self._random.bit_generator
+        before = numbers.state
+        try:
+            return self._sampled(logits)
+        except BaseException:  # after Ctrl-C it may be sampled again: with the same random numbers
+            numbers.state = before
+            raise
+
+    def _sampled(self, logits: np.ndarray) -> int:
         adjusted = self.sampler.adjust(logits, self.history)
         token = self.sampler.draw(adjusted, self._random)
         if self._constraint is None or self._constraint.allows(token):
