@@ -34,7 +34,7 @@ class Evicted:
     group: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Placed:
     """Where one step's tokens go and what they see.
 
@@ -138,43 +138,47 @@ class CausalCache(Cache):
         following = self._following(step, placed)
         if following is None:
             return False
+        cells, unseen = following
         mask, before, end = placed.mask, self.lengths.copy(), self._end
         assert mask is not None
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
-        cells = [cell for cell, _ in following]
-        taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
-        evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
+        evicted: Sequence[Evicted] = ()
+        if self.rule.bounded:
+            taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
+            evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
         step.placed[self] = Placed(
             np.array(cells), placed.range, mask, evicted, before, placed.state
         )
         try:
             # Number by number: for a few that is faster than numpy's functions.
-            for i, (cell, hidden) in enumerate(following):
-                if hidden is not None:
-                    mask[i, hidden] = -np.inf
+            for i, cell in enumerate(cells):
+                if unseen and unseen[i] is not None:
+                    mask[i, unseen[i]] = -np.inf
                 mask[i, cell] = 0
                 self.position[cell] = position = positions[i]
                 self.group[cell] = 0
                 self.member[sequences[i], cell] = True
                 self.lengths[sequences[i]] = position + 1
-            self._end = max(end, *(cell + 1 for cell in cells))
+            self._end = max(end, max(cells) + 1)
             self._touched = max(self._touched, self._end)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
         return True
 
-    def _following(self, step: Step, placed: Placed) -> list[tuple[int, int | None]] | None:
-        """For each next token of a computed step its cell, and the one that it does not see, unlike
-        the token before. Cells before the end are taken over from the same sequence. None where it
-        takes more to find some."""
+    def _following(
+        self, step: Step, placed: Placed
+    ) -> tuple[Sequence[int], Sequence[int | None]] | None:
+        """For the next tokens of a computed step their cells, and, unless all see what the tokens
+        before them did, for each the one that it does not see. Cells before the end are taken over
+        from the same sequence. None where it takes more to find some."""
         n, end = len(step.positions), self._end
         if not self.rule.bounded:
             # Where the latest cells are not the last ones there may be holes, to be filled first.
             in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
             fits = in_a_row and end + n <= placed.range
-            return [(end + i, None) for i in range(n)] if fits else None
-        following = list[tuple[int, int | None]]()
+            return (range(end, end + n), ()) if fits else None
+        cells, hidden = list[int](), list[int | None]()
         for i, position in enumerate(step.positions.tolist()):
             given_up = _lost(self.rule.keeps_from, position)
             unseen = _lost(self.rule.sees_from, position)
@@ -182,13 +186,13 @@ class CausalCache(Cache):
                 return None
             sequence = step.sequences[i]
             cell = self._cell_of(sequence, given_up)
-            hidden = cell if unseen == given_up else self._cell_of(sequence, unseen)
+            hidden.append(cell if unseen == given_up else self._cell_of(sequence, unseen))
             if cell is None:
                 cell, end = end, end + 1
             elif self.member[:, cell].sum() > 1:
                 return None
-            following.append((cell, hidden))
-        return following if end <= placed.range else None
+            cells.append(cell)
+        return (cells, hidden) if end <= placed.range else None
 
     def _cell_of(self, sequence: int, position: int) -> int | None:
         """Where a sequence has a position, if it has."""

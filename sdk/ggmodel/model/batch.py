@@ -46,8 +46,10 @@ class Step:
     @property
     def shape(self) -> tuple[int, int, tuple[int, int]]:
         """Tokens, outputs, and rows and width of the embeddings: what graphs depend on."""
-        rows = sum(span.count for span in self.spans)
-        width = self.spans[0].embedding.width if rows else 0
+        rows = width = 0
+        if self.spans:
+            rows = sum(span.count for span in self.spans)
+            width = self.spans[0].embedding.width
         return len(self.tokens), len(self.outputs), (rows, width)
 
     @cached_property

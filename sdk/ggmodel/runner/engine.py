@@ -170,7 +170,7 @@ class Engine:
             self._sweep()
             work = self._collect()
         results = self._compute(work)
-        if self._poisoned(results):
+        if not self.backend.flash_attention and self._poisoned(results):
             results = self._compute_apart()
         for piece, result in results:
             self._take(piece, result)
@@ -198,10 +198,9 @@ class Engine:
 
     def _sweep(self) -> None:
         """Frees the slots of requests that are done, and gives free ones to those that wait."""
-        for slot in self.slots.working:
+        for slot in self.slots.all:
             request = slot.request
-            assert request is not None
-            if request.done or request.cancelled:
+            if request is not None and (request.done or request.cancelled):
                 self._retract()
                 if request.failed:
                     self.cache.wipe(slot.sequence)
@@ -220,19 +219,18 @@ class Engine:
 
     def _collect(self) -> list[Work]:
         """What goes into the next batch."""
-        ready = []
+        ready, pending = list[Slot](), list[tuple[Slot, int, list[int]]]()
         for slot in self.slots.all:
             request = slot.request
-            if request is not None and request.wants_more and self._made_ready(slot):
+            if request is None or not request.wants_more:
+                continue
+            goes_on = slot.pending and len(slot.tokens) < self.context_length
+            if goes_on or self._made_ready(slot):
                 ready.append(slot)
-        self._turn += 1
-        pending = [(slot, len(slot.tokens), slot.pending) for slot in ready]
+                pending.append((slot, len(slot.tokens), slot.pending))
+        self._turn += 1  # who comes first
         drafts = self.speculation.drafts(ready)
-        return self._batches.plan(pending, self._first(self._turn), drafts)
-
-    def _first(self, turn: int) -> int:
-        """The sequence that comes first in a turn."""
-        return turn % len(self.slots.all)
+        return self._batches.plan(pending, self._turn % len(self.slots.all), drafts)
 
     def _prepare(self, work: list[Work]) -> None:
         """While a batch is computed: finds room for the one that comes after it, if all go on."""
@@ -248,7 +246,7 @@ class Engine:
             if length >= self.context_length:
                 return  # it ends, or is shifted
             pending.append((slot, length, rest))
-        planned = self._batches.plan(pending, self._first(self._turn + 1))
+        planned = self._batches.plan(pending, (self._turn + 1) % len(self.slots.all))
         if planned:
             step = self._batches.step(planned)
             self._prepared = Prepared(planned, step)
@@ -387,7 +385,7 @@ class Engine:
         The fused attention skips masked cells; the plain one multiplies them by zero, which NaN
         survives.
         """
-        if self.backend.flash_attention or len(self.slots.working) < 2:
+        if len(self.slots.working) < 2:
             return False
         return not all(np.isfinite(r).all() for _, r in results if isinstance(r, np.ndarray))
 

@@ -35,16 +35,20 @@ class Detokenizer(Protocol):
 
 
 class StopStrings:
-    """Holds back text that may turn out to be the beginning of a stop string."""
+    """Holds back text that may turn out to be the beginning of a stop string.
+
+    Attributes:
+        stopped: one came. watches: there are any.
+    """
 
     def __init__(self, stops: Iterable[str]):
         self._stops = [s for s in stops if s]
         self._held = ""
-        self.stopped = False
+        self.stopped, self.watches = False, bool(self._stops)
 
     def push(self, text: str) -> str:
         """The text that can be handed out now; `stopped` tells whether a stop string came."""
-        if not self._stops:
+        if not self.watches:
             return text
         held = self._held + text
         found = [i for i in (held.find(s) for s in self._stops) if i >= 0]
@@ -121,6 +125,7 @@ class Generation:
         tokens = prompt[prompt >= 0].tolist()  # without what stands for images
         self._sampling = sampler.begin(tokens, constraint=constraint)
         self._keeps_logits = type(sampler) is not Sampler  # one of a user's may
+        self._may_finish = constraint is not None or self._keeps_logits
         self._stop = StopStrings(stop)
         self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
         self._text: Detokenizer = _NoText()
@@ -177,7 +182,7 @@ class Generation:
         later; returns the next one, or None at the end. `noting` is for the caller to end."""
         self._latest = time.perf_counter()
         self._prompted = self._prompted or self._latest
-        if len(self.tokens) >= self._max or self._sampling.finished:
+        if len(self.tokens) >= self._max or (self._may_finish and self._sampling.finished):
             self.finish("stop" if self._sampling.finished else "length")
             return None
         token = self._sampling.sample(logits.copy() if self._keeps_logits else logits)
@@ -190,12 +195,15 @@ class Generation:
             logprob, top = log_probabilities(logits, token, self._top)
             self.logprobs.append(logprob)
         self._sampling.accept(token)
-        piece = Piece(self._stop.push(self._text.push(token)), token, logprob, top)
+        text = self._text.push(token)
+        if self._stop.watches:
+            text = self._stop.push(text)
+        piece = Piece(text, token, logprob, top)
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
         self._queue.append(piece)
-        if self._stop.stopped or self._sampling.finished:
+        if self._stop.stopped or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
             self.finish("length")

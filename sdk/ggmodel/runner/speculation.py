@@ -167,7 +167,10 @@ class Speculation:
         """
         drafts: dict[Slot, list[int]] = {}
         self._began = 0.0
-        if all(slot.request is None or slot.request.lookup is None for slot in ready):
+        for slot in ready:
+            if slot.request is not None and slot.request.lookup is not None:
+                break
+        else:
             return drafts
         if any(len(slot.pending) > 1 for slot in ready):
             return drafts

@@ -39,7 +39,8 @@ class Steady:
     def next(self, work: Sequence[Work]) -> Step | None:
         """The step of this work, placed; None where it is not the kept one's, a position further,
         or the cache has to look for room."""
-        self.undo()  # what Ctrl-C left of the latest one
+        if self._moving:
+            self.undo()  # what Ctrl-C left of the latest one
         step, before = self._step, self._work
         if step is None or len(work) != len(before):
             return None

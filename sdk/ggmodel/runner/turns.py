@@ -64,19 +64,22 @@ class Turns:
         Raises:
             Error: it can never be.
         """
-        self._need_no_turn()
         stepped, me = False, threading.get_ident()
+        if self._stepper == me:
+            raise _asks_itself()
+        # Between two tokens ggml's weights have driven this code out of the processor's caches, and
+        # each function called costs microseconds: what mostly need not be called is not.
         while True:
             try:
                 with self.lock:
-                    if self._sleep(request, satisfied):
+                    if (self._stepper or self._queue) and self._sleep(request, satisfied):
                         stepped = False
                     if satisfied():
                         if not stepped:  # the end of a step passes on by itself
                             self._pass_on()
                         return
                     changes = self._changes
-                    self._begin(step=True)
+                    self._stepper, self._step_due = me, False
                 stepped = self._step()
             finally:
                 if self._stepper == me:
@@ -114,14 +117,15 @@ class Turns:
         Whoever is waited for comes first: those who want to be alone in their order, and between
         two of them a step, if anybody wants one.
         """
-        self._need_no_turn()
         place, me = object(), threading.get_ident()
+        if self._stepper == me:
+            raise _asks_itself()
         try:
             with self.lock:
                 self._queue.append(place)
                 while self._stepper or self._queue[0] is not place or self._owes_a_step():
                     self._wait_for_anything()
-                self._begin(step=False)
+                self._stepper = me
                 self._queue.popleft()
             yield
         finally:
@@ -145,18 +149,6 @@ class Turns:
     def mine(self) -> bool:
         """Whether this thread is at it."""
         return self._stepper == threading.get_ident()
-
-    def _need_no_turn(self) -> None:
-        if self.mine:
-            raise Busy(
-                "a sampler or another callback asks the very model that calls it; ask when it has "
-                "returned, or load the model twice"
-            )
-
-    def _begin(self, step: bool) -> None:
-        self._stepper = threading.get_ident()
-        if step:
-            self._step_due = False
 
     def _owes_a_step(self) -> bool:
         if not self._step_due:
@@ -198,7 +190,7 @@ class Turns:
                         return
                     self._wait_for_anything()
                 changes = self._changes
-                self._begin(step=True)
+                self._stepper, self._step_due = threading.get_ident(), False
             try:
                 progress = self._step()
             except Exception as error:
@@ -241,6 +233,8 @@ class Turns:
 
     def _end(self) -> None:
         with self.lock:
+            if not (self._sleepers or self._attended or self._waiting):
+                return
             for woken, satisfied in self._sleepers.values():
                 if satisfied():
                     woken.notify()
@@ -261,3 +255,10 @@ class Turns:
             for woken, _ in self._sleepers.values():
                 woken.notify()
                 return
+
+
+def _asks_itself() -> Busy:
+    return Busy(
+        "a sampler or another callback asks the very model that calls it; ask when it has "
+        "returned, or load the model twice"
+    )

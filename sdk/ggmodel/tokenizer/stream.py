@@ -29,8 +29,8 @@ class TextStream:
             TokenizerError: the id lies outside the vocabulary.
         """
         tokenizer = self._tokenizer
-        data = tokenizer.token_bytes(id)
-        if tokenizer.starts_text(id):
+        data, starts_text = tokenizer.bytes_and_start(id)
+        if starts_text:
             self._strip = tokenizer.hides_space
             if self._skip_special and tokenizer.is_special(id):
                 data = b""

@@ -41,7 +41,7 @@ class Tokenizer:
         self._encoder = Encoder(vocab)
         # The encoder alone needs the merges, and drops them when it can.
         self._vocab = vocab = replace(vocab, merges=None)
-        self._bytes: dict[int, bytes] = {}
+        self._known: dict[int, tuple[bytes, bool]] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
         # Byte pair vocabularies have the key too, but their text takes no space in front.
@@ -191,10 +191,15 @@ class Tokenizer:
         Raises:
             TokenizerError: the id lies outside the vocabulary.
         """
-        data = self._bytes.get(id)
-        if data is None:
-            data = self._bytes[id] = token_bytes(self._vocab, self._checked(id))
-        return data
+        return self.bytes_and_start(id)[0]
+
+    def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
+        """`token_bytes` and `starts_text`, looked up once."""
+        found = self._known.get(id)
+        if found is None:
+            data = token_bytes(self._vocab, self._checked(id))
+            found = self._known[id] = data, self.starts_text(id)
+        return found
 
     def token(self, id: int) -> str:
         """The text of a token as the vocabulary spells it, such as "▁the" or "Ġthe".

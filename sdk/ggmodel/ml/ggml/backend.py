@@ -255,7 +255,8 @@ class GGMLBackend(Backend):
         self.hardware.close()
 
     def check_open(self) -> None:
-        super().check_open()
+        if self._closed:
+            super().check_open()
         if self._process != os.getpid():
             raise GraphError(
                 "this model was loaded before the process forked: its compute threads stayed "

@@ -197,7 +197,7 @@ class GGMLExecutable(Executable):
         return self._arena is not None and self.generation == self._compute.generation
 
     def _check_valid(self) -> None:
-        if not self.valid:
+        if self._arena is None or self.generation != self._compute.generation:
             raise GraphError("this graph's memory is gone; compile it again")
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:

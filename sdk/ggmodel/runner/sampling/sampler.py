@@ -280,27 +280,22 @@ class Sampling:
         Raises:
             ComputeError: no logits, NaN among them, or no token that is possible and allowed.
         """
-        if self.sampler.temperature == 0:
-            return self._sampled(logits)
-        numbers = self._random.bit_generator
-        before = numbers.state
+        before = None if self.sampler.temperature == 0 else self._random.bit_generator.state
         try:
-            return self._sampled(logits)
+            adjusted = self.sampler.adjust(logits, self.history)
+            token = self.sampler.draw(adjusted, self._random)
+            if self._constraint is None or self._constraint.allows(token):
+                return token
+            masked = np.where(self._constraint.mask(len(logits)), adjusted, np.float32(-np.inf))
+            if masked.max() == -np.inf:
+                raise ComputeError(
+                    "the grammar allows only tokens that logit_bias or the model rules out"
+                )
+            return self.sampler.draw(masked, self._random)
         except BaseException:  # after Ctrl-C it may be sampled again: with the same random numbers
-            numbers.state = before
+            if before is not None:
+                self._random.bit_generator.state = before
             raise
-
-    def _sampled(self, logits: np.ndarray) -> int:
-        adjusted = self.sampler.adjust(logits, self.history)
-        token = self.sampler.draw(adjusted, self._random)
-        if self._constraint is None or self._constraint.allows(token):
-            return token
-        masked = np.where(self._constraint.mask(len(logits)), adjusted, np.float32(-np.inf))
-        if masked.max() == -np.inf:
-            raise ComputeError(
-                "the grammar allows only tokens that logit_bias or the model rules out"
-            )
-        return self.sampler.draw(masked, self._random)
 
     def accept(self, token: int) -> None:
         """Notes that the token was taken."""
