@@ -22,6 +22,12 @@ from ggmodel.runner.turns import Turns
 PROMPT = [1, 5, 9]
 
 
+@pytest.fixture(autouse=True)
+def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch):
+    """Or a sleeper that nobody wakes would do so later, unseen."""
+    monkeypatch.setattr("ggmodel.runner.turns._LOOK", 3600)
+
+
 @pytest.fixture
 def both(source: MemorySource):
     with ggmodel.load(source, kv_type="f32", context_length=256, parallel=2) as model:

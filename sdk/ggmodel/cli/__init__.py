@@ -118,8 +118,8 @@ def main() -> None:
             # A model may say what a terminal's encoding lacks.
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     warnings.showwarning = _print_warning
-    # numpy's BLAS would start a thread a core, which spin while the model loads; only the reference
-    # backend and the resizing of images multiply with it.
+    # numpy's BLAS would start a thread a core, which spin while the model loads; hardly anything
+    # but the reference backend multiplies with it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Python looks for cycles once more when it ends, in a vocabulary for a tenth of a second.
     atexit.register(gc.freeze)

@@ -138,7 +138,7 @@ class CausalCache(Cache):
         following = self._following(step, placed)
         if following is None:
             return False
-        cells, unseen = following
+        cells, hidden = following
         mask, before, end = placed.mask, self.lengths.copy(), self._end
         assert mask is not None
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
@@ -152,8 +152,8 @@ class CausalCache(Cache):
         try:
             # Number by number: for a few that is faster than numpy's functions.
             for i, cell in enumerate(cells):
-                if unseen and unseen[i] is not None:
-                    mask[i, unseen[i]] = -np.inf
+                if hidden and hidden[i] is not None:
+                    mask[i, hidden[i]] = -np.inf
                 mask[i, cell] = 0
                 self.position[cell] = position = positions[i]
                 self.group[cell] = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,12 +51,12 @@ class Step:
             width = self.spans[0].embedding.width
         return len(self.tokens), len(self.outputs), (rows, width)
 
-    @cached_property
+    @property
     def rows(self) -> np.ndarray:
-        """The rows of all spans, float32 [rows, width]."""
+        """The rows of all spans, float32 [rows, width]; images not seen yet are computed now."""
         return np.concatenate([span.rows for span in self.spans])
 
-    @cached_property
+    @property
     def filled(self) -> np.ndarray:
         """The inputs that these rows fill, int32 [rows]."""
         filled = [np.arange(s.index, s.index + s.count, dtype=np.int32) for s in self.spans]

@@ -78,7 +78,7 @@ class Engine:
         self._waiting: deque[Generation] = deque()
         self._prepared: Prepared | None = None
         self._turn = 0
-        self._midway = False  # in a step; after one, that it has not come to its end
+        self._midway = False  # slots and cache may disagree: the next step looks
         self._closed = False
 
     def _new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
@@ -439,21 +439,23 @@ class Engine:
         Raises:
             Busy: all are in use.
         """
-        with self._alone():
-            slot = self.slots.take()
-            if slot is None:
-                raise Busy(
-                    f"all {len(self.slots.all)} sequences are in use; finish or close a stream, or "
-                    "load the model with a larger parallel"
-                )
-            slot.owner = threading.get_ident()
+        slot = None
         try:
+            with self._alone():
+                slot = self.slots.take()
+                if slot is None:
+                    raise Busy(
+                        f"all {len(self.slots.all)} sequences are in use; finish or close a "
+                        "stream, or load the model with a larger parallel"
+                    )
+                slot.owner = threading.get_ident()
             yield slot.sequence
         finally:
-            slot.owner = None  # even if Ctrl-C ends the wait for the others
-            with self._alone():
-                if slot.free:
-                    self.slots.cut(slot, 0)
+            if slot is not None:
+                slot.owner = None  # even if Ctrl-C ends the wait for the others
+                with self._alone():
+                    if slot.free:
+                        self.slots.cut(slot, 0)
 
     def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import Busy, Error
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from .generation import Generation
 
 _LOOK = 1.0  # seconds after which a sleeper looks by itself: Ctrl-C may have lost it a wake-up
+
+
+@dataclass(eq=False)
+class _Place:
+    """In the queue of those who want to be alone."""
+
+    wanted: bool = True
 
 
 class Turns:
@@ -47,7 +55,7 @@ class Turns:
         self._anything = threading.Condition(self.lock)
         self._waiting = 0  # how many of them there are
         self._sleepers: dict[Generation, tuple[threading.Condition, Callable[[], bool]]] = {}
-        self._queue: deque[object] = deque()  # those who want to be alone, in order
+        self._queue: deque[_Place] = deque()  # those who want to be alone, in order
         self._step_due = False  # after one was, before the next: so that both get on
         self._attended: dict[Generation, Callable[[], None]] = {}
         self._driver: threading.Thread | None = None
@@ -67,8 +75,8 @@ class Turns:
         stepped, me = False, threading.get_ident()
         if self._stepper == me:
             raise _asks_itself()
-        # Between two tokens ggml's weights have driven this code out of the processor's caches, and
-        # each function called costs microseconds: what mostly need not be called is not.
+        # Between two tokens ggml's weights have driven this code out of the processor's caches:
+        # what mostly need not be called is not.
         while True:
             try:
                 with self.lock:
@@ -117,28 +125,28 @@ class Turns:
         Whoever is waited for comes first: those who want to be alone in their order, and between
         two of them a step, if anybody wants one.
         """
-        place, me = object(), threading.get_ident()
+        place, me = _Place(), threading.get_ident()
         if self._stepper == me:
             raise _asks_itself()
         try:
             with self.lock:
                 self._queue.append(place)
-                while self._stepper or self._queue[0] is not place or self._owes_a_step():
+                while self._stepper or self._next() is not place or self._owes_a_step():
                     self._wait_for_anything()
                 self._stepper = me
-                self._queue.popleft()
             yield
         finally:
+            place.wanted = False
             if self._stepper == me:
                 self._step_due = True
                 self._stepper = 0
-            self._leave(place)
-
-    def _leave(self, place: object) -> None:
-        with self.lock:
-            if place in self._queue:  # it was given up
-                self._queue.remove(place)
             self._end()
+
+    def _next(self) -> _Place | None:
+        """Who wants to be alone first."""
+        while self._queue and not self._queue[0].wanted:
+            self._queue.popleft()
+        return self._queue[0] if self._queue else None
 
     @property
     def stepping(self) -> bool:
@@ -158,7 +166,7 @@ class Turns:
 
     def _others_first(self) -> bool:
         """Whether someone who wants to be alone goes before a step."""
-        return bool(self._queue) and not self._step_due
+        return not self._step_due and self._next() is not None
 
     def attend(self, request: Generation, notify: Callable[[], None]) -> None:
         """Sees to it that steps are taken for a request for which no thread waits.

@@ -191,14 +191,14 @@ class Tokenizer:
         Raises:
             TokenizerError: the id lies outside the vocabulary.
         """
-        return self.bytes_and_start(id)[0]
+        found = self._known.get(id)
+        return token_bytes(self._vocab, self._checked(id)) if found is None else found[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
         found = self._known.get(id)
         if found is None:
-            data = token_bytes(self._vocab, self._checked(id))
-            found = self._known[id] = data, self.starts_text(id)
+            found = self._known[id] = self.token_bytes(id), self.starts_text(id)
         return found
 
     def token(self, id: int) -> str:

@@ -128,7 +128,7 @@ class RunnerProcess:
             raise GraphError("a callback of a request cannot ask the same process for something")
         try:
             if timeout is None:
-                with self._lock:  # Ctrl-C never comes between this and what follows, as with calls
+                with self._lock:  # unlike after acquire(), Ctrl-C never comes before what follows
                     return self._ask(kind, args, events or {}, None, meanwhile)
             deadline = time.monotonic() + timeout
             if not self._lock.acquire(timeout=timeout):

@@ -280,7 +280,8 @@ class Sampling:
         Raises:
             ComputeError: no logits, NaN among them, or no token that is possible and allowed.
         """
-        before = None if self.sampler.temperature == 0 else self._random.bit_generator.state
+        draws = self.sampler.temperature > 0 or type(self.sampler) is not Sampler
+        before = self._random.bit_generator.state if draws else None
         try:
             adjusted = self.sampler.adjust(logits, self.history)
             token = self.sampler.draw(adjusted, self._random)
