@@ -129,18 +129,18 @@ class RunnerProcess:
         try:
             if timeout is None:
                 with self._lock:  # unlike after acquire(), Ctrl-C never comes before what follows
-                    return self._ask(kind, args, events or {}, None, meanwhile)
+                    return self._exchange(kind, args, events or {}, None, meanwhile)
             deadline = time.monotonic() + timeout
             if not self._lock.acquire(timeout=timeout):
                 raise NoAnswer
             try:
-                return self._ask(kind, args, events or {}, deadline, meanwhile)
+                return self._exchange(kind, args, events or {}, deadline, meanwhile)
             finally:
                 self._lock.release()
         finally:
             self._log()
 
-    def _ask(
+    def _exchange(
         self,
         kind: str,
         args: tuple[Any, ...],
@@ -153,35 +153,25 @@ class RunnerProcess:
             self.check()  # it may have ended while this thread waited
             if self._torn:
                 raise self._lose()
-            return self._exchange(kind, args, events, deadline, meanwhile)
+            while self._pending:  # a request whose caller was interrupted, or ran out of patience
+                if self._asked:
+                    self._reply(False, None)
+                self._receive(deadline)
+            dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
+            number = self.new_id()
+            self._send(Request(number, kind, args, dropped), pending=number)
+            if meanwhile is not None:
+                meanwhile()
+            while True:
+                message = self._receive(deadline)
+                if isinstance(message, Event):
+                    self._reply(True, events[message.name](*message.args))
+                elif message.failed:
+                    raise unpack_error(message.content)
+                else:
+                    return message.content
         finally:
             self._holder = 0
-
-    def _exchange(
-        self,
-        kind: str,
-        args: tuple[Any, ...],
-        events: Handlers,
-        deadline: float | None,
-        meanwhile: Callable[[], None] | None,
-    ) -> Any:
-        while self._pending:  # a request whose caller was interrupted, or ran out of patience
-            if self._asked:
-                self._reply(False, None)
-            self._receive(deadline)
-        dropped = [self._dropped.popleft() for _ in range(len(self._dropped))]
-        number = self.new_id()
-        self._send(Request(number, kind, args, dropped), pending=number)
-        if meanwhile is not None:
-            meanwhile()
-        while True:
-            message = self._receive(deadline)
-            if isinstance(message, Event):
-                self._reply(True, events[message.name](*message.args))
-            elif message.failed:
-                raise unpack_error(message.content)
-            else:
-                return message.content
 
     def _reply(self, go_on: bool, value: Any) -> None:
         self._send((go_on, value), pending=self._pending)
