@@ -28,8 +28,8 @@ import numpy as np
 
 import ggmodel
 from ggmodel.runner import Sampler, Usage
+from ggmodel.runner.engine.guessing import SIZES
 from ggmodel.runner.sampling import Sampling
-from ggmodel.runner.speculation import SIZES
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
 

@@ -43,8 +43,8 @@ class Hyper(RopeConfig):
     experts: int = kv("expert_count", hf=_experts, default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
-    # Files by llama.cpp's converter do not say so: all that are published normalise.
-    normalise: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+    # Files by llama.cpp's converter do not say so: all that are published normalize.
+    normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
@@ -93,7 +93,7 @@ class Experts(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.config
-        ids, weights = nn.choose_experts(self.router(x), h.experts_used, h.normalise)
+        ids, weights = nn.choose_experts(self.router(x), h.experts_used, h.normalize)
         x = x.reshape(x.dim(0), 1, -1)
         y = self.down(self.gate(x, ids).silu(self.up(x, ids)), ids) * weights
         return nn.sum_experts(y)

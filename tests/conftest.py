@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.gguf import Array, MemorySource, TensorSource
+from ggmodel.gguf_file import Array, MemorySource, TensorSource
 
 # As many tokens as the goldens' models have: all but two of them characters.
 _TOKENS = [

@@ -12,9 +12,9 @@ from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import (
     Batch,
     Computed,
-    Embedding,
     Input,
     Multimodal,
+    MultimodalEmbedding,
     Part,
     Pixels,
     Step,
@@ -181,7 +181,7 @@ class Llama4(Model):
         data = [*("x" if i % columns else "y" for i in range(1, n)), None]
         return [Multimodal(s.reshape(s.dim(0), -1), d) for s, d in zip(seen, data, strict=True)]
 
-    def post_tokenize(self, inputs: list[Input | list[Embedding]]) -> list[Input]:
+    def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
         def token(name: str, default: int) -> Input:
             return Input(self.token_id(f"<|{name}|>", default))
 

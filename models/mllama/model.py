@@ -8,8 +8,16 @@ import numpy as np
 
 from ggmodel import Model, Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError, PromptError
-from ggmodel.kvcache import Causal, Cross, LayerObjects, Remembers
-from ggmodel.model import Batch, Computed, Embedding, Input, Multimodal, PermuteRope, Pixels
+from ggmodel.kvcache import CacheSpec, Causal, Cross, LayerObjects
+from ggmodel.model import (
+    Batch,
+    Computed,
+    Input,
+    Multimodal,
+    MultimodalEmbedding,
+    PermuteRope,
+    Pixels,
+)
 from ggmodel.nn import Linear, RMSNorm
 
 from .config import Hyper
@@ -135,7 +143,7 @@ class Mllama(Model):
         "mm.0", hf="multi_modal_projector", shape=("encoded_width", "hidden")
     )
 
-    def caches(self) -> list[Remembers]:
+    def caches(self) -> list[CacheSpec]:
         h = self.config
         images = Cross(rows=h.tiles * h.positions, objects=2)
         return [
@@ -190,7 +198,7 @@ class Mllama(Model):
         rows = self.projector(self.vision(ctx, tiles, ratio, used))
         return [Multimodal(rows, used=used * self.config.positions)]
 
-    def post_tokenize(self, inputs: list[Input | list[Embedding]]) -> list[Input]:
+    def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
         """An image is one input; its token is the first that only the token embedding has."""
         token = self.token_id(self.image_marker, self.head.weight.dim(1))
         return [x if isinstance(x, Input) else Input(token, x[0]) for x in inputs]

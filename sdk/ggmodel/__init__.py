@@ -5,18 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import gguf as _package
 from .errors import Error
-
-# `gguf` is the package of the file format and, as an attribute, the function that tags fields.
-# Importing the package binds the attribute, once; freed here, it is looked up like other names.
-del gguf  # type: ignore[name-defined]  # noqa: F821
-del _package
 
 if TYPE_CHECKING:
     from . import ml, nn
     from .ml import Context, DType, Tensor
-    from .model import Batch, Config, Embedding, Input, Model, Module, gguf, kv, register
+    from .model import Batch, Config, Input, Model, Module, MultimodalEmbedding, gguf, kv, register
     from .runner import Completion, Grammar, LoadedModel, Piece, Sampler, load
     from .workbench.estimate import Estimate, estimate
 
@@ -29,8 +23,8 @@ _HOMES = {
     "Completion": "runner",
     "Config": "model",
     "Context": "ml",
-    "DType": "gguf",
-    "Embedding": "model",
+    "DType": "gguf_file",
+    "MultimodalEmbedding": "model",
     "Estimate": "workbench.estimate",
     "Grammar": "runner",
     "Input": "model",
@@ -54,7 +48,6 @@ __all__ = [
     "Config",
     "Context",
     "DType",
-    "Embedding",
     "Error",
     "Estimate",
     "Grammar",
@@ -62,6 +55,7 @@ __all__ = [
     "LoadedModel",
     "Model",
     "Module",
+    "MultimodalEmbedding",
     "Piece",
     "Sampler",
     "Tensor",

@@ -14,7 +14,7 @@ from benchmarks import make_model
 from benchmarks.make_model import SHAPES, TYPES, Shape, make
 
 import ggmodel
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from ggmodel.ml.quantized import to_float32
 from ggmodel.tokenizer import Tokenizer
 

@@ -12,7 +12,7 @@ import pytest
 import ggmodel
 from ggmodel.chat import ChatTemplate
 from ggmodel.errors import ConfigError, PromptError, TemplateError
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from ggmodel.runner import Completion, LoadedModel
 from ggmodel.tokenizer import Tokenizer
 

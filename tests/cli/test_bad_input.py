@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 
 from .conftest import Ran
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from tests.cli.conftest import Program
 from tests.convert.folders import write_golden, write_model
 

@@ -32,7 +32,7 @@ def test_help_loads_nothing_heavy():
     )
     found = imported(code)
     heavy = "numpy cffi rich tokenizers jinja2 PIL pycparser gguf asyncio "
-    heavy += "ggmodel.native ggmodel.ml ggmodel.model ggmodel.runner ggmodel.gguf.reader"
+    heavy += "ggmodel.native ggmodel.ml ggmodel.model ggmodel.runner ggmodel.gguf_file.reader"
     assert not found & set(heavy.split())
     assert "ggmodel.cli.run" in found
 

@@ -13,7 +13,7 @@ import numpy as np
 from typer.testing import CliRunner
 
 from ggmodel.cli import app
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 
 
 def test_a_prompt(program: Any, model_path: Path):

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from tests.convert import quantized
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ggmodel.convert.quantize import encode
 from ggmodel.convert.write import info, write_gguf
-from ggmodel.gguf import DType, TensorSource
+from ggmodel.gguf_file import DType, TensorSource
 from ggmodel.workbench.golden import weight
 
 REFERENCE = Path(__file__).with_suffix(".json")

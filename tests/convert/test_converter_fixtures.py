@@ -9,7 +9,7 @@ import pytest
 
 from ggmodel.convert.export import write_source
 from ggmodel.convert.source import CheckpointSource, Part
-from ggmodel.gguf import GGUF, Array
+from ggmodel.gguf_file import GGUF, Array
 from ggmodel.workbench.golden import weight
 from tests.convert.folders import write_model
 from tests.golden.files import load_golden

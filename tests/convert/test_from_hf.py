@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ggmodel import Config, Model, Module, Tensor, gguf, kv
-from ggmodel.convert import from_hf, metadata_of, normalise, plan
+from ggmodel.convert import from_hf, metadata_of, normalize, plan
 from ggmodel.errors import ConfigError, LoadError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import (
     Computed,
@@ -92,8 +92,8 @@ def test_what_was_converted_loads_without_a_complaint(case: str):
 def test_both_spellings_of_a_config_say_the_same(case: str):
     data = golden(case)
     architecture = find("llama")
-    old = metadata_of(architecture, normalise(data.config))
-    new = metadata_of(architecture, normalise(data.saved_config))
+    old = metadata_of(architecture, normalize(data.config))
+    new = metadata_of(architecture, normalize(data.saved_config))
     # The new spelling has all defaults filled in.
     assert old.items() <= new.items()
     assert new.keys() - old.keys() <= {"llama.rope.freq_base"}
@@ -170,7 +170,7 @@ def test_store_chooses_how_a_tensor_is_kept():
 )
 def test_normalise(hf: dict[str, Any], want: dict[str, Any]):
     before = repr(hf)
-    assert normalise(hf) == want
+    assert normalize(hf) == want
     assert repr(hf) == before
 
 
@@ -186,7 +186,7 @@ def test_normalise(hf: dict[str, Any], want: dict[str, Any]):
 )
 def test_rope_scaling_of_a_llama(scaling: Any, want: dict[str, Any]):
     metadata = metadata_of(
-        find("llama"), normalise({**golden("mha").config, "rope_scaling": scaling})
+        find("llama"), normalize({**golden("mha").config, "rope_scaling": scaling})
     )
     begin = "llama.rope.scaling."
     assert {k[len(begin) :]: v for k, v in metadata.items() if k.startswith(begin)} == want
@@ -236,7 +236,7 @@ class AnyWeight:
 
 
 def read(architecture: type[Model], hf: dict[str, Any]) -> Any:
-    metadata = metadata_of(architecture, normalise(hf))
+    metadata = metadata_of(architecture, normalize(hf))
     return config_class(architecture).read(KeyValues(metadata))
 
 

@@ -14,7 +14,7 @@ from ggmodel.convert.quantize import decode, encode, quantize, typed
 from ggmodel.convert.recipes import RECIPES, Candidate, choose, recipe_of
 from ggmodel.convert.write import write_gguf
 from ggmodel.errors import ConfigError, TensorError, Unsupported, WriteError
-from ggmodel.gguf import DType, MemorySource, open_gguf
+from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.ml.quantized import to_float32
 from tests.convert import quantized
 from tests.convert.folders import bfloat16

@@ -23,7 +23,7 @@ from ggmodel.errors import (
     TokenizerError,
     Unsupported,
 )
-from ggmodel.gguf import DType, open_gguf
+from ggmodel.gguf_file import DType, open_gguf
 from ggmodel.model import Part, PermuteRope, Plus, Stack, Transpose, find_hf
 from tests.convert.folders import stored, write_golden, write_model, write_safetensors
 from tests.golden import files as golden_files

@@ -16,7 +16,7 @@ import pytest
 from ggmodel.convert.export import convert
 from ggmodel.convert.write import info, write_gguf
 from ggmodel.errors import Error, Unsupported, WriteError
-from ggmodel.gguf import Array, DType, MemorySource, TensorInfo, open_gguf
+from ggmodel.gguf_file import Array, DType, MemorySource, TensorInfo, open_gguf
 from tests.convert.folders import write_golden
 
 TENSORS = [info("a", (32, 4), DType.F32), info("b", (64,), DType.Q8_0), info("c", (5,), DType.F16)]

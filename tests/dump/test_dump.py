@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import GraphError, TensorError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, Context, DType, dump, new_backend
 
 NOISE = np.random.default_rng(0).standard_normal((3, 5, 64)).astype(np.float32)

@@ -6,7 +6,7 @@ import contextlib
 from random import Random
 
 from ggmodel.errors import Error
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, Context, DType, FlashAttention, Tensor, new_backend
 from tests.fuzz import values
 from tests.fuzz.templates import Template, harvest

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import FormatError
-from ggmodel.gguf import GGUF, Array
+from ggmodel.gguf_file import GGUF, Array
 
 EXAMPLES = settings(max_examples=300, deadline=None)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel.errors import FormatError
-from ggmodel.gguf import GGUF, MissingFile
+from ggmodel.gguf_file import GGUF, MissingFile
 
 HUGE = 2**62
 

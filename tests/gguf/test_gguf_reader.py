@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import Error, LoadError, Unsupported
-from ggmodel.gguf import GGUF, Array, DType, open_gguf
+from ggmodel.gguf_file import GGUF, Array, DType, open_gguf
 
 SCALARS = {
     "u8": 255,
@@ -355,7 +355,7 @@ def test_failed_openings_leak_nothing(save, packer):
 _MEASURE = """
 import sys
 import numpy
-from ggmodel.gguf import GGUF
+from ggmodel.gguf_file import GGUF
 
 def peak():
     for line in open("/proc/self/status"):

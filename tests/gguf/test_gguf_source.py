@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import ConfigError, FormatError, LoadError, TensorError
-from ggmodel.gguf import GGUF, Array, DType, JoinedSource, MemorySource, open_gguf
+from ggmodel.gguf_file import GGUF, Array, DType, JoinedSource, MemorySource, open_gguf
 
 
 def test_memory_tensors():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import FormatError
-from ggmodel.gguf import GGUF, MissingFile
+from ggmodel.gguf_file import GGUF, MissingFile
 
 
 def _name(no: int, count: int = 3) -> str:

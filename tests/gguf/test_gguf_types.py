@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import Error
-from ggmodel.gguf import DType
+from ggmodel.gguf_file import DType
 
 
 @pytest.mark.parametrize("dtype", list(DType))

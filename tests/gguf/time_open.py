@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ggmodel.gguf import GGUF
+from ggmodel.gguf_file import GGUF
 
 N = 262_144
 

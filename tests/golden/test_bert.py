@@ -12,10 +12,10 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.embedding import Pooling
+from ggmodel.runner.requests.embedding import Pooling
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.bert import cases as bert
 from tests.golden.files import Embeddings, cases, load_embeddings

@@ -17,7 +17,7 @@ import pytest
 import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
-from ggmodel.gguf import TensorSource, open_gguf
+from ggmodel.gguf_file import TensorSource, open_gguf
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import config_class, find
 from ggmodel.runner import LoadedModel

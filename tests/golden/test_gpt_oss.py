@@ -9,7 +9,7 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.quantized import to_float32
 from ggmodel.model import find
 from ggmodel.workbench.golden import nmse, source_of

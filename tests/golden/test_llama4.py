@@ -13,7 +13,7 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, LoadError, PromptError, Unsupported
-from ggmodel.gguf import MemorySource, open_gguf
+from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
@@ -215,9 +215,9 @@ def test_both_spellings_of_a_config_say_the_same(golden: Golden):
 
 
 def declared(config: dict[str, Any]) -> dict[str, Any]:
-    from ggmodel.convert.from_hf import metadata_of, normalise
+    from ggmodel.convert.from_hf import metadata_of, normalize
 
-    return metadata_of(find("llama4"), normalise(config))
+    return metadata_of(find("llama4"), normalize(config))
 
 
 def test_files_that_do_not_say_whether_keys_are_normed(images: Golden):
@@ -275,7 +275,7 @@ def test_what_surrounds_an_image(images: Golden, model: LoadedModel, asked: str)
 
 
 def test_tokens_of_a_file_without_vocabulary(images: Golden):
-    embedding = ggmodel.Embedding(np.ones((1, 64), np.float32))
+    embedding = ggmodel.MultimodalEmbedding(np.ones((1, 64), np.float32))
     with load(images, from_hf(find("llama4"), images.config, images.weights())) as model:
         found = model.model.post_tokenize([[embedding]])
     assert [i.token for i in found] == [200080, 200090, 200092, 200081]

@@ -12,7 +12,7 @@ import ggmodel
 from ggmodel import DType, Input
 from ggmodel.convert import from_hf
 from ggmodel.errors import KvCacheFull, LoadError, PromptError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import laid_out, nmse, source_of

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ggmodel.gguf import MemorySource
-from ggmodel.kvcache import Cache, Causal, Remembers, new_cache
+from ggmodel.gguf_file import MemorySource
+from ggmodel.kvcache import Cache, CacheSpec, Causal, new_cache
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, new_backend
 
 MakeCache = Callable[..., Any]
@@ -41,7 +41,7 @@ def make_cache(backend: Backend) -> Iterator[MakeCache]:
     def make(
         sequences: int,
         capacity: int,
-        layers: Sequence[Remembers] = (Causal(),),
+        layers: Sequence[CacheSpec] = (Causal(),),
         dtype: DType = DType.F32,
         max_batch: int = 16,
     ) -> Cache:

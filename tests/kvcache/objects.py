@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmodel.kvcache import Cache, EncoderCache, WrapperCache
-from ggmodel.model import Embedding, Span, Step
+from ggmodel.model import MultimodalEmbedding, Span, Step
 
 HEADS, QUERIES = 2, 4  # heads of keys and values, and of queries
 SCALE = 0.25  # of scores
@@ -22,9 +22,9 @@ class Thing:
     rows: int
     unused: int = 0
 
-    def embedding(self) -> Embedding:
+    def embedding(self) -> MultimodalEmbedding:
         shape = self.rows + self.unused, 3
-        return Embedding(np.full(shape, self.number, np.float32), used=self.rows)
+        return MultimodalEmbedding(np.full(shape, self.number, np.float32), used=self.rows)
 
     def keys(self, layer: int, d: int) -> np.ndarray:
         return _numbers(self.number, layer, 0, self.rows, HEADS, d)

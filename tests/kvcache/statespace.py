@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 
 MODELS = Path(__file__).parent / "models"
 

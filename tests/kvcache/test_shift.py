@@ -14,7 +14,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import Error
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import ConfigError, KvCacheFull
-from ggmodel.kvcache import Causal, CausalCache, Chunked, Remembers, Sliding
+from ggmodel.kvcache import CacheSpec, Causal, CausalCache, Chunked, Sliding
 from ggmodel.model import Step
 from ggmodel.nn import Rope
 from tests.kvcache.history import snapshot
@@ -37,7 +37,7 @@ def sees(cache: CausalCache, batch: Step) -> list[set[int]]:
     ],
     ids=str,
 )
-def test_what_positions_see(make_cache: MakeCache, spec: Remembers, wanted: list[set[int]]):
+def test_what_positions_see(make_cache: MakeCache, spec: CacheSpec, wanted: list[set[int]]):
     assert sees(make_cache(1, 8, [spec]), run(0, 0, 6)) == wanted
     cache = make_cache(1, 8, [spec])  # the same one by one
     assert [sees(cache, step((0, p)))[0] for p in range(6)] == wanted
@@ -66,7 +66,7 @@ def test_windows_of_two_sequences_in_separate_batches(make_cache: MakeCache):
     ],
     ids=str,
 )
-def test_cells(make_cache: MakeCache, spec: Remembers, cells: int):
+def test_cells(make_cache: MakeCache, spec: CacheSpec, cells: int):
     cache = make_cache(2, 100, [spec])
     assert cache.cells == cells
     assert cache.max_batch == 16
@@ -76,7 +76,7 @@ def test_cells(make_cache: MakeCache, spec: Remembers, cells: int):
 @pytest.mark.parametrize(
     "spec", [Sliding(1), Sliding(3), Sliding(3, 6), Chunked(1), Chunked(4)], ids=str
 )
-def test_there_is_always_room(make_cache: MakeCache, spec: Remembers):
+def test_there_is_always_room(make_cache: MakeCache, spec: CacheSpec):
     """However long the sequences, and whichever fills the cache first."""
     cache = make_cache(3, 1000, [spec], max_batch=8)
     rng = np.random.default_rng(1)
@@ -196,7 +196,7 @@ def test_a_prefix_copied_from_a_window(make_cache: MakeCache):
 
 
 @pytest.mark.parametrize("spec", [Causal(), Sliding(2), Chunked(4)], ids=str)
-def test_undoing_a_step(make_cache: MakeCache, spec: Remembers):
+def test_undoing_a_step(make_cache: MakeCache, spec: CacheSpec):
     cache = make_cache(2, 100, [spec], max_batch=4)
     for p in range(0, 8, 4):
         cache.start_forward(run(0, p, p + 4))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, Context, DType, FlashAttention, Tensor, new_backend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.native import ffi, lib

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import Unsupported
-from ggmodel.gguf import MemorySource, open_gguf
+from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
 from ggmodel.ml.ggml import kernels
 from ggmodel.ml.ggml.backend import GGMLBackend

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.gguf import DType, MemorySource, TensorInfo
+from ggmodel.gguf_file import DType, MemorySource, TensorInfo
 from ggmodel.ml.ggml import pages
 from ggmodel.native import ffi, lib
 

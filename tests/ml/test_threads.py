@@ -382,7 +382,7 @@ def test_a_system_that_tells_nothing_keeps_its_threads(
 def test_threads_stay_within_the_affinity():
     script = (
         "import os, numpy\n"
-        "from ggmodel.gguf import MemorySource\n"
+        "from ggmodel.gguf_file import MemorySource\n"
         "from ggmodel.ml import BackendParams, new_backend\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "metadata = {'general.architecture': 'test', 'test.block_count': 1}\n"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import ConfigError, Error, GraphError, OutOfMemory, TensorError, Unsupported
-from ggmodel.gguf import MemorySource, open_gguf
+from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import (
     AllocationStatus,
     Backend,

@@ -42,32 +42,13 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(ggmodel, "nothing")
 
 
-@pytest.mark.parametrize("code", ["import ggmodel", "from ggmodel.gguf import open_gguf"])
+@pytest.mark.parametrize("code", ["import ggmodel", "from ggmodel.gguf_file import open_gguf"])
 def test_importing_loads_neither_numpy_nor_ggml(code: str):
     loaded = json.loads(
         in_new_process(f"{code}\nimport sys, json; print(json.dumps(list(sys.modules)))")
     )
     assert "ggmodel" in loaded
     assert not set(HEAVY) & set(loaded)
-
-
-FUNCTION = "from ggmodel import gguf; assert gguf('x').names == ('x',)"
-PACKAGE = "from ggmodel.gguf import open_gguf; assert callable(open_gguf)"
-MODULE = "import ggmodel.gguf, sys; assert sys.modules['ggmodel.gguf'].open_gguf"
-ATTRIBUTE = "import ggmodel; assert ggmodel.gguf('x').names == ('x',)"
-
-
-@pytest.mark.parametrize(
-    "order",
-    [
-        [FUNCTION, PACKAGE, FUNCTION],
-        [PACKAGE, FUNCTION, PACKAGE],
-        [MODULE, ATTRIBUTE, FUNCTION],
-        [ATTRIBUTE, MODULE, ATTRIBUTE],
-    ],
-)
-def test_gguf_is_the_function_and_the_package_in_any_order(order: list[str]):
-    in_new_process("\n".join(order))
 
 
 def test_every_error_is_of_one_family():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ggmodel.errors import TensorError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import new_backend
 from ggmodel.model import Batch
 from tests.ml.harness import METADATA

@@ -9,7 +9,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import ArchitectureError, ConfigError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import config_class, find, gguf
 from ggmodel.model.defaults import completed

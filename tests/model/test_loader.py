@@ -10,7 +10,7 @@ import pytest
 
 from ggmodel import Module, Tensor, gguf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import LoadReport, fill
 from ggmodel.model.module import module_fields
 from ggmodel.nn import ExpertLinear, LayerNorm, Linear, RMSNorm

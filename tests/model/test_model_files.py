@@ -11,7 +11,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError, TensorError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend
 from ggmodel.model import find
 from tests.golden.files import Golden, load_golden
@@ -33,7 +33,7 @@ def source(golden: Golden) -> MemorySource:
 def backends(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     """The backends that loading has made."""
     # By name: as an attribute of its package `load` is the function.
-    runner = importlib.import_module("ggmodel.runner.preparation")
+    runner = importlib.import_module("ggmodel.runner.loading.preparation")
     made: list[Backend] = []
     new = runner.new_backend
 

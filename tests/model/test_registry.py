@@ -13,7 +13,7 @@ import ggmodel
 from ggmodel import Model, register
 from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find, registry, supported
 from tests.golden.files import load_golden
 

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 import ggmodel
-from ggmodel.convert import from_hf, metadata_of, normalise
+from ggmodel.convert import from_hf, metadata_of, normalize
 from ggmodel.errors import PromptError
-from ggmodel.gguf import DType, MemorySource
+from ggmodel.gguf_file import DType, MemorySource
 from ggmodel.ml import RopeType
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import Config, config_class, find
@@ -62,9 +62,9 @@ def _declared() -> type[Config]:
 
 
 def test_a_published_config():
-    from ggmodel.convert.from_hf import metadata_of, normalise
+    from ggmodel.convert.from_hf import metadata_of, normalize
 
-    metadata = metadata_of(find("gemma3"), normalise(PUBLISHED_4B))
+    metadata = metadata_of(find("gemma3"), normalize(PUBLISHED_4B))
     h: Any = _declared().read(KeyValues(metadata))
     assert (h.heads, h.kv_heads, h.head_dim, h.value_dim) == (8, 4, 256, 256)
     assert (h.eps, h.scale, h.softcap, h.context) == (1e-6, 1 / 16, 0, 131072)
@@ -156,7 +156,7 @@ def test_files_that_do_not_say_how_positions_are_scaled():
     golden = load_golden("gemma3", "images")
     base = {**golden.config["text_config"], "max_position_embeddings": 4096}
     for layers, factor in ((26, 1.0), (34, 8.0), (48, 8.0), (62, 8.0)):
-        metadata = metadata_of(find("gemma3"), normalise({**base, "num_hidden_layers": layers}))
+        metadata = metadata_of(find("gemma3"), normalize({**base, "num_hidden_layers": layers}))
         assert metadata["gemma3.rope.scaling.factor"] == 1.0  # a config that says so
         del metadata["gemma3.rope.scaling.factor"]
         config: Any = config_class(find("gemma3")).read(KeyValues(metadata, "file"))

@@ -9,7 +9,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from tests.conftest import Vary
 from tests.golden.files import load_golden

@@ -10,7 +10,7 @@ import pytest
 
 from ggmodel import native
 from ggmodel.errors import NativeError
-from ggmodel.gguf.types import DType
+from ggmodel.gguf_file.types import DType
 from ggmodel.native import ffi, lib
 
 

@@ -13,7 +13,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import RopeType, new_backend
 from ggmodel.model import find
 from ggmodel.nn import RopeConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel.errors import TokenizerError
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer import Tokenizer
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 

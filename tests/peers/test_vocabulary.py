@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 
 from ggmodel.convert.vocabulary import vocabulary
-from ggmodel.gguf import open_gguf
+from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.convert.vocabulary.published import PUBLISHED
 

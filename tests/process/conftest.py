@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, Context, DType, Executable, FlashAttention, Tensor
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from tests.ml.harness import METADATA, normal

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import FormatError
-from ggmodel.gguf import (
+from ggmodel.gguf_file import (
     GGUF,
     JoinedSource,
     MemorySource,
@@ -22,7 +22,7 @@ from ggmodel.gguf import (
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
-from ggmodel.runner.engine import Engine
+from ggmodel.runner.engine.engine import Engine
 from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
 from tests.golden.files import GREEDY, load_golden

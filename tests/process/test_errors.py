@@ -18,7 +18,7 @@ from ggmodel.errors import (
     TensorError,
     Unsupported,
 )
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendMemory, BackendParams, DType, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.ml.process.protocol import pack_error, unpack_error

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import ComputeError, DeviceLost, GraphError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import (
     BackendParams,
     DeviceID,
@@ -253,7 +253,7 @@ import numpy as np
 from ggmodel.errors import GraphError
 from tests.ml.harness import METADATA
 from tests.process.conftest import doubling
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess
 runner = RunnerProcess()
@@ -293,7 +293,7 @@ import os, signal, threading, time
 import numpy as np
 from tests.ml.harness import METADATA
 from tests.process.conftest import WIDE, doubling, endless
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess
 with RunnerProcess() as runner:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess
 from tests.ml.harness import METADATA, normal

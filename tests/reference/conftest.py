@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, FlashAttention, Tensor, new_backend
 from ggmodel.ml.graph import Graph
 from tests.ml.harness import METADATA, Value, tensor

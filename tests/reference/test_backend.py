@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ggmodel.errors import ComputeError, Error, GraphError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import AllocationStatus, Backend, BackendParams, Context, DType, new_backend
 from tests.ml.harness import METADATA, blocks, normal
 from tests.reference.conftest import backend_of
@@ -44,7 +44,7 @@ def weight(backend: Backend, name: str):
 def test_it_runs_without_ggml():
     code = (
         "import sys, numpy as np\n"
-        "from ggmodel.gguf import MemorySource\n"
+        "from ggmodel.gguf_file import MemorySource\n"
         "from ggmodel.ml import new_backend\n"
         "source = MemorySource({'general.architecture': 'x'}, {'w': np.ones((2, 3), 'f4')})\n"
         "with new_backend(source, name='reference') as b, b.new_context() as c, c.trace():\n"

@@ -16,7 +16,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendMemory, DeviceMemory, DType, GPULayers, GPULayersList
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.files import GREEDY, Golden, load_golden

@@ -10,13 +10,13 @@ import pytest
 
 from ggmodel import DType
 from ggmodel.errors import GraphError
-from ggmodel.gguf import TensorSource, open_gguf
+from ggmodel.gguf_file import TensorSource, open_gguf
 from ggmodel.ml import AllocationStatus, BackendMemory, DeviceMemory
 from ggmodel.ml.ggml import GGMLBackend, kernels
 from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.storage import State
 from ggmodel.native import lib
-from ggmodel.runner.preparation import Options, Preparation
+from ggmodel.runner.loading.preparation import Options, Preparation
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import cases, load_golden
 

@@ -11,8 +11,8 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import ComputeError, ConfigError, PromptError, TokenizerError, Unsupported
-from ggmodel.gguf import MemorySource
-from ggmodel.model import Embedding, Input
+from ggmodel.gguf_file import MemorySource
+from ggmodel.model import Input, MultimodalEmbedding
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import Golden
@@ -113,7 +113,7 @@ def test_texts_together_are_as_each_alone(
 
 
 def test_several_texts_share_a_step(source: MemorySource, monkeypatch: pytest.MonkeyPatch):
-    from ggmodel.runner.graphs import Graphs
+    from ggmodel.runner.engine.graphs import Graphs
 
     steps: list[int] = []
     run = Graphs.run
@@ -142,7 +142,7 @@ def test_texts_get_the_tokens_that_the_vocabulary_wants(stories: LoadedModel):
     assert stories.embed(texts).tobytes() == stories.embed(ids).tobytes()
 
 
-def test_normalised_rows_have_length_one(stories: LoadedModel):
+def test_normalized_rows_have_length_one(stories: LoadedModel):
     texts = ["A small fox.", "The owl"]
     rows, units = stories.embed(texts), stories.embed(texts, normalize=True)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -152,7 +152,7 @@ def test_normalised_rows_have_length_one(stories: LoadedModel):
 
 
 def test_zero_has_no_direction():
-    from ggmodel.runner.embedding import normalized
+    from ggmodel.runner.requests.embedding import normalized
 
     assert normalized(np.array([[0, 0], [3, 4]], np.float32)).tolist() == [
         [0, 0],
@@ -197,7 +197,7 @@ def test_what_is_no_list_of_texts(model: LoadedModel, texts: Any, error: type, m
 
 
 def test_images_are_not_embedded(model: LoadedModel):
-    image = Input(0, Embedding(np.ones((1, 64), np.float32)))
+    image = Input(0, MultimodalEmbedding(np.ones((1, 64), np.float32)))
     with pytest.raises(PromptError, match="text 1: it holds an image"):
         model.embed([[1], [1, image]])  # type: ignore[list-item]
 

@@ -26,7 +26,7 @@ from ggmodel.errors import (
     TokenizerError,
     Unsupported,
 )
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendMemory
 from ggmodel.runner import LoadedModel
 from tests.golden.files import Golden

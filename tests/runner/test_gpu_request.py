@@ -6,7 +6,12 @@ import pytest
 
 from ggmodel.errors import ConfigError
 from ggmodel.ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayers, GPULayersList
-from ggmodel.runner.gpu_request import GPURequest, choose_layers, named_layers, parse_gpu_layers
+from ggmodel.runner.loading.gpu_option import (
+    GPURequest,
+    choose_layers,
+    named_layers,
+    parse_gpu_layers,
+)
 
 
 @pytest.mark.parametrize(

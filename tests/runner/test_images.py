@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 import ggmodel
-from ggmodel import Embedding, Input
+from ggmodel import Input, MultimodalEmbedding
 from ggmodel.errors import ComputeError, Error, PromptError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.multimodal import Encoded
+from ggmodel.runner.engine.inputs import Encoded
 
 MODELS = Path(__file__).parent / "models"
 TEXT = [3, 17, 40, 9, 22, 31]
@@ -95,7 +95,7 @@ def as_words(source: MemorySource, rows: np.ndarray) -> tuple[MemorySource, int]
 def test_rows_are_what_the_model_makes_of_pixels(open_model: Open, projection: np.ndarray):
     model = open_model()
     (found,) = model.encode_image(picture(1))
-    assert isinstance(found, Embedding)
+    assert isinstance(found, MultimodalEmbedding)
     assert found.rows.shape == (ROWS, projection.shape[0]) and found.rows.dtype == np.float32
     assert nmse(found.rows, rows_of(projection, 1)) < 1e-12
     pixels = np.asarray(picture(1), np.float32).transpose(2, 0, 1)[None] / 255
@@ -145,7 +145,7 @@ def test_embeddings_laid_by_hand(open_model: Open):
     by_hand = [
         *map(Input, TEXT),
         Input(5),
-        Input(0, multimodal=Embedding(found.rows)),
+        Input(0, multimodal=MultimodalEmbedding(found.rows)),
         *[Input(0)] * (ROWS - 1),
         Input(7),
     ]
@@ -275,9 +275,9 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
     with pytest.raises(PromptError, match="must share a batch with the 3"):
         model.logits([Input(1), Input(1, same_batch=3), Input(1)])
     with pytest.raises(PromptError, match="rows of shape"):
-        Embedding(np.zeros(3))
+        MultimodalEmbedding(np.zeros(3))
     with pytest.raises(Error, match="multimodal"):
-        model.logits([Input(1, Embedding(np.ones((1, 3))))])
+        model.logits([Input(1, MultimodalEmbedding(np.ones((1, 3))))])
     with pytest.raises(PromptError, match=r"\[2, 2\].*preprocessed pixels"):
         model.encode_image(np.zeros((2, 2)))
     with pytest.raises(PromptError, match="images have no log-probabilities"):
@@ -324,7 +324,7 @@ def test_groups_are_computed_together(open_model: Open):
 
 
 def test_images_that_nobody_needs_are_forgotten(open_model: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ggmodel.runner.multimodal._KEPT", 2 * ROWS * HIDDEN * 4)
+    monkeypatch.setattr("ggmodel.runner.engine.inputs._KEPT", 2 * ROWS * HIDDEN * 4)
     model = open_model(parallel=1)
     waiting = model.request([picture(100), *TEXT], max_tokens=4, temperature=0)
     for seed in range(6):

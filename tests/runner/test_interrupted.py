@@ -16,10 +16,10 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import Error
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.completion import Piece
+from ggmodel.runner.requests.completion import Piece
 from tests.golden.files import load_golden
 
 # Python says so where it comes in what nobody can interrupt, such as a generator that is given up.

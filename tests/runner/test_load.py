@@ -12,10 +12,10 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Cancelled, Error, TokenizerError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.backend import Backend, BackendParams, new_backend
 from ggmodel.ml.ggml import pages
-from ggmodel.runner.preparation import Preparation
+from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.tokenizer import Tokenizer
 
 OPTIONS: dict[str, Any] = {"kv_type": "f32", "context_length": 64, "batch_size": 8}

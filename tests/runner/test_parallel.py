@@ -16,13 +16,13 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, ComputeError, GraphError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.process import RunnerProcess
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.batches import Work
-from ggmodel.runner.generation import Generation
-from ggmodel.runner.preparation import Options, Preparation
-from ggmodel.runner.slots import common_prefix
+from ggmodel.runner.engine.batches import Work
+from ggmodel.runner.engine.slots import common_prefix
+from ggmodel.runner.loading.preparation import Options, Preparation
+from ggmodel.runner.requests.generation import Generation
 from tests.runner.ahead import prepared
 
 STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"

@@ -10,7 +10,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import ConfigError, Error, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from tests.conftest import WriteGGUF
 
 MODELS = Path(__file__).parent / "models"

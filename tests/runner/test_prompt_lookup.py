@@ -16,11 +16,11 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, KvCacheFull
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import Completion, Grammar, LoadedModel, Sampler
-from ggmodel.runner.slots import common_prefix
-from ggmodel.runner.speculation import Costs, Lookup
+from ggmodel.runner.engine.guessing import Costs, Lookup
+from ggmodel.runner.engine.slots import common_prefix
 from tests.golden.files import load_golden
 from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent
@@ -82,7 +82,7 @@ class Told(Lookup):
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Answers:
     """Answers by their prompts, which are guessed in place of what lookup finds."""
-    monkeypatch.setattr("ggmodel.runner.generation.Lookup", Told)
+    monkeypatch.setattr("ggmodel.runner.requests.generation.Lookup", Told)
     monkeypatch.setattr(Told, "answers", {})
     return Told.answers
 
@@ -315,7 +315,7 @@ def test_recurrent_layers(kinds: str):
         assert got.tokens == want.tokens
         assert got.usage.drafted == 0
         # It would be right, too: what cannot be taken back by itself is computed again.
-        model.engine.rewinds = True
+        model.engine.can_rewind = True
         got = model.generate(prompt, max_tokens=60, temperature=0, prompt_lookup=True)
         assert got.tokens == want.tokens
         assert got.usage.drafted > got.usage.accepted

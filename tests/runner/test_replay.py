@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ggmodel.runner import speculation
-from ggmodel.runner.speculation import SIZES, Costs, Lookup, Speculation
+from ggmodel.runner.engine import guessing as speculation
+from ggmodel.runner.engine.guessing import SIZES, Costs, Lookup, Speculation
 
 LINEAR = {size: 1 + 0.38 * (size - 1) for size in range(1, 65)}  # as 8-bit weights on a processor
 

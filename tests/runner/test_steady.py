@@ -11,13 +11,13 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import GraphError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.kvcache import CausalCache
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.generation import Generation
-from ggmodel.runner.graphs import Graphs
-from ggmodel.runner.steady import Steady
+from ggmodel.runner.engine.graphs import Graphs
+from ggmodel.runner.engine.reuse import Steady
+from ggmodel.runner.requests.generation import Generation
 from tests.golden.files import load_golden
 from tests.kvcache.history import parts
 

@@ -16,8 +16,8 @@ import pytest
 import ggmodel
 from ggmodel import LoadedModel, Sampler
 from ggmodel.errors import ComputeError, Error, GrammarError, Unsupported
+from ggmodel.runner.requests.structured import Grammar
 from ggmodel.runner.sampling import Sampling
-from ggmodel.runner.structured import Grammar
 from ggmodel.tokenizer import Tokenizer
 
 STORIES = Path(__file__).parents[2] / "examples/assets/stories.gguf"

@@ -14,10 +14,10 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, ComputeError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.batches import Work
-from ggmodel.runner.turns import Turns
+from ggmodel.runner.engine.batches import Work
+from ggmodel.runner.engine.turns import Turns
 
 PROMPT = [1, 5, 9]
 
@@ -25,7 +25,7 @@ PROMPT = [1, 5, 9]
 @pytest.fixture(autouse=True)
 def nobody_looks_by_itself(monkeypatch: pytest.MonkeyPatch):
     """Or a sleeper that nobody wakes would do so later, unseen."""
-    monkeypatch.setattr("ggmodel.runner.turns._LOOK", 3600)
+    monkeypatch.setattr("ggmodel.runner.engine.turns._LOOK", 3600)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_sleeper_that_is_interrupted_as_it_is_woken_wakes_another(
     turns = Turns(lambda: True, lambda request: None)
     done = {"first": False, "second": False}
     turns._stepper = -1  # somebody is at it
-    monkeypatch.setattr("ggmodel.runner.turns.threading.Condition", Interrupted)
+    monkeypatch.setattr("ggmodel.runner.engine.turns.threading.Condition", Interrupted)
 
     def wait(name: str) -> None:
         request: Any = object()

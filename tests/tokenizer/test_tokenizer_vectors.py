@@ -56,7 +56,7 @@ def test_numpy_arrays_and_scalars_do_as_well(metadata):
     assert built.decode(np.array(built.encode("the ships"))[1:]) == "the ships"
 
 
-def test_wordpiece_text_is_normalised_and_joined(tokenizers):
+def test_wordpiece_text_is_normalized_and_joined(tokenizers):
     tokenizer = tokenizers["wordpiece"]
     ids = tokenizer.encode("The SHIPS, Café.")
     assert ids[0] == tokenizer.id_of("[CLS]") == tokenizer.bos

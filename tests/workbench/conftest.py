@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ggmodel.convert import from_hf
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from tests.golden.files import load_golden
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmodel.convert import from_hf
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import Activations

@@ -12,10 +12,10 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import ComputeError, ConfigError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.generation import Generation
+from ggmodel.runner.requests.generation import Generation
 from ggmodel.workbench.bench import (
     Measured,
     Test,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.workbench.check import check
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_golden

@@ -14,7 +14,7 @@ import pytest
 
 import ggmodel
 from ggmodel import DType
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import PermuteRope
 from ggmodel.workbench.diff import Diff, diff, worst
 from tests.workbench.saved import CASES, saved, source_of
@@ -126,7 +126,7 @@ FAULTS = {
         "layers[0].attn_norm",
         "diverges",
     ),
-    "weights of experts not normalised": (
+    "weights of experts not normalized": (
         "mixtral",
         "llama.py",
         "nn.sum_experts(y)",

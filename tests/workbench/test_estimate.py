@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ggmodel
-from ggmodel.gguf import GGUF, MemorySource
+from ggmodel.gguf_file import GGUF, MemorySource
 from ggmodel.ml import (
     BackendMemory,
     DeviceInfo,
@@ -21,8 +21,8 @@ from ggmodel.ml import (
     GPULayersList,
     SystemInfo,
 )
-from ggmodel.runner.placing import Devices
-from ggmodel.runner.preparation import Options
+from ggmodel.runner.loading.placement import Devices
+from ggmodel.runner.loading.preparation import Options
 from ggmodel.workbench import estimate as module
 from ggmodel.workbench.estimate import Estimate, estimate_on, largest_context
 from tests.shapes import write_llama_1b

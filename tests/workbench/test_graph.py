@@ -15,7 +15,7 @@ import pytest
 
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError, FormatError, LoadError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.workbench.drawing import dot, svg
 from ggmodel.workbench.layout import CHARACTER, FONT, PAD, lay_out

@@ -9,11 +9,11 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import PromptError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.ggml.compute import Scheduler
 from ggmodel.ml.node import Node
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.graphs import trace
+from ggmodel.runner.engine.graphs import trace
 from ggmodel.workbench.observe import Recording, places, watch_text
 from tests.workbench.saved import source_of
 

@@ -11,7 +11,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import ComputeError, ConfigError, PromptError, TokenizerError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.perplexity import Perplexity, perplexity
 

@@ -16,7 +16,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import ComputeError, ConfigError, Unsupported
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import DType
 from ggmodel.ml.ggml import compute, peaks
 from ggmodel.ml.ggml.backend import GGMLBackend
@@ -24,7 +24,7 @@ from ggmodel.ml.ggml.compute import Scheduler
 from ggmodel.ml.graph import Graph
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner import graphs as runner_graphs
+from ggmodel.runner.engine import graphs as runner_graphs
 from ggmodel.workbench import profile as workbench
 from ggmodel.workbench.chrome import chrome_trace
 from ggmodel.workbench.modules import folded, layer_of, module_of, parts_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ggmodel.gguf import DType, MemorySource, open_gguf
+from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.workbench.show import ArraySummary, Hyperparameter, TensorRow, describe
 
 

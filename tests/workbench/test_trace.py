@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 import ggmodel
 from ggmodel import DType
 from ggmodel.errors import ConfigError, PromptError
-from ggmodel.gguf import MemorySource
+from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.observe import pixels_of
 from ggmodel.workbench.trace import Trace, save, statistics_of, trace

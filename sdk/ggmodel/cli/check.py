@@ -26,7 +26,7 @@ def check(
     Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, and
     what a trace of the model finds. The exit status is 1 if the file cannot be loaded.
     """
-    from ..runner.projector import open_source
+    from ..runner.loading.sources import open_source
     from ..workbench.check import check as check_source
 
     source = open_source(file, mmproj, models)

@@ -38,7 +38,7 @@ def quantize(
     The mixtures are those of llama-quantize. The file appears when it is complete.
     """
     from ..convert.quantize import quantize as quantize_file
-    from ..gguf import open_gguf
+    from ..gguf_file import open_gguf
 
     with open_gguf(file) as source, progress_bar("writing") as progress:
         quantize_file(

@@ -22,7 +22,7 @@ def show(file: File, models: Models = None, as_json: Json = False) -> None:
 
     Metadata, the hyperparameters of the architecture where it is known, tensors by layer, sizes.
     """
-    from ..gguf import open_gguf
+    from ..gguf_file import open_gguf
     from ..workbench.show import describe
 
     if Path(file).is_dir():

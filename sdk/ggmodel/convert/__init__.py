@@ -6,7 +6,7 @@ from __future__ import annotations
 from .checkpoint import Checkpoint
 from .declaration import Entry, plan
 from .export import convert
-from .from_hf import from_hf, metadata_of, normalise
+from .from_hf import from_hf, metadata_of, normalize
 from .quantize import quantize
 from .source import CheckpointSource
 
@@ -17,7 +17,7 @@ __all__ = [
     "convert",
     "from_hf",
     "metadata_of",
-    "normalise",
+    "normalize",
     "plan",
     "quantize",
 ]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, LoadError, Unsupported
-from ..gguf.buffer import Buffer, quote
+from ..gguf_file.buffer import Buffer, quote
 
 if TYPE_CHECKING:
     import numpy as np

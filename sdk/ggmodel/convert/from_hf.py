@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from ..gguf import DType, MemorySource
+from ..gguf_file import DType, MemorySource
 from ..ml.keyvalues import KeyValues
 from ..model import Model, config_class
 from ..model.config import key_fields
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def normalise(hf: Mapping[str, Any]) -> dict[str, Any]:
+def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config as checkpoints on disk spell it: `rope_theta`, `partial_rotary_factor` and
     `rope_scaling` beside each other (newer transformers nest all in `rope_parameters`), absent
     instead of null. A table of `rope_parameters` by kind of layer stays as it is. What models with
@@ -49,7 +49,7 @@ def _object(hf: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture's metadata of a normalised config: what the config says, and what follows
+    """The architecture's metadata of a normalized config: what the config says, and what follows
     from that by defaults that refer to other hyperparameters.
 
     Raises:
@@ -81,7 +81,7 @@ def from_hf(
         hf: the config.json.
         store: how to store a GGUF tensor, given its name and float32 values; None keeps them.
     """
-    hf = normalise(hf)
+    hf = normalize(hf)
     metadata = metadata_of(architecture, hf)
     config = config_class(architecture).read(KeyValues(metadata, "config.json"))
     made: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import FormatError
-from ..gguf import DType, TensorInfo
+from ..gguf_file import DType, TensorInfo
 from .recipes import RECIPES, Recipe
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, TensorError, Unsupported
-from ..gguf import DType, TensorInfo, TensorSource
+from ..gguf_file import DType, TensorInfo, TensorSource
 from ..ml.system import available_cores
 from .general import QUANTIZATION_VERSION
 from .recipes import Candidate, choose, recipe_of

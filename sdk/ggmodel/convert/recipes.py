@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ConfigError
-from ..gguf import DType
+from ..gguf_file import DType
 from ..ml.keyvalues import check_kind
 
 

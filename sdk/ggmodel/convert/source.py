@@ -11,14 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import ConfigError, LoadError, Unsupported
-from ..gguf import DType, TensorInfo, TensorSource
-from ..gguf.encode import encode_value
+from ..gguf_file import DType, TensorInfo, TensorSource
+from ..gguf_file.encode import encode_value
 from ..ml.keyvalues import KeyValues
 from ..model import Model, config_class, find_hf
 from ..model.operations import Computed
 from .checkpoint import Checkpoint
 from .declaration import LONGEST, Entry, plan
-from .from_hf import metadata_of, normalise, value_of_entry
+from .from_hf import metadata_of, normalize, value_of_entry
 from .general import describe
 from .layout import clip_metadata, is_of_vision, text_metadata
 from .pooling import pooling_type
@@ -72,7 +72,7 @@ class CheckpointSource(TensorSource):
         self.pre = pre
         self.name = str(checkpoint.folder)
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
-        self.hf = normalise(checkpoint.config)
+        self.hf = normalize(checkpoint.config)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             self.hf["pooling_type"] = pooling
         _check_layers(checkpoint, self.hf)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..atomic import appearing
 from ..errors import Error, Unsupported, WriteError
-from ..gguf import Array, DType, TensorInfo
+from ..gguf_file import Array, DType, TensorInfo
 
 _MARGIN = 64 << 10  # bytes for a header, beside the vocabulary's
 Progress = Callable[[float], None]

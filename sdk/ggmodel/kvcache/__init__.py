@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .bidirectional import Bidirectional, BidirectionalCache
-from .cache import Cache, Remembers, Size
+from .cache import Cache, CacheSpec, Size
 from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache
@@ -16,6 +16,7 @@ __all__ = [
     "Bidirectional",
     "BidirectionalCache",
     "Cache",
+    "CacheSpec",
     "Causal",
     "CausalCache",
     "Chunked",
@@ -27,7 +28,6 @@ __all__ = [
     "Part",
     "Recurrent",
     "RecurrentCache",
-    "Remembers",
     "Size",
     "Sliding",
     "WrapperCache",

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, Remembers, Size
+from .cache import Cache, CacheSpec, Size
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Bidirectional(Remembers):
+class Bidirectional(CacheSpec):
     """A layer whose tokens see all others of their sequence that come in the same step.
 
     Attributes:
@@ -29,7 +29,7 @@ class Bidirectional(Remembers):
     """
 
     window: int | None = None
-    at_once: ClassVar[bool] = True
+    single_step: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.window is not None and self.window < 1:

@@ -28,18 +28,18 @@ class Size:
     max_batch: int
 
 
-class Remembers(ABC):
+class CacheSpec(ABC):
     """What one layer remembers: an entry of `Model.caches()`.
 
     Attributes:
-        of_images: it remembers the rows of images, rather than have them laid over the inputs.
-        at_once: a sequence is computed in one step, and not gone on with.
-        rewinds: the latest positions of a sequence can be taken back, one by one.
+        stores_images: it remembers the rows of images, rather than have them laid over the inputs.
+        single_step: a sequence is computed in one step, and not gone on with.
+        can_rewind: the latest positions of a sequence can be taken back, one by one.
     """
 
-    of_images: ClassVar[bool] = False
-    at_once: ClassVar[bool] = False
-    rewinds: ClassVar[bool] = True
+    stores_images: ClassVar[bool] = False
+    single_step: ClassVar[bool] = False
+    can_rewind: ClassVar[bool] = True
 
     @property
     @abstractmethod

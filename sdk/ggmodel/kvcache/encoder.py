@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, Remembers, Size
+from .cache import Cache, CacheSpec, Size
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks, round_up
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cross(Remembers):
+class Cross(CacheSpec):
     """A layer that remembers keys and values of encoded objects.
 
     Attributes:
@@ -42,7 +42,7 @@ class Cross(Remembers):
 
     rows: int
     objects: int = 1
-    of_images: ClassVar[bool] = True
+    stores_images: ClassVar[bool] = True
 
     def __post_init__(self):
         if self.rows < 1 or self.objects < 1:

@@ -19,13 +19,13 @@ import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, Remembers, Size
+from .cache import Cache, CacheSpec, Size
 
 if TYPE_CHECKING:
     from ..model.batch import Step
 
 
-class Recurrent(Remembers):
+class Recurrent(CacheSpec):
     """A layer that remembers states, F32, each of a fixed shape a sequence.
 
     Args:
@@ -37,7 +37,7 @@ class Recurrent(Remembers):
         ConfigError: no state, or a shape or number that cannot be.
     """
 
-    rewinds: ClassVar[bool] = False
+    can_rewind: ClassVar[bool] = False
 
     def __init__(self, *, checkpoints: int = 4, **shapes: tuple[int, ...]):
         if not isinstance(checkpoints, int) or checkpoints < 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ..errors import ConfigError
 from ..ml import Backend, DType
-from .cache import Remembers, Size
+from .cache import CacheSpec, Size
 from .causal import CausalCache
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ P = TypeVar("P", int, "np.ndarray")
 _MOST = 1 << 30  # positions have 32 bits, and so have sums and differences of them
 
 
-class Positions(Remembers):
+class Positions(CacheSpec):
     """A layer that remembers keys and values by position; each sees itself and earlier ones.
 
     Attributes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import TensorError
 from ..ml import Backend, Context, DType
-from .cache import Cache, Remembers, Size
+from .cache import Cache, CacheSpec, Size
 from .specs import Causal
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class WrapperCache(Cache):
 
 def new_cache(
     backend: Backend,
-    specs: Sequence[Remembers],
+    specs: Sequence[CacheSpec],
     *,
     dtype: DType,
     sequences: int,
@@ -120,7 +120,7 @@ def new_cache(
     """
     kinds: dict[Hashable, dict[int, Any]] = {}
     for i, spec in enumerate(specs):
-        if not isinstance(spec, Remembers):
+        if not isinstance(spec, CacheSpec):
             raise TensorError(
                 f"caches() must give one declaration, such as Causal(...), a layer; entry {i} is "
                 f"{spec!r}"
@@ -130,7 +130,7 @@ def new_cache(
     caches: list[Cache] = []
     try:
         for layers in kinds.values() or [{}]:
-            first: Remembers = next(iter(layers.values()), Causal())
+            first: CacheSpec = next(iter(layers.values()), Causal())
             caches.append(first.new_cache(backend, layers, dtype, size))
     except BaseException:
         for cache in caches:

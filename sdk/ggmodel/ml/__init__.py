@@ -6,7 +6,7 @@ fastest.
 
 from __future__ import annotations
 
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from .backend import (
     Backend,
     BackendParams,

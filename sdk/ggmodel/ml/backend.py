@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, Error, GraphError, Unsupported
-from ..gguf import TensorSource, open_gguf
-from ..gguf.types import DType
+from ..gguf_file import TensorSource, open_gguf
+from ..gguf_file.types import DType
 from .context import Context
 from .devices import DeviceInfo
 from .gpu_layers import GPULayersList

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError, OutOfMemory, TensorError
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from .graph import Graph, call_site, tracing
 from .node import Node
 from .storage import Feed, HostData, State

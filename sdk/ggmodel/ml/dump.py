@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, cast, overload
 
 from ..errors import GraphError, TensorError
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from .context import Context
 from .quantized import to_float32
 from .tensor import Tensor

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import GraphError, TensorError
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from .graph import Graph, Site, call_site, current_graph, tracing
 from .storage import Feed, HostData, State, Weight
 from .table import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 
 if TYPE_CHECKING:
     import numpy as np

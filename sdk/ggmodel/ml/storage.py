@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ComputeError, Error
 
 if TYPE_CHECKING:
-    from ..gguf.source import TensorInfo
+    from ..gguf_file.source import TensorInfo
     from .node import Node
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from .storage import Weight
 
 if TYPE_CHECKING:

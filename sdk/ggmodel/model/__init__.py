@@ -8,7 +8,7 @@ from .fields import gguf, kv
 from .loader import LoadReport, Missing, WrongShape, fill
 from .model import Model, config_class
 from .module import Module
-from .multimodal import Embedding, Input, Multimodal, Pixels, Span
+from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
 from .operations import (
     Computed,
     Every,
@@ -27,7 +27,6 @@ __all__ = [
     "Batch",
     "Computed",
     "Config",
-    "Embedding",
     "Every",
     "Input",
     "LoadReport",
@@ -36,6 +35,7 @@ __all__ = [
     "Model",
     "Module",
     "Multimodal",
+    "MultimodalEmbedding",
     "Operation",
     "Part",
     "PermuteRope",

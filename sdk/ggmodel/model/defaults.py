@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..gguf import JoinedSource, MemorySource, TensorSource
+from ..gguf_file import JoinedSource, MemorySource, TensorSource
 from ..ml import Tensor
 from .fields import TensorField
 from .model import Model

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..errors import ConfigError, LoadError
-from ..gguf import TensorInfo
+from ..gguf_file import TensorInfo
 from ..ml import Tensor
 from .fields import TensorField
 from .module import FieldType, Module, module_fields

@@ -18,8 +18,8 @@ if typing.TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from ..kvcache import Remembers
-    from .multimodal import Embedding, Input, Multimodal, Pixels
+    from ..kvcache import CacheSpec
+    from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels
 
 
 class Model(Module):
@@ -50,7 +50,7 @@ class Model(Module):
     image_marker: ClassVar[str] = ""
     clip: ClassVar[dict[str, Any] | None] = None
 
-    def caches(self) -> Sequence[Remembers]:
+    def caches(self) -> Sequence[CacheSpec]:
         """What each layer remembers, a list with one entry a layer."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
@@ -94,7 +94,7 @@ class Model(Module):
         """Records the graph that encodes an image, in a context of its own."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_multimodal")
 
-    def post_tokenize(self, inputs: list[Input | list[Embedding]]) -> list[Input]:
+    def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
         """Puts inputs, placeholders and what surrounds them, where an image stands: its
         embeddings, one for each tensor of `encode_multimodal`."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no post_tokenize")

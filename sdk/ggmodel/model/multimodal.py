@@ -41,7 +41,7 @@ class Multimodal:
     used: int | None = None
 
 
-class Embedding:
+class MultimodalEmbedding:
     """Rows that stand for an image, or a part of one, in a text.
 
     Args:
@@ -102,7 +102,7 @@ class Embedding:
         return self._key
 
     def __repr__(self) -> str:
-        return f"Embedding({len(self)} rows of {self.width})"
+        return f"MultimodalEmbedding({len(self)} rows of {self.width})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class Input:
     """
 
     token: int
-    multimodal: Embedding | None = None
+    multimodal: MultimodalEmbedding | None = None
     same_batch: int = 0
 
 
@@ -131,7 +131,7 @@ class Span:
     """
 
     index: int
-    embedding: Embedding
+    embedding: MultimodalEmbedding
     first: int
     count: int
 

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..gguf import DType
+    from ..gguf_file import DType
 
 _MOST = 1 << 16  # tensors that are stacked: a count comes from a file
 
@@ -302,7 +302,7 @@ class MXFP4Blocks(Sources):
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
-        from ..gguf import DType
+        from ..gguf_file import DType
 
         return DType.MXFP4
 

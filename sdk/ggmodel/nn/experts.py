@@ -21,12 +21,12 @@ class ExpertLinear(Module):
         return y if self.bias is None else y.add_id(self.bias, ids)
 
 
-def choose_experts(scores: Tensor, used: int, normalise: bool = True) -> tuple[Tensor, Tensor]:
+def choose_experts(scores: Tensor, used: int, normalize: bool = True) -> tuple[Tensor, Tensor]:
     """The experts with the highest scores and their softmax weights.
 
     Args:
         scores: router outputs F32 [experts, n].
-        normalise: the softmax is that among the experts used, so that their weights sum to 1;
+        normalize: the softmax is that among the experts used, so that their weights sum to 1;
             otherwise it is that among all. (A softmax among all, divided by the sum over those
             used, is the former.)
 
@@ -35,7 +35,7 @@ def choose_experts(scores: Tensor, used: int, normalise: bool = True) -> tuple[T
     """
     experts, n = scores.dim(0), scores.dim(1)
     ids = scores.top_k(used)
-    if not normalise:
+    if not normalize:
         return ids, scores.softmax().reshape(1, experts, n).rows(ids)
     chosen = scores.reshape(1, experts, n).rows(ids)
     return ids, chosen.reshape(used, n).softmax().reshape(1, used, n)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .completion import Completion, Piece, Usage
-from .face import LoadedModel
-from .load import load
-from .request import RequestOptions
+from .loading.load import load
+from .requests.completion import Completion, Piece, Usage
+from .requests.loaded_model import LoadedModel
+from .requests.options import RequestOptions
+from .requests.structured import Grammar
 from .sampling import Sampler
-from .structured import Grammar
 
 __all__ = [
     "Completion",

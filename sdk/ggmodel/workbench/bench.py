@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..runner import LoadedModel, Sampler
-from ..runner.generation import Generation
+from ..runner.requests.generation import Generation
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import Error, OutOfMemory
-from ..gguf import TensorSource
+from ..gguf_file import TensorSource
 from ..model import LoadReport
-from ..runner.preparation import Options, Preparation
+from ..runner.loading.preparation import Options, Preparation
 
 Status = Literal["used", "computed", "ignored", "unused", "unknown"]
 

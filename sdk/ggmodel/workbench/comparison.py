@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..gguf import DType
+from ..gguf_file import DType
 from ..ml import Tensor
 from ..model import Module
 from ..model.module import module_fields

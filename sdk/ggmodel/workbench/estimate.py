@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import OutOfMemory
-from ..gguf import TensorSource
+from ..gguf_file import TensorSource
 from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_info
-from ..runner.gpu_request import GPULayersOption, choose_layers
-from ..runner.placing import Devices
-from ..runner.preparation import Options, Preparation
-from ..runner.projector import open_source
-from ..runner.reservation import VisionMemory
+from ..runner.loading.gpu_option import GPULayersOption, choose_layers
+from ..runner.loading.placement import Devices
+from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.reservation import VisionMemory
+from ..runner.loading.sources import open_source
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # of looking for it; three are the rule

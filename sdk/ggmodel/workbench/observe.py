@@ -13,12 +13,12 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Context, Tensor
 from ..ml.node import Node
-from ..model import Batch, Embedding, Input, Model, Module, Pixels, Step
+from ..model import Batch, Input, Model, Module, MultimodalEmbedding, Pixels, Step
 from ..model.module import module_fields
 from ..model.names import join
 from ..model.source import author_code, file_of
 from ..runner import LoadedModel
-from ..runner.graphs import trace
+from ..runner.engine.graphs import trace
 
 if TYPE_CHECKING:
     from ..kvcache import Cache
@@ -122,7 +122,7 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
     return rows[0]
 
 
-def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Embedding]:
+def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
     """Computes what the model sees in an image. Arguments as for `watch_text`."""
     net, cls = model.model, type(model.model)
     model.engine.images.need_sight()
@@ -138,11 +138,11 @@ def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Embedd
             rows = [executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs]
         finally:
             executable.close()
-    return [Embedding(r, m.data, m.used) for r, m in zip(rows, made, strict=True)]
+    return [MultimodalEmbedding(r, m.data, m.used) for r, m in zip(rows, made, strict=True)]
 
 
 def prompt_with(
-    model: LoadedModel, ids: list[int], placeholder: int, seen: list[Embedding]
+    model: LoadedModel, ids: list[int], placeholder: int, seen: list[MultimodalEmbedding]
 ) -> np.ndarray:
     """A prompt whose images stand where the reference has placeholders, as `watch_text` takes it.
 

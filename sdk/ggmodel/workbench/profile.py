@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..errors import ConfigError, Unsupported
-from ..gguf.types import DType
+from ..gguf_file.types import DType
 from ..ml.ggml import peaks
 from ..ml.ggml.backend import GGMLBackend
 from ..ml.ggml.lowering import GGMLExecutable
@@ -26,7 +26,7 @@ from ..ml.node import Node
 from ..ml.storage import Weight
 from ..model import Step
 from ..runner import LoadedModel
-from ..runner.graphs import Forward, Graphs, trace
+from ..runner.engine.graphs import Forward, Graphs, trace
 from .modules import folded, layer_of, module_of
 from .traffic import VIEWS, Traffic, traffic
 
@@ -242,7 +242,7 @@ def _refuse(model: LoadedModel, work: Work) -> None:
         raise ConfigError(f"{work.name}: prompts and depths are 0 or more")
     if model.model.only_embeds and not work.prompt:
         raise Unsupported(f"{model.source.name} generates nothing, it only embeds: give a prompt")
-    if engine.at_once and work.depth:
+    if engine.single_step and work.depth:
         raise Unsupported(f"{model.source.name} reads a text at once: there is nothing before it")
     if work.prompt > engine.batch_size:
         raise ConfigError(

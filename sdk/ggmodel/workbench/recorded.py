@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ConfigError, Unsupported
-from ..gguf import TensorSource
+from ..gguf_file import TensorSource
 from ..ml import Context, Tensor
 from ..ml.node import Node
 from ..model import Span, Step
-from ..runner.graphs import trace
-from ..runner.multimodal import Encoded
-from ..runner.preparation import Options, Preparation
-from ..runner.projector import open_source
+from ..runner.engine.graphs import trace
+from ..runner.engine.inputs import Encoded
+from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.sources import open_source
 from .modules import class_names
 
 _SHORTEST = 256  # positions of the context

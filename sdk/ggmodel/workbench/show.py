@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArchitectureError, ConfigError
-from ..gguf import GGUF, Array, DType, TensorInfo, TensorSource
+from ..gguf_file import GGUF, Array, DType, TensorInfo, TensorSource
 
 _SHOWN = 6  # items of an array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmodel import Context, Embedding, Input, gguf, register
+from ggmodel import Context, Input, MultimodalEmbedding, gguf, register
 from ggmodel.model import Multimodal, Pixels
 from ggmodel.models.llama import Llama
 from ggmodel.nn import Linear
@@ -30,7 +30,7 @@ class Glancer(Llama):
         patches = image.values[0].reshape(3, 3, 2, 3, 2).transpose(1, 3, 0, 2, 4).reshape(ROWS, 12)
         return [Multimodal(self.vision(ctx.input().from_floats(patches)), image.data)]
 
-    def post_tokenize(self, inputs: list[Input | list[Embedding]]) -> list[Input]:
+    def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
         out: list[Input] = []
         for one in inputs:
             if isinstance(one, Input):

@@ -81,7 +81,7 @@ def _scores(source: TokenizerJson, types: list[int]) -> list[float]:
 
 
 def _puts_space_first(source: TokenizerJson) -> bool:
-    return source.cut(source.normalised("a"))[0].startswith("▁")
+    return source.cut(source.normalized("a"))[0].startswith("▁")
 
 
 def sentencepiece(files: Files, name: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _normalizers(normalizer: object) -> set[str]:
 
 def _escapes_spaces(source: TokenizerJson) -> bool:
     """SentencePiece's spelling, with "▁" for a space and none put in front."""
-    return source.normalised("a b ") == "a▁b▁"
+    return source.normalized("a b ") == "a▁b▁"
 
 
 def _keeps_lines(source: TokenizerJson) -> bool:

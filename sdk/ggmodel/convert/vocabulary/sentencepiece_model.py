@@ -32,7 +32,7 @@ class SentencePieceModel:
         types: type of each id: the numbers of `TokenType`.
         add_dummy_prefix: a space goes in front of a text.
         remove_extra_whitespaces: of several spaces one is kept.
-        charsmap: the compiled normalisation of characters; empty for none.
+        charsmap: the compiled normalization of characters; empty for none.
     """
 
     kind: int = UNIGRAM

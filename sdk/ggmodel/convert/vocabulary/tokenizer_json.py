@@ -154,14 +154,14 @@ class TokenizerJson:
             types.append(int(kind))
         return tokens, types
 
-    def normalised(self, text: str) -> str:
+    def normalized(self, text: str) -> str:
         """`text` as the normalizer leaves it."""
         with self._guarded():
             step = self._steps.normalizer
             return text if step is None else step.normalize_str(text)
 
     def cut(self, text: str) -> list[str]:
-        """The pieces the pre-tokenizer cuts a normalised text into."""
+        """The pieces the pre-tokenizer cuts a normalized text into."""
         with self._guarded():
             step = self._steps.pre_tokenizer
             return [text] if step is None else [piece for piece, _ in step.pre_tokenize_str(text)]

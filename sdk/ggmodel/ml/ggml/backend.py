@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import Cancelled, GraphError, OutOfMemory
-from ...gguf import TensorInfo, TensorSource
-from ...gguf.types import DType
+from ...gguf_file import TensorInfo, TensorSource
+from ...gguf_file.types import DType
 from ...native import ffi, lib
 from ..backend import (
     Backend,

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import NativeError, OutOfMemory
-from ...gguf.types import DType
+from ...gguf_file.types import DType
 from ...native import cache, describe, ffi, lib, proc, version
 from .memory import Arena
 

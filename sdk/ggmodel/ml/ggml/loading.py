@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import Cancelled
-from ...gguf import TensorSource
+from ...gguf_file import TensorSource
 from ...native import ffi, lib
 from ..backend import Progress
 from ..node import Node

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ...gguf import TensorInfo, TensorSource
+from ...gguf_file import TensorInfo, TensorSource
 from ...native import ffi, lib
 
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of Linux 5.14; they have no names in Python

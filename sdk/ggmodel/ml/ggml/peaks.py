@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ...errors import OutOfMemory
-from ...gguf.types import DType
+from ...gguf_file.types import DType
 from ...native import ffi, lib
 from ..system import system_info
 from .compute import need_success

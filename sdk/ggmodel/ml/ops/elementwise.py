@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...gguf.types import DType
+from ...gguf_file.types import DType
 from ..node import Node, record
 from ..table import (
     F32,

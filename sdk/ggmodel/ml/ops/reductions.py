@@ -17,13 +17,13 @@ def _same(x: Node, **_: float) -> Result:
     return Result(x.ne, F32)
 
 
-def _normalised(x: Node, eps: float) -> Result:
+def _normalized(x: Node, eps: float) -> Result:
     need_eps(eps)
     return Result(x.ne, F32)
 
 
 for _name in ("norm", "rms_norm", "l2_norm"):
-    define(_name, _X)(_normalised)
+    define(_name, _X)(_normalized)
 define("cumsum", _X)(_same)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ConfigError, DeviceLost, GraphError
-from ...gguf import TensorSource
+from ...gguf_file import TensorSource
 from ..backend import Backend, BackendParams, Executable, Progress
 from ..devices import DeviceInfo
 from ..graph import Graph

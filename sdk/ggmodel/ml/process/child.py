@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import Cancelled
-from ...gguf.types import DType
+from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, Executable, new_backend
 from ..devices import DeviceID, DeviceInfo
 from ..memory import BackendMemory

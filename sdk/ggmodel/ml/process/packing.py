@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import GraphError
-from ...gguf import GGUF, Array, DType, JoinedSource, MemorySource, TensorSource
+from ...gguf_file import GGUF, Array, DType, JoinedSource, MemorySource, TensorSource
 from ..backend import Backend
 from ..graph import Graph, Site
 from ..node import Node

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ...errors import Cancelled, OutOfMemory
-from ...gguf import TensorSource
-from ...gguf.types import DType
+from ...gguf_file import TensorSource
+from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ...errors import Unsupported
-from ...gguf.types import DType
+from ...gguf_file.types import DType
 from ..node import Node
 from ..quantized import to_float32
 

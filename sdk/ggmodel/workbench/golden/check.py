@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import runner
 from ...convert import from_hf
-from ...gguf import DType, MemorySource
+from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.registry import find_hf
 from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases

@@ -256,7 +256,7 @@ class Embeddings:
         folder, config, saved_config, versions: as in `Golden`.
         tensors: as in `Golden`, and those of the layers behind the model.
         texts: token ids.
-        vectors: [texts, width], not normalised; float32 on CPU, eager attention.
+        vectors: [texts, width], not normalized; float32 on CPU, eager attention.
     """
 
     folder: Path

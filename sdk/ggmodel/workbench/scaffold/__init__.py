@@ -221,10 +221,10 @@ def _best_fit(
 
 def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
     from ...convert.declaration import survey
-    from ...convert.from_hf import metadata_of, normalise
+    from ...convert.from_hf import metadata_of, normalize
     from ...ml.keyvalues import KeyValues
 
-    metadata = metadata_of(cls, normalise(given))
+    metadata = metadata_of(cls, normalize(given))
     config = config_class(cls).read(KeyValues(metadata, "config.json"))
     found = survey(cls, config, shapes)
     read = {source for entry in found.entries for source in entry.sources}
@@ -341,9 +341,9 @@ class _Reads(dict[str, Any]):
 
 def _keys(cls: type[Model], given: Mapping[str, Any]) -> Iterator[str]:
     """Hyperparameters for the scalars of a config that nothing reads."""
-    from ...convert.from_hf import normalise
+    from ...convert.from_hf import normalize
 
-    reads = _Reads(normalise(given))
+    reads = _Reads(normalize(given))
     config_class(cls).from_hf(reads)
     taken = {*declared(config_class(cls)), *dir(config_class(cls))}
     for key, value in reads.items():

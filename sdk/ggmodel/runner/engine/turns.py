@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import Busy, Error
+from ...errors import Busy, Error
 
 if TYPE_CHECKING:
-    from .generation import Generation
+    from ..requests.generation import Generation
 
 _LOOK = 1.0  # seconds after which a sleeper looks by itself: Ctrl-C may have lost it a wake-up
 

@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ..errors import Cancelled
-from ..gguf import TensorSource
-from ..ml.backend import Progress
-from .face import LoadedModel
-from .gpu_request import GPULayersOption
-from .placing import Devices, prepare
+from ...errors import Cancelled
+from ...gguf_file import TensorSource
+from ...ml.backend import Progress
+from ..requests.loaded_model import LoadedModel
+from .gpu_option import GPULayersOption
+from .placement import Devices, prepare
 from .preparation import Options
-from .projector import open_source
+from .sources import open_source
 
 
 def load(

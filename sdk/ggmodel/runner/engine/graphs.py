@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..ml import Backend, Context, Executable, Tensor
-from ..model import Batch, Step
+from ...ml import Backend, Context, Executable, Tensor
+from ...model import Batch, Step
 
 if TYPE_CHECKING:
-    from ..kvcache import Cache
+    from ...kvcache import Cache
 
 # What is kept of graphs besides the shared compute memory: their descriptions, some hundred kB
 # each, and their inputs, of which a mask over a long context is the largest.

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ggmodel.errors import FormatError
-from ggmodel.gguf.buffer import Buffer, quote
-from ggmodel.gguf.source import TensorInfo
-from ggmodel.gguf.types import DType
-from ggmodel.gguf.values import read_value
+from ggmodel.gguf_file.buffer import Buffer, quote
+from ggmodel.gguf_file.source import TensorInfo
+from ggmodel.gguf_file.types import DType
+from ggmodel.gguf_file.values import read_value
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32

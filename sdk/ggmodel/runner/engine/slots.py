@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..kvcache import Cache
-    from .generation import Generation
-    from .multimodal import Places
+    from ...kvcache import Cache
+    from ..requests.generation import Generation
+    from .inputs import Places
 
 
 @dataclass(eq=False)

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ggmodel.errors import FormatError, LoadError, TensorError
-from ggmodel.gguf.encode import encode_value
-from ggmodel.gguf.types import DType
+from ggmodel.gguf_file.encode import encode_value
+from ggmodel.gguf_file.types import DType
 
 if TYPE_CHECKING:
     import numpy as np

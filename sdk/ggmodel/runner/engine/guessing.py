@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..requests.generation import Generation
     from .batches import Work
-    from .generation import Generation
     from .slots import Slot
 
 # How often a guess is right after so many tokens alike (2 to 7, from 8, 16 and 32 on), in stories,

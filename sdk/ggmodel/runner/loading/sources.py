@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import ConfigError, Error
-from ..gguf import TensorSource, open_gguf
-from ..model import Model, find, supported
-from .slots import common_prefix
+from ...errors import ConfigError, Error
+from ...gguf_file import TensorSource, open_gguf
+from ...model import Model, find, supported
+from ..engine.slots import common_prefix
 
 _OF_VISION = ("v.", "mm.")
 
@@ -35,7 +35,7 @@ def open_source(
     if not isinstance(source, TensorSource) and Path(source).is_dir():
         if mmproj:
             raise ConfigError(f"{source} is a folder, which has all of its model; leave out mmproj")
-        from ..convert.source import CheckpointSource  # files do without, and start sooner
+        from ...convert.source import CheckpointSource  # files do without, and start sooner
 
         return CheckpointSource.open(source, type, models)
     if type is not None:
@@ -47,7 +47,7 @@ def open_source(
         if mmproj:
             raise ConfigError(
                 "mmproj goes with the path of a model; join open ones with "
-                "ggmodel.gguf.JoinedSource(model, projector)"
+                "ggmodel.gguf_file.JoinedSource(model, projector)"
             )
         return source
     if mmproj:

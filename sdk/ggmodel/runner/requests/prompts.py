@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import PromptError, TokenizerError
-from ..model import Embedding, Input
-from .engine import Engine
+from ...errors import PromptError, TokenizerError
+from ...model import Input, MultimodalEmbedding
+from ..engine.engine import Engine
 
 if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 # Images are whatever `ggmodel.image.open_image` takes, but for strings: these are text.
 Prompt = str | Sequence[int] | Sequence[Any]
@@ -148,9 +148,13 @@ class Prompts:
             inputs = self.engine.images.expand(inputs)
         return self._number(inputs)
 
-    def image(self, part: Any) -> list[Embedding]:
+    def image(self, part: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an image in a prompt, not computed yet."""
-        if isinstance(part, list) and part and all(isinstance(e, Embedding) for e in part):
+        if (
+            isinstance(part, list)
+            and part
+            and all(isinstance(e, MultimodalEmbedding) for e in part)
+        ):
             return part
         if isinstance(part, _NO_PART):
             raise PromptError(
@@ -194,7 +198,7 @@ class Prompts:
             prompt += [self._given(image), *part]
         return prompt
 
-    def _given(self, image: Any) -> list[Embedding]:
+    def _given(self, image: Any) -> list[MultimodalEmbedding]:
         """An image where nothing else can be: strings are paths and data URLs."""
         return self.engine.images.encode(image) if isinstance(image, str) else self.image(image)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..gguf import TensorSource
-from ..ml import BackendMemory, DeviceInfo, GPULayersList
-from ..ml.keyvalues import KeyValues
-from .gpu_request import choose_layers
-from .layout import with_backoff
+from ...gguf_file import TensorSource
+from ...ml import BackendMemory, DeviceInfo, GPULayersList
+from ...ml.keyvalues import KeyValues
+from .gpu_option import choose_layers
+from .gpu_split import with_backoff
 from .preparation import Options, Preparation
 
 if TYPE_CHECKING:
-    from ..ml.process import RunnerProcess
+    from ...ml.process import RunnerProcess
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Devices:
                 reached, is in use, or ggml was built without them.
         """
         if options.rpc:
-            from ..ml.process import RunnerProcess
+            from ...ml.process import RunnerProcess
 
             runner = RunnerProcess(options.rpc)
             try:
@@ -47,7 +47,7 @@ class Devices:
                 raise
         if options.backend != "ggml" or not options.uses_devices:
             return cls()
-        from ..ml.ggml.discovery import discover
+        from ...ml.ggml.discovery import discover
 
         return cls(discover())
 

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ..errors import ConfigError
-from .sampling import Sampler
+from ...errors import ConfigError
+from ..sampling import Sampler
 
 if TYPE_CHECKING:
     from .structured import Grammar

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..errors import ConfigError, TokenizerError
+from ...errors import ConfigError, TokenizerError
+from ..engine.engine import Engine
+from ..engine.guessing import Lookup
+from ..sampling import Sampler, log_probabilities
 from .completion import Completion, FinishReason, Piece, Usage
-from .engine import Engine
-from .sampling import Sampler, log_probabilities
-from .speculation import Lookup
 
 if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
     from .structured import Grammar
 
 # Tokens computed before anyone has asked for them: what keeps several requests in one batch.
@@ -141,7 +141,7 @@ class Generation:
         self._queue: deque[Piece] = deque()
         self._error: Exception | None = None
         self.tokens: list[int] = []
-        guessing = prompt_lookup and engine.rewinds
+        guessing = prompt_lookup and engine.can_rewind
         self.lookup = Lookup(prompt.tolist()) if guessing else None
         self.drafted = self.accepted = 0
         self.logprobs: list[float] = []

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..kvcache import Cache
-from ..model import Step
+from ...kvcache import Cache
+from ...model import Step
 from .batches import Work
 
 

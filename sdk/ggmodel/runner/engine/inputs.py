@@ -18,10 +18,10 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..errors import PromptError, TensorError, Unsupported
-from ..ml import Backend, Context, DType, Tensor
-from ..model import Embedding, Input, Model, Multimodal, Pixels, Span
-from ..model.source import author_code, file_of, line_of
+from ...errors import PromptError, TensorError, Unsupported
+from ...ml import Backend, Context, DType, Tensor
+from ...model import Input, Model, Multimodal, MultimodalEmbedding, Pixels, Span
+from ...model.source import author_code, file_of, line_of
 
 _KEPT = 256 << 20  # bytes of images that are remembered although no prompt at hand has them
 _BATCH = 512  # tokens that encoding an image counts as
@@ -53,11 +53,11 @@ class Encoded:
         self._rows: list[np.ndarray] = []
         self.embeddings = [self._embedding(i, m, digest) for i, m in enumerate(made)]
 
-    def _embedding(self, i: int, made: Multimodal, digest: bytes) -> Embedding:
+    def _embedding(self, i: int, made: Multimodal, digest: bytes) -> MultimodalEmbedding:
         width = made.tensor.dim(0)
         shape = (made.tensor.n_elements // width, width)
         key = hashlib.blake2b(digest + b"%d" % i, digest_size=16).digest()
-        return Embedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
+        return MultimodalEmbedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
 
     def _row(self, i: int) -> np.ndarray:
         with self._guard():
@@ -109,7 +109,9 @@ class MultimodalStore:
         self._known: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
 
-    def encode(self, image: Any, data: Mapping[str, Any] | None = None) -> list[Embedding]:
+    def encode(
+        self, image: Any, data: Mapping[str, Any] | None = None
+    ) -> list[MultimodalEmbedding]:
         """The embeddings of an image, not computed yet; the same ones for the same image.
 
         Args:
@@ -127,7 +129,7 @@ class MultimodalStore:
             pixels = _pixels(image, data or {})
             digest = _digest(pixels)
         else:
-            from ..image import content_hash, open_image
+            from ...image import content_hash, open_image
 
             image = open_image(image)
             digest = content_hash(image).encode()
@@ -150,7 +152,7 @@ class MultimodalStore:
         with author_code(f"{cls.__name__}.preprocess", file_of(cls)):
             return self.model.preprocess(image)
 
-    def expand(self, items: Sequence[Input | list[Embedding]]) -> list[Input]:
+    def expand(self, items: Sequence[Input | list[MultimodalEmbedding]]) -> list[Input]:
         """The inputs of a prompt, with all that surrounds and fills its images.
 
         Args:
@@ -219,7 +221,7 @@ class Place:
     """
 
     token: int
-    embedding: Embedding | None
+    embedding: MultimodalEmbedding | None
     row: int
     whole: bool
     index: int
@@ -232,9 +234,11 @@ def _check(i: int, one: Input) -> None:
         raise PromptError(f"input {i}: token and same_batch are integers, not {counts}")
     if not 0 <= one.token < 1 << 31 or one.same_batch < 0:
         raise PromptError(f"input {i}: token {one.token}, same_batch {one.same_batch}")
-    if one.multimodal is not None and not isinstance(one.multimodal, Embedding):
+    if one.multimodal is not None and not isinstance(one.multimodal, MultimodalEmbedding):
         kind = type(one.multimodal).__name__
-        raise PromptError(f"input {i}: multimodal is an Embedding, not {kind}; see encode_image")
+        raise PromptError(
+            f"input {i}: multimodal is a MultimodalEmbedding, not {kind}; see encode_image"
+        )
 
 
 class Places:
@@ -284,9 +288,9 @@ class Places:
             numbers.append(self._numbers[content])
         return numbers
 
-    def _rows(self, inputs: Sequence[Input]) -> dict[int, tuple[Embedding, int]]:
+    def _rows(self, inputs: Sequence[Input]) -> dict[int, tuple[MultimodalEmbedding, int]]:
         """By input the embedding and the row that fill it."""
-        rows: dict[int, tuple[Embedding, int]] = {}
+        rows: dict[int, tuple[MultimodalEmbedding, int]] = {}
         for i, one in enumerate(inputs):
             if one.multimodal is None:
                 continue
@@ -301,7 +305,7 @@ class Places:
         return rows
 
     def _groups(
-        self, inputs: Sequence[Input], rows: Mapping[int, tuple[Embedding, int]]
+        self, inputs: Sequence[Input], rows: Mapping[int, tuple[MultimodalEmbedding, int]]
     ) -> list[tuple[int, int]]:
         """By input the extent of its group; groups that overlap are one."""
         ends: list[tuple[int, int]] = []

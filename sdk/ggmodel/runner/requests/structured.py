@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
-from ..errors import ComputeError, GrammarError, Unsupported
+from ...errors import ComputeError, GrammarError, Unsupported
 
 if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
+    from ...tokenizer import Tokenizer
 
 # Without a limit a small model may go on with spaces for ever, which every schema allows.
 _SPACE = {"whitespace_pattern": r"\x20|\n[\x20\t]{0,20}"}

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import GraphError, PromptError, Unsupported
-from ..gguf import TensorSource
-from ..ml import Backend, BackendMemory
-from ..model import Embedding, LoadReport, Model
+from ...errors import GraphError, PromptError, Unsupported
+from ...gguf_file import TensorSource
+from ...ml import Backend, BackendMemory
+from ...model import LoadReport, Model, MultimodalEmbedding
+from ..engine.engine import Engine
+from ..loading.reservation import VisionMemory
+from ..sampling import log_probability
 from .completion import Completion, Piece
 from .embedding import Pooling, embed, normalized, pooling_of
-from .engine import Engine
 from .generation import Generation
+from .options import RequestOptions, split_options
 from .prompts import Prompt, Prompts
-from .request import RequestOptions, split_options
-from .reservation import VisionMemory
-from .sampling import log_probability
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ..tokenizer import Tokenizer
-    from .placing import Devices
+    from ...tokenizer import Tokenizer
+    from ..loading.placement import Devices
 
 
 class LoadedModel:
@@ -174,7 +174,7 @@ class LoadedModel:
         variables: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """The prompt that `chat` makes of messages: token ids and images."""
-        from ..chat import ChatTemplate, take_images
+        from ...chat import ChatTemplate, take_images
 
         chosen = ChatTemplate.from_metadata(
             self.source.metadata, self.prompts.vocabulary(), template
@@ -250,7 +250,7 @@ class LoadedModel:
 
     # images
 
-    def encode_image(self, image: Any, **data: Any) -> list[Embedding]:
+    def encode_image(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
         """What the model makes of an image, computed: an embedding, `rows` float32 [rows, width],
         for each tensor of its `encode_multimodal`.
 
@@ -268,7 +268,7 @@ class LoadedModel:
             one.rows  # noqa: B018 (computes them)
         return found
 
-    def embeddings(self, image: Any, **data: Any) -> list[Embedding]:
+    def embeddings(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
         """`encode_image`, but computed only when a prompt that holds them is."""
         self._check_open()
         return self.engine.images.encode(image, data)

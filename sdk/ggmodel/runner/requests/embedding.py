@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import ComputeError, ConfigError, PromptError, Unsupported
-from ..ml.keyvalues import KeyValues
-from ..model import Step
+from ...errors import ComputeError, ConfigError, PromptError, Unsupported
+from ...ml.keyvalues import KeyValues
+from ...model import Step
 
 if TYPE_CHECKING:
-    from .engine import Engine
-    from .graphs import Graphs
+    from ..engine.engine import Engine
+    from ..engine.graphs import Graphs
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -57,7 +57,7 @@ def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.n
         PromptError: a text has to be computed at once and does not fit the batch size.
         ComputeError: the model's hidden states are not finite.
     """
-    if engine.at_once:
+    if engine.single_step:
         for i, text in enumerate(texts):
             if len(text) > engine.batch_size:
                 raise PromptError(

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from ggmodel.errors import FormatError, Unsupported
-from ggmodel.gguf.buffer import U64, Buffer
+from ggmodel.gguf_file.buffer import U64, Buffer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
-from ..errors import OutOfMemory
-from ..ml import (
+from ...errors import OutOfMemory
+from ...ml import (
     AllocationStatus,
     BackendMemory,
     DeviceID,

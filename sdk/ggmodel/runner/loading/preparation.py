@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, Unsupported
-from ..gguf import TensorSource
-from ..kvcache import KV_TYPES
-from ..ml import (
+from ...errors import ConfigError, Unsupported
+from ...gguf_file import TensorSource
+from ...kvcache import KV_TYPES
+from ...ml import (
     Backend,
     BackendParams,
     DType,
@@ -21,16 +21,16 @@ from ..ml import (
     Optimize,
     new_backend,
 )
-from ..ml.keyvalues import KeyValues
-from ..model import Config, LoadReport, Model, config_class, fill, find
-from ..model.defaults import completed
-from ..model.source import author_code, file_of
-from .engine import Engine
-from .gpu_request import GPULayersOption, parse_gpu_layers
+from ...ml.keyvalues import KeyValues
+from ...model import Config, LoadReport, Model, config_class, fill, find
+from ...model.defaults import completed
+from ...model.source import author_code, file_of
+from ..engine.engine import Engine
+from .gpu_option import GPULayersOption, parse_gpu_layers
 
 if TYPE_CHECKING:
-    from ..ml.process import RunnerProcess
-    from ..tokenizer import Tokenizer
+    from ...ml.process import RunnerProcess
+    from ...tokenizer import Tokenizer
 
 _DEFAULT_CONTEXT = 4096  # positions, where the model knows more: a cache for all could be huge
 
@@ -176,7 +176,7 @@ class Preparation:
         Raises:
             TokenizerError, ConfigError: it cannot be built.
         """
-        from ..tokenizer import Tokenizer
+        from ...tokenizer import Tokenizer
 
         if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab":
             self.tokenizer = Tokenizer.from_metadata(self.source.metadata)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ggmodel.errors import ConfigError
-from ggmodel.gguf.buffer import U32, U64, Buffer
-from ggmodel.gguf.values import BY_NAME, MAX_DEPTH, Array, array_at
+from ggmodel.gguf_file.buffer import U32, U64, Buffer
+from ggmodel.gguf_file.values import BY_NAME, MAX_DEPTH, Array, array_at
 
 
 def encode_value(key: str, value: Any) -> Any:

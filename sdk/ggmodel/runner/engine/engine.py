@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError, Unsupported
-from ..kvcache import Cache, Remembers, new_cache
-from ..ml import Backend, DType
-from ..model import Model, Step
+from ...errors import Busy, Error, GraphError, KvCacheFull, PromptError, TensorError, Unsupported
+from ...kvcache import Cache, CacheSpec, new_cache
+from ...ml import Backend, DType
+from ...model import Model, Step
+from ..loading.reservation import Reservation
 from .batches import Batches, Prepared, Work
 from .graphs import Forward, Graphs
-from .multimodal import MultimodalStore, Places
-from .reservation import Reservation
+from .guessing import Speculation, verify
+from .inputs import MultimodalStore, Places
+from .reuse import Steady
 from .slots import Slot, Slots
-from .speculation import Speculation, verify
-from .steady import Steady
 from .turns import Turns
 
 if TYPE_CHECKING:
-    from .generation import Generation
+    from ..requests.generation import Generation
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
 
@@ -41,8 +41,8 @@ class Engine:
 
     Attributes:
         vocabulary: token ids are below this.
-        at_once: a text has to be computed in one batch; nothing can be generated.
-        rewinds: the latest positions of a sequence can be taken back.
+        single_step: a text has to be computed in one batch; nothing can be generated.
+        can_rewind: the latest positions of a sequence can be taken back.
         images, places: what is known of images, and of the inputs that stand for them.
     """
 
@@ -59,11 +59,11 @@ class Engine:
         self.model, self.backend, self.kv_type = model, backend, kv_type
         self.context_length, self.batch_size = context_length, batch_size
         specs = self._declared_caches()
-        self.at_once = any(s.at_once for s in specs)
-        self.rewinds = all(s.rewinds for s in specs)
+        self.single_step = any(s.single_step for s in specs)
+        self.can_rewind = all(s.can_rewind for s in specs)
         self.turns = Turns(self._step, self._refusal)
         self.images = MultimodalStore(model, backend, self._computing)
-        self.places = Places(any(s.of_images for s in specs), model.bidirectional_images)
+        self.places = Places(any(s.stores_images for s in specs), model.bidirectional_images)
         self.worst = Reservation(model, backend, self.images, self.places)
         self.places.forget(())
         # A group of an image and a token of every other sequence fit together.
@@ -91,7 +91,7 @@ class Engine:
             max_batch=max_batch,
         )
 
-    def _declared_caches(self) -> Sequence[Remembers]:
+    def _declared_caches(self) -> Sequence[CacheSpec]:
         layers = self.model.caches()
         if not isinstance(layers, list):
             raise TensorError(

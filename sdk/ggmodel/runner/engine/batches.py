@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model import Step
-from .multimodal import Places
+from ...model import Step
+from .inputs import Places
 from .slots import Slot
 
 _NONE: Mapping[Slot, list[int]] = {}

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import ConfigError
-from ..ml import DeviceInfo, GPULayers, GPULayersList, without_duplicates
-from .layout import DryRun, search
+from ...errors import ConfigError
+from ...ml import DeviceInfo, GPULayers, GPULayersList, without_duplicates
+from .gpu_split import DryRun, search
 
 GPULayersOption = int | str | Mapping[str, int | Iterable[int]] | GPULayersList
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import TensorError
-from ..ml import Backend, Context, Tensor
-from ..ml.graph import Graph
-from ..ml.indices import fewest_rows
-from ..ml.storage import Weight
-from ..model import Batch, Embedding, Input, Model, Span, Step
-from .graphs import Trace, trace
-from .multimodal import Encoded, MultimodalStore, Places
+from ...errors import TensorError
+from ...ml import Backend, Context, Tensor
+from ...ml.graph import Graph
+from ...ml.indices import fewest_rows
+from ...ml.storage import Weight
+from ...model import Batch, Input, Model, MultimodalEmbedding, Span, Step
+from ..engine.graphs import Trace, trace
+from ..engine.inputs import Encoded, MultimodalStore, Places
 
 if TYPE_CHECKING:
-    from ..kvcache import Cache
+    from ...kvcache import Cache
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,9 @@ class Reservation:
         one = max(image.embeddings, key=len)
         if self._whole:
             return Span(0, one, 0, len(one) if one.used is None else one.used)
-        rows = Embedding(lambda: np.zeros((n, one.width)), shape=(n, one.width), key=b"reserved")
+        rows = MultimodalEmbedding(
+            lambda: np.zeros((n, one.width)), shape=(n, one.width), key=b"reserved"
+        )
         return Span(0, rows, 0, n)
 
     def _everything(self, ctx: Context, batch: Batch) -> Tensor:

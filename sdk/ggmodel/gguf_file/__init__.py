@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggmodel.gguf.buffer import MissingFile
-    from ggmodel.gguf.reader import GGUF, open_gguf
-    from ggmodel.gguf.source import JoinedSource, MemorySource, TensorInfo, TensorSource
-    from ggmodel.gguf.types import DType
-    from ggmodel.gguf.values import Array
+    from ggmodel.gguf_file.buffer import MissingFile
+    from ggmodel.gguf_file.reader import GGUF, open_gguf
+    from ggmodel.gguf_file.source import JoinedSource, MemorySource, TensorInfo, TensorSource
+    from ggmodel.gguf_file.types import DType
+    from ggmodel.gguf_file.values import Array
 
 # Where each name lives. They are imported when first used, for `import ggmodel` imports this.
 _HOMES = {

@@ -1,0 +1,1 @@
+"""Computing sequences: a queue of jobs, steps, slots, graphs."""

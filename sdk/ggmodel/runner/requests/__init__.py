@@ -1,0 +1,1 @@
+"""Asking a loaded model: prompts, options, generation, embeddings."""
