@@ -87,12 +87,16 @@ class MultimodalEmbedding:
 
     # Not by functools.cached_property: before Python 3.12 it locks all instances while one waits.
 
-    @property
-    def rows(self) -> np.ndarray:
-        """float32 [rows, width]; computed on first use."""
+    def compute(self) -> np.ndarray:
+        """The rows, float32 [rows, width]; computed by the first call."""
         if self._rows is None:
             self._rows = self._compute()
         return self._rows
+
+    @property
+    def rows(self) -> np.ndarray:
+        """`compute()`."""
+        return self.compute()
 
     @property
     def key(self) -> bytes:

@@ -12,7 +12,7 @@ from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_
 from ..runner.loading.gpu_option import GPULayersOption, choose_layers
 from ..runner.loading.placement import Devices
 from ..runner.loading.preparation import Options, Preparation
-from ..runner.loading.reservation import VisionMemory
+from ..runner.engine.reservation import VisionMemory
 from ..runner.loading.sources import open_source
 
 _STEP = 256  # the largest context is a multiple of this

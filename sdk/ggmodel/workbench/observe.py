@@ -113,10 +113,14 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
         ctx.graph.calls = []
         return net.states(ctx, batch) if net.only_embeds else net(ctx, batch)
 
-    group = engine.places.largest_group(numbers.tolist())
-    with engine.apart(forward, 1, len(numbers), group) as graphs:
-        each = _Each(forward, graphs.cache, model, begin)
-        rows = list(engine.batches(each, 0, numbers, 0))  # type: ignore[arg-type]
+    group = engine.inputs.largest_group(numbers.tolist())
+
+    def watched() -> list[np.ndarray]:
+        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
+            each = _Each(forward, graphs.cache, model, begin)
+            return list(engine.apart.batches(each, 0, numbers, 0))
+
+    rows = engine.call(watched)
     if len(rows) > 1:
         raise PromptError("the images of this prompt do not fit a batch together; give one image")
     return rows[0]
@@ -124,8 +128,12 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
 
 def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
     """Computes what the model sees in an image. Arguments as for `watch_text`."""
-    net, cls = model.model, type(model.model)
     model.engine.images.need_sight()
+    return model.engine.call(lambda: _watched_image(model, pixels, begin))
+
+
+def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
+    net, cls = model.model, type(model.model)
     with model.backend.new_context().set_batch_size(_BATCH) as ctx:
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
@@ -150,7 +158,7 @@ def prompt_with(
         PromptError: the embeddings have more or fewer rows than there are placeholders.
     """
     inputs = [Input(token) for token in ids]
-    sizes = [1 if model.engine.places.whole else len(embedding) for embedding in seen]
+    sizes = [1 if model.engine.inputs.whole else len(embedding) for embedding in seen]
     free = [i for i, token in enumerate(ids) if token == placeholder]
     if len(free) != sum(sizes):
         raise PromptError(
