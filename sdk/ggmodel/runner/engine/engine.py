@@ -187,12 +187,8 @@ class Engine:
     def close(self) -> None:
         """Frees graphs and cache, after the step under way; requests that are not done fail.
         Idempotent. Does nothing in a forked child."""
-        self._thread.close(self._free)
-
-    def _free(self) -> None:
-        self.abandon(GraphError("the model was closed while it generated"))
-        self.graphs.close()
-        self.cache.close()
+        if not self.forked:
+            self._thread.close()
 
     # in the engine's thread
 
@@ -210,6 +206,12 @@ class Engine:
     def stalled(self) -> None:
         """Nothing can be computed until a message comes."""
         self.scheduler.refuse_stuck()
+
+    def end(self) -> None:
+        """Ends all requests, and frees graphs and cache."""
+        self.abandon(GraphError("the model was closed while it generated"))
+        self.graphs.close()
+        self.cache.close()
 
     def abandon(self, error: BaseException) -> None:
         """Ends all requests with an error."""

@@ -31,6 +31,10 @@ class Steps(Protocol):
         """Nothing can be computed until a message comes."""
         ...
 
+    def end(self) -> None:
+        """Ends all requests and frees everything; idempotent."""
+        ...
+
     def abandon(self, error: BaseException) -> None:
         """A step raised, which none should: ends all requests with the error."""
         ...
@@ -155,25 +159,20 @@ class EngineThread:
         if self._running is not None and self._running.abandoned:
             raise Cancelled("nobody waits for this any more")
 
-    def close(self, last: Callable[[], object]) -> None:
-        """Calls `last` in the thread, after the step under way, and ends the thread. Idempotent.
-        Jobs that have not begun fail.
+    def close(self) -> None:
+        """Ends the thread after the step under way. Jobs that have not begun fail. Idempotent.
 
         Raises:
             Busy: the engine's own thread asks, from a callback.
         """
-        if self.forked:
-            return
         self.check_caller()
         with self._lock:
-            began, self._closed = not self._closed, True
-            if began and self._thread is not None:
-                self._inbox.put(last)
-                self._inbox.put(None)
-        if self._thread is not None:
-            self._thread.join()
-        elif began:
-            last()
+            self._closed = True
+        if self._thread is None:
+            self._steps.end()
+            return
+        self._inbox.put(None)
+        self._thread.join()
 
     def _start(self) -> None:
         self._thread = threading.Thread(
@@ -209,6 +208,9 @@ class EngineThread:
             job = self._jobs.popleft()
             if job.result.set_running_or_notify_cancel():
                 job.result.set_exception(closed())
+        self._closed = True
+        self._guarded(self._steps.end)
+        self._ident = 0  # another thread may get the number
         return False
 
     def _take_in(self, message: _Job | Callable[[], object] | None) -> None:
@@ -238,7 +240,8 @@ def closed() -> GraphError:
 
 def _serve(inbox: SimpleQueue[Any], owner: weakref.ref[EngineThread]) -> None:
     """The thread. While idle it holds no reference to the engine, which may be collected."""
-    while (message := inbox.get()) is not None:
+    while True:
+        message = inbox.get()
         thread = owner()
         if thread is None or not thread._work(message):
             return
