@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ggmodel.convert.checkpoint_source import CheckpointSource, Part
 from ggmodel.convert.export import write_source
-from ggmodel.convert.source import CheckpointSource, Part
 from ggmodel.gguf_file import GGUF, Array
 from ggmodel.workbench.golden import weight
 from tests.convert.folders import write_model

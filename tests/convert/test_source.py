@@ -12,8 +12,8 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import from_hf
+from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.quantize import decode, quantize
-from ggmodel.convert.source import CheckpointSource
 from ggmodel.errors import (
     ArchitectureError,
     ConfigError,

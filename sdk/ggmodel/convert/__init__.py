@@ -4,11 +4,11 @@ with fewer bits."""
 from __future__ import annotations
 
 from .checkpoint import Checkpoint
+from .checkpoint_source import CheckpointSource
 from .declaration import Entry, plan
 from .export import convert
 from .from_hf import from_hf, metadata_of, normalize
 from .quantize import quantize
-from .source import CheckpointSource
 
 __all__ = [
     "Checkpoint",

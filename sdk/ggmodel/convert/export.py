@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ..errors import WriteError
-from .source import CheckpointSource, Part
+from .checkpoint_source import CheckpointSource, Part
 from .write import Progress, check_target, write_gguf
 
 
@@ -18,6 +18,7 @@ def convert(
     mmproj: str | Path | None = None,
     models: str | Path | None = None,
     pre: str | None = None,
+    strict: bool = True,
     force: bool = False,
     progress: Progress | None = None,
 ) -> None:
@@ -30,6 +31,7 @@ def convert(
             the same file. It keeps its type, as far as that can be, where `type` is quantised.
         models: a folder with architectures, looked in first.
         pre: the pre-tokenizer, where it cannot be found out.
+        strict: tensors that no field reads are errors, otherwise a warning.
         force: existing files are replaced.
         progress: called with the share written.
 
@@ -49,6 +51,7 @@ def convert(
         for part, target in parts:
             kind = plain(type) if part == "vision" else type
             sources.append((CheckpointSource.open(folder, kind, models, part, pre), target))
+        sources[0][0].report.check(strict)  # both files come from the same tensors
         total = sum(t.nbytes for s, _ in sources for t in s.tensors.values())
         done = 0
         for source, target in sources:

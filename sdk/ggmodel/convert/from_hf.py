@@ -74,18 +74,24 @@ def from_hf(
     tensors: Mapping[str, np.ndarray],
     store: Callable[[str, np.ndarray], np.ndarray | tuple[DType, tuple[int, ...], bytes]]
     | None = None,
+    *,
+    strict: bool = True,
 ) -> MemorySource:
     """A tensor source of a checkpoint held in memory.
 
     Args:
         hf: the config.json.
         store: how to store a GGUF tensor, given its name and float32 values; None keeps them.
+        strict: tensors that no field reads are errors, otherwise a warning.
+
+    Raises:
+        LoadError: required fields without a source, or tensors that no field reads.
     """
     hf = normalize(hf)
     metadata = metadata_of(architecture, hf)
     config = config_class(architecture).read(KeyValues(metadata, "config.json"))
     made: dict[str, Any] = {}
-    for entry in plan(architecture, config, tensors):
+    for entry in plan(architecture, config, tensors, strict=strict):
         value = value_of_entry(entry, config, hf, tensors)
         if value is None:
             continue

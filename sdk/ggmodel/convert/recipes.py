@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..gguf_file import DType
 from ..ml.keyvalues import check_kind
+from ..model.names import of_vision
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def choose(
     own = metadata.get("general.architecture") != "clip"
     changed = {t.name for t in ordered if _changes(t, own)}
     seen = _Counts(kinds={t.name: _kind(t.name) for t in ordered})
-    counted = [k for n, k in seen.kinds.items() if not (own and n.startswith(_OF_VISION))]
+    counted = [k for n, k in seen.kinds.items() if not (own and of_vision(n))]
     seen.total_values = counted.count("values")
     seen.tied = "output" not in counted
     found = {}
@@ -270,13 +271,12 @@ _KEPT_PARTS = (
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd"),
     *(".patch_merger", "a.rvq.codebook", "mm.a.code_embd"),
 )
-_OF_VISION = ("v.", "mm.")
 
 
 def _changes(t: Candidate, own: bool) -> bool:
     """Whether a recipe applies to a tensor. What a model sees with keeps its type where it is in
     one file with the text: there it is small, and blurs at fewer bits."""
-    if own and t.name.startswith(_OF_VISION):
+    if own and of_vision(t.name):
         return False
     matrix = any(n > 1 for n in t.shape[1:]) and t.name.endswith("weight")
     return matrix and t.name not in _KEPT and not any(part in t.name for part in _KEPT_PARTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .batch import Batch, Step
 from .config import Config
 from .fields import gguf, kv
-from .loader import LoadReport, Missing, WrongShape, fill
+from .loader import fill
 from .model import Model, config_class
 from .module import Module
 from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
@@ -22,6 +22,7 @@ from .operations import (
     Transpose,
 )
 from .registry import find, find_hf, register, supported
+from .report import LoadReport, Missing, WrongShape
 
 __all__ = [
     "Batch",

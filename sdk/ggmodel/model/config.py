@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..ml.keyvalues import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
-from .source import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform

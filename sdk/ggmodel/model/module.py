@@ -13,7 +13,7 @@ from ..errors import ConfigError, Unsupported
 from ..ml import Tensor
 from ..ml.graph import in_scope
 from .fields import KeyField, TensorField
-from .source import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints
 
 
 class Module:

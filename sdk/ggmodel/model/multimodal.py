@@ -12,6 +12,8 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Tensor
 
+IMAGE_BATCH = 512  # tokens that the graph of an image counts as, for batch sizes
+
 
 @dataclass(frozen=True, eq=False)
 class Pixels:

@@ -10,7 +10,7 @@ import numpy as np
 from ..gguf_file import DType
 from ..ml import Tensor
 from ..model import Module
-from ..model.module import module_fields
+from ..model.walk import tensors
 
 _CHUNK = 1 << 22  # numbers looked at together
 _BESIDE = 3  # numbers to either side of the worst that are shown
@@ -116,20 +116,7 @@ def _listed(shape: tuple[int, ...]) -> str:
 def bound_of(module: Module) -> float:
     """The NMSE that rounding alone may make of a module's result, given an exact input: the sum
     over its matrices, for each makes an error of its own."""
-    return sum(_rounding(w) for w in weights(module) if w.dim(1) > 1) or EXACT
-
-
-def weights(module: Module) -> list[Tensor]:
-    """The tensors in the fields of a module and of all within it."""
-    found: list[Tensor] = []
-    for name in module_fields(type(module)):
-        value = getattr(module, name, None)
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Module):
-                found += weights(item)
-            elif isinstance(item, Tensor):
-                found.append(item)
-    return found
+    return sum(_rounding(w) for w in tensors(module) if w.dim(1) > 1) or EXACT
 
 
 def _rounding(weight: Tensor) -> float:

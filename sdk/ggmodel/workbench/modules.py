@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 
 from ..ml.node import Node
-from ..model import Module
-from ..model.module import module_fields
-from ..model.names import join
 
 _NUMBER = re.compile(r"\.(?=\d)")
 
@@ -45,14 +42,3 @@ def layer_of(path: str) -> str:
 def folded(path: str) -> str:
     """The path with all layers as one: "blk.*.attn"."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", path)
-
-
-def class_names(module: Module, path: str = "") -> dict[str, str]:
-    """The class of every module, by its path."""
-    found = {path: type(module).__name__}
-    for name in module_fields(type(module)):
-        value = getattr(module, name, None)
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, Module):
-                found.update(class_names(one, join(path, one.scope)))
-    return found

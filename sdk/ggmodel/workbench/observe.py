@@ -13,10 +13,10 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Context, Tensor
 from ..ml.node import Node
-from ..model import Batch, Input, Model, Module, MultimodalEmbedding, Pixels, Step
-from ..model.module import module_fields
-from ..model.names import join
-from ..model.source import author_code, file_of
+from ..model import Batch, Input, Model, MultimodalEmbedding, Pixels, Step
+from ..model.multimodal import IMAGE_BATCH
+from ..model.source_code import author_code, file_of
+from ..model.walk import Instance, instances
 from ..runner import LoadedModel
 from ..runner.engine.graphs import trace
 
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from ..ml.graph import Graph
 
 See = Callable[[Node, np.ndarray], None]
-_BATCH = 512  # tokens that encoding an image counts as
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a module stands.
-
-    Attributes:
-        path: by fields, "layers[3].attn.q"; "" is the model.
-        scope: by names of ops, "blk.3.attn.q".
-    """
-
-    path: str
-    scope: str
-    module: Module
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +36,7 @@ class Call:
         result: the tensor it gave, or the first of several.
     """
 
-    place: Place
+    module: Instance
     input: Node | None
     result: Node | None
 
@@ -69,23 +54,6 @@ class Recording:
 
 
 Begin = Callable[[Recording], See]
-
-
-def places(model: Module, path: str = "", scope: str = "") -> list[Place]:
-    """A module and all modules in its fields, in order of declaration."""
-    found = [Place(path, scope, model)]
-    for name in module_fields(type(model)):
-        value = getattr(model, name, None)
-        inner = f"{path}.{name}" if path else name
-        items = (
-            [(f"{inner}[{i}]", item) for i, item in enumerate(value)]
-            if isinstance(value, list)
-            else [(inner, value)]
-        )
-        for label, item in items:
-            if isinstance(item, Module):
-                found += places(item, label, join(scope, item.scope))
-    return found
 
 
 def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndarray:
@@ -126,7 +94,7 @@ def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Multim
     """Computes what the model sees in an image. Arguments as for `watch_text`."""
     net, cls = model.model, type(model.model)
     model.engine.images.need_sight()
-    with model.backend.new_context().set_batch_size(_BATCH) as ctx:
+    with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = net.encode_multimodal(ctx, pixels)
@@ -184,13 +152,13 @@ class _Each:
 
 
 def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:
-    everywhere = places(model)
-    known = {id(place.module): place for place in reversed(everywhere)}
+    everywhere = list(instances(model))
+    known = {id(one.module): one for one in reversed(everywhere)}
     calls = []
     for call, args, result in graph.calls or ():
-        place = known.get(id(getattr(call, "__self__", None)))
-        if place is not None:
-            calls.append(Call(place, _computed(args), _computed((result,))))
+        module = known.get(id(getattr(call, "__self__", None)))
+        if module is not None:
+            calls.append(Call(module, _computed(args), _computed((result,))))
     if output is not None:
         calls.append(Call(everywhere[0], None, output))
     return Recording(graph, calls)

@@ -21,10 +21,10 @@ import numpy as np
 from ...errors import PromptError, TensorError, Unsupported
 from ...ml import Backend, Context, DType, Tensor
 from ...model import Input, Model, Multimodal, MultimodalEmbedding, Pixels, Span
-from ...model.source import author_code, file_of, line_of
+from ...model.multimodal import IMAGE_BATCH
+from ...model.source_code import author_code, file_of, line_of
 
 _KEPT = 256 << 20  # bytes of images that are remembered although no prompt at hand has them
-_BATCH = 512  # tokens that encoding an image counts as
 
 
 Guard = Callable[[], AbstractContextManager[None]]
@@ -44,7 +44,7 @@ class Encoded:
 
     def __init__(self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, guard: Guard):
         self._guard = guard
-        self.ctx: Context | None = backend.new_context().set_batch_size(_BATCH)
+        self.ctx: Context | None = backend.new_context().set_batch_size(IMAGE_BATCH)
         cls = type(model)
         with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = model.encode_multimodal(self.ctx, pixels)

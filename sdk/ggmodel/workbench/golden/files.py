@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, FormatError
-from ...model.source import author_code
+from ...model.source_code import author_code
 from ..writing import appearing
 from . import weights as rule
 

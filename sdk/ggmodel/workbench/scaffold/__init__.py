@@ -20,7 +20,7 @@ from ...model import Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.module import module_fields
 from ...model.registry import supported
-from ...model.source import declared, file_of
+from ...model.source_code import declared, file_of
 from .names import Proposal, learn, propose, unread, usable
 from .shrink import SMALL, shrunk
 from .source import bound, camel, quoted, renamed, with_fields, with_imports
@@ -230,7 +230,8 @@ def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = _listed(given) in cls.hf_architectures
-    return _Fit(cls, config, named, read, found.missing, owners)
+    missing = [str(m) for m in found.report.missing]
+    return _Fit(cls, config, named, read, missing, owners)
 
 
 def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:

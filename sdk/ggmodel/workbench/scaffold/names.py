@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import keyword
 import re
 from collections import Counter
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ml import Tensor
-from ...model import Model, Module
-from ...model.module import module_fields
+from ...model import Model
+from ...model.walk import class_fields
 from .source import quoted
 
 
@@ -33,27 +32,12 @@ def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
     """Last part of a name in checkpoints ("q_norm") → what most architectures make of it."""
     votes: dict[str, Counter[Known]] = {}
     for architecture in architectures:
-        for module in _modules(architecture):
-            for field, (tag, kind) in module_fields(module).items():
-                for hf in tag.hf or ():
-                    if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
-                        known = Known(field, tag.names[0], kind.choices[0].__name__)
-                        votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
+        for _, field, tag, kind in class_fields(architecture):
+            for hf in tag.hf or ():
+                if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
+                    known = Known(field, tag.names[0], kind.choices[0].__name__)
+                    votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
     return {name: count.most_common(1)[0][0] for name, count in votes.items()}
-
-
-@functools.cache
-def _modules(root: type[Module]) -> tuple[type[Module], ...]:
-    """The classes of a model, outer ones first."""
-    found, todo = dict[type[Module], None](), [root]
-    while todo:
-        cls = todo.pop()
-        if cls in found:
-            continue
-        found[cls] = None
-        for _, kind in module_fields(cls).values():
-            todo += [c for c in kind.choices if issubclass(c, Module)]
-    return tuple(found)
 
 
 @dataclass(frozen=True)

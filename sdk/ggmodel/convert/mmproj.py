@@ -16,13 +16,7 @@ from ..model import Model, config_class
 from ..model.config import key_fields
 from .checkpoint import read_json
 
-_TENSORS = ("v.", "mm.")
 _KEYS = ("vision.", "mm.")
-
-
-def is_of_vision(tensor: str) -> bool:
-    """Whether a tensor of that name is what a model sees with."""
-    return tensor.startswith(_TENSORS)
 
 
 def text_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,12 +15,14 @@ from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
 from ..ml.keyvalues import KeyValues
 from ..model import Model, config_class, find_hf
+from ..model.names import of_vision
 from ..model.operations import Computed
+from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
-from .declaration import LONGEST, Entry, plan
+from .declaration import Entry, survey
 from .from_hf import metadata_of, normalize, value_of_entry
 from .general import describe
-from .layout import clip_metadata, is_of_vision, text_metadata
+from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
 from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
 
@@ -189,11 +191,14 @@ class CheckpointSource(TensorSource):
     def _plan(self) -> dict[str, _Made]:
         """In the order of the checkpoint: what a tensor is made of last counts."""
         names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
-        entries = plan(self.architecture, self.config, names, self.part != "all")
+        found = survey(self.architecture, self.config, names, self.part != "all")
+        self.report, entries = found.report, found.entries
+        replace(self.report, unused=[]).check()
+        self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}
         entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))
         made: dict[str, _Made] = {}
         for entry in entries:
-            wanted = self.part == "all" or is_of_vision(entry.name) == (self.part == "vision")
+            wanted = self.part == "all" or of_vision(entry.name) == (self.part == "vision")
             shape = self._shape(entry) if wanted else None
             if shape is not None:
                 made[entry.name] = _Made(entry, shape, None)
