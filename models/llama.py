@@ -88,6 +88,9 @@ class Layer(Module):
 
 @register("llama", hf=("LlamaForCausalLM", "MixtralForCausalLM"))
 class Llama(Model):
+    # Angles of rope that older versions of transformers saved.
+    ignore_hf = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
+
     config: Hyper
     embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("hidden", None))
     layers: list[Layer] = gguf("blk", hf="model.layers", n="layers")
