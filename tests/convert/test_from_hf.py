@@ -13,10 +13,10 @@ from ggmodel.errors import ConfigError, LoadError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import (
+    AddConstant,
     Computed,
     Part,
     PermuteRope,
-    Plus,
     Stack,
     Transpose,
     config_class,
@@ -278,7 +278,7 @@ class Alternates(Module):
 
 
 class Ones(Module):
-    norm: RMSNorm = gguf("norm", hf="ln", op=Plus(1))
+    norm: RMSNorm = gguf("norm", hf="ln", op=AddConstant(1))
 
 
 class Conv1D(Module):

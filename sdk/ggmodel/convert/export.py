@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..atomic import check_target
 from ..errors import WriteError
 from .checkpoint_source import CheckpointSource, Part
-from .write import Progress, check_target, write_gguf
+from .write import Progress, write_gguf
 
 
 def convert(
@@ -44,7 +45,7 @@ def convert(
         if os.path.realpath(path) == os.path.realpath(mmproj):
             raise WriteError(f"{path} cannot be both files; give --mmproj another name")
     for _, target in parts:
-        check_target(target, force)
+        check_target(target, force=force, device=False)
     # Whatever is wrong with one of two shows before either is written.
     sources = []
     try:

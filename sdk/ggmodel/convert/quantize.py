@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..atomic import check_target
 from ..errors import ConfigError, TensorError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..ml.system import available_cores
 from .general import QUANTIZATION_VERSION
 from .recipes import Candidate, choose, recipe_of
-from .write import Progress, check_target, info, write_gguf
+from .write import Progress, info, write_gguf
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,7 +128,7 @@ def quantize(
         WriteError: the file cannot be written.
     """
     recipe = recipe_of(type)
-    check_target(Path(path), force)
+    check_target(path, force=force, device=False)
     candidates = [Candidate(t.name, t.shape, t.dtype) for t in source.tensors.values()]
     chosen = choose(recipe, source.metadata, candidates)
     for name, dtype in chosen.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..atomic import appearing
+from ..atomic import atomic_write, check_target
 from ..errors import Error, Unsupported, WriteError
 from ..gguf_file import Array, DType, TensorInfo
 
@@ -48,13 +48,11 @@ def write_gguf(
         Unsupported: GGUF has no type for a value.
         Error: whatever `data` raises.
     """
-    check_target(Path(path), force)
-    path = Path(os.path.realpath(path))  # what a link points to is written, the link stays
+    target = check_target(path, force=force, device=False)
     total = sum(t.nbytes for t in tensors)
-    _check_space(path, total + _MARGIN + _size_of(metadata))
+    _check_space(target, total + _MARGIN + _size_of(metadata))
     with (
-        _explained(path),
-        appearing(path) as partial,
+        atomic_write(path, force=force, device=False) as partial,
         closing(_writer(metadata, tensors)) as writer,
     ):
         writer.write_header_to_file(partial)
@@ -70,39 +68,6 @@ def write_gguf(
         assert writer.fout is not None
         writer.fout[0].flush()
         os.fsync(writer.fout[0].fileno())
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """What the system says of the file becomes an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, Error):
-            raise
-        # numpy says only how much it wrote.
-        reason = error.strerror or f"{error} (is the disk full?)"
-        raise WriteError(f"{path} cannot be written: {reason}; nothing was left behind") from error
-
-
-def check_target(path: Path, force: bool) -> None:
-    """Whether a file may be written there; called before any work is done.
-
-    Raises:
-        WriteError: see `write_gguf`.
-    """
-    if path.is_dir():
-        raise WriteError(f"{path} is a folder; give the path of the file to write, FILE.gguf")
-    if not path.parent.is_dir():
-        raise WriteError(f"the folder {path.parent} does not exist; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise WriteError(f"{path.parent} cannot be written to; check its permissions")
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise WriteError(f"{path} is a device or a pipe; give the path of a file, FILE.gguf")
-    if not force:
-        raise WriteError(f"{path} exists; --force (force=True) replaces it")
 
 
 def _check_space(path: Path, needed: int) -> None:

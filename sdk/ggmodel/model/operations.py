@@ -105,7 +105,7 @@ class Transpose(Operation):
 
 
 @dataclass(frozen=True)
-class Plus(Operation):
+class AddConstant(Operation):
     """Adds a constant: a norm that multiplies by 1 + w is stored with the one baked in."""
 
     amount: float
@@ -240,7 +240,7 @@ class Part(Sources):
 
 
 @dataclass(frozen=True)
-class Every(Sources):
+class Interleaved(Sources):
     """Every n-th row of an interleaved tensor ("gate_up_proj": gate, up, gate, up, …).
 
     Args:
