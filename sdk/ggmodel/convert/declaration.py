@@ -232,9 +232,6 @@ class _Planner(Walk[_Origin]):
         in_blocks = location.several is not None and location.several.dtype is not None
         return Entry(name, sources, location.several, None if in_blocks else location.op), sources
 
-    def proves(self, tensor: Entry) -> bool:
-        return bool(tensor.sources)
-
     def lacking(self, slot: Slot[_Origin], missing: list[Missing], choices: int) -> list[Missing]:
         name, *rest = slot.names.names.candidates
         label = f"{slot.path} ({name})"

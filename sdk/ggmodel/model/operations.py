@@ -185,15 +185,50 @@ class Stack(Sources):
         return dict(zip(names, x, strict=True))
 
 
+class _Rows(Sources):
+    """Some rows of the one tensor `name`, counted along `axis`."""
+
+    name: str
+    axis: int
+
+    @abstractmethod
+    def _rows(self, total: int | None, config: Any) -> slice:
+        """The rows, of `total` that there are; None leaves that unchecked."""
+
+    def names(self, config: Any) -> list[str]:
+        return [self.name]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        (whole,) = shapes
+        rows, axis = self._rows(self._count(whole), config), self.axis % max(len(whole), 1)
+        return (*whole[:axis], len(range(whole[axis])[rows]), *whole[axis + 1 :])
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        (whole,) = parts
+        return whole[self._along(whole.ndim, self._rows(self._count(whole.shape), config))]
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        return {self.name: (self._along(x.ndim, self._rows(None, config)), x)}
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[..., self._rows(x.shape[-1], config)]
+
+    def _count(self, shape: tuple[int, ...]) -> int:
+        return shape[self.axis] if -len(shape) <= self.axis < len(shape) else 0
+
+    def _along(self, dims: int, rows: slice) -> tuple[slice, ...]:
+        return *(slice(None),) * (self.axis % dims), rows
+
+
 @dataclass(frozen=True)
-class Part(Sources):
-    """Some of the rows of a fused tensor ("qkv_proj", "gate_up_proj").
+class Part(_Rows):
+    """Some neighbouring rows of a fused tensor ("qkv_proj", "gate_up_proj").
 
     Args:
         name: of the fused tensor.
-        index: which part this is.
+        index: of this part.
         rows: the number of rows of every part, in order: numbers or config attributes.
-        axis: what counts as a row; −1 for the columns of stacked experts.
+        axis: along which rows are counted; −1 for the columns of stacked experts.
     """
 
     name: str
@@ -201,53 +236,31 @@ class Part(Sources):
     rows: tuple[int | str, ...]
     axis: int = 0
 
-    def names(self, config: Any) -> list[str]:
-        return [self.name]
-
-    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        (whole,) = shapes
-        self._check(whole, sum(self._sizes(config)))
-        axis = self.axis % len(whole)
-        return (*whole[:axis], self._sizes(config)[self.index], *whole[axis + 1 :])
-
-    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        self._check(parts[0].shape, sum(self._sizes(config)))
-        return parts[0][self._where(parts[0], config)]
-
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        self._check(x.shape, self._sizes(config)[self.index])
-        return {self.name: (self._where(x, config), x)}
+        self._check(self._count(x.shape), value_of(config, self.rows[self.index]))
+        return super().split(x, config)
 
-    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        sizes = self._sizes(config)
-        self._check(x.shape[::-1], sum(sizes))
+    def _rows(self, total: int | None, config: Any) -> slice:
+        sizes = [value_of(config, r) for r in self.rows]
+        if total is not None:
+            self._check(total, sum(sizes))
         start = sum(sizes[: self.index])
-        return x[..., start : start + sizes[self.index]]
+        return slice(start, start + sizes[self.index])
 
-    def _sizes(self, config: Any) -> list[int]:
-        return [value_of(config, r) for r in self.rows]
-
-    def _where(self, x: np.ndarray, config: Any) -> tuple[slice, ...]:
-        sizes = self._sizes(config)
-        start = sum(sizes[: self.index])
-        before = (slice(None),) * (self.axis % x.ndim)
-        return *before, slice(start, start + sizes[self.index])
-
-    def _check(self, shape: tuple[int, ...], rows: int) -> None:
-        found = shape[self.axis] if -len(shape) <= self.axis < len(shape) else 0
-        if found != rows:
-            raise ConfigError(f"{self.name}: {found} rows, not {rows} as {self.rows} say")
+    def _check(self, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise ConfigError(f"{self.name}: {found} rows, not {wanted} as {self.rows} say")
 
 
 @dataclass(frozen=True)
-class Interleaved(Sources):
+class Interleaved(_Rows):
     """Every n-th row of an interleaved tensor ("gate_up_proj": gate, up, gate, up, …).
 
     Args:
         name: of the interleaved tensor.
-        index: which row is the first.
-        n: how many tensors are interleaved.
-        axis: what counts as a row; by default the columns.
+        index: of the first row.
+        n: number of tensors that are interleaved.
+        axis: along which rows are counted; by default the columns.
     """
 
     name: str
@@ -255,30 +268,10 @@ class Interleaved(Sources):
     n: int
     axis: int = -1
 
-    def names(self, config: Any) -> list[str]:
-        return [self.name]
-
-    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        (whole,) = shapes
-        axis = self.axis % len(whole) if whole else 0
-        return (*whole[:axis], whole[axis] // self.n, *whole[axis + 1 :]) if whole else whole
-
-    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        (whole,) = parts
-        rows = whole.shape[self.axis] if whole.ndim else 0
-        if rows == 0 or rows % self.n:
-            raise ConfigError(f"{self.name}: {rows} rows are not {self.n} tensors interleaved")
-        return whole[self._where(whole)]
-
-    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        return {self.name: (self._where(x), x)}
-
-    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x[..., self.index :: self.n]
-
-    def _where(self, x: np.ndarray) -> tuple[slice, ...]:
-        before = (slice(None),) * (self.axis % x.ndim)
-        return *before, slice(self.index, None, self.n)
+    def _rows(self, total: int | None, config: Any) -> slice:
+        if total is not None and (total == 0 or total % self.n):
+            raise ConfigError(f"{self.name}: {total} rows are not {self.n} tensors interleaved")
+        return slice(self.index, None, self.n)
 
 
 @dataclass(frozen=True)

@@ -158,11 +158,17 @@ def compare(
         replace(m, nearest=near(m.tried) if i < _COMPARED else (), what=report.what)
         for i, m in enumerate(report.missing)
     ]
-    fields = _Nearest(list(read))
+    fields = {_stem(name): path for name, path in read.items()}
+    near = _Nearest(list(fields))
     for name in report.unused[:_COMPARED]:
-        if found := fields((name,)):
-            report.nearest[name] = read[found[0]]
+        if found := near((_stem(name),)):
+            report.nearest[name] = fields[found[0]]
     return report
+
+
+def _stem(name: str) -> str:
+    """The name without what nearly all names end in."""
+    return name.removesuffix(".weight").removesuffix(".bias")
 
 
 class _Nearest:

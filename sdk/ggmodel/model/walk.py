@@ -141,7 +141,8 @@ class Walk(ABC, Generic[N]):
 
     @abstractmethod
     def find(self, names: N) -> tuple[Any, tuple[str, ...]]:
-        """The tensor of one alternate, an object with a `name`, or None; and the names it needs."""
+        """The tensor of one alternate, an object with a `name`, or None; and the names that it
+        needs, none if it is computed."""
 
     @abstractmethod
     def lacking(self, slot: Slot[N], missing: list[Missing], choices: int) -> list[Missing]:
@@ -151,10 +152,6 @@ class Walk(ABC, Generic[N]):
             missing: the fields within it that are missing, of all of its choices.
             choices: how many there are.
         """
-
-    def proves(self, tensor: Any) -> bool:
-        """Whether a tensor that was found shows that its module exists."""
-        return True
 
     def misfit(self, tensor: Any, slot: Slot[N]) -> list[WrongShape]:
         """The tensor, if its shape is not the declared one."""
@@ -271,7 +268,7 @@ class Walk(ABC, Generic[N]):
                 return tensor, Found(
                     bound=[(tensor, slot.path)],
                     wrong=self.misfit(tensor, slot),
-                    own=int(self.proves(tensor)),
+                    own=int(bool(names)),  # a computed tensor proves nothing
                     declared=1,
                 )
             tried += names
