@@ -244,8 +244,8 @@ def test_means_of_pixels_come_from_the_folder(tmp_path: Path):
     ("arch", "case", "message"),
     [
         ("mllama", "images", "mllama has no file of its own for what it sees with"),
-        ("gemma3", "every_6th", "has nothing to see with; leave out --mmproj"),
-        ("llama", "tied", "has nothing to see with"),
+        ("gemma3", "every_6th", "has no vision tensors; leave out --mmproj"),
+        ("llama", "tied", "has no vision tensors"),
     ],
 )
 def test_two_files_are_for_models_that_have_them(

@@ -221,11 +221,9 @@ def _best_fit(
 
 def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
     from ...convert.declaration import survey
-    from ...convert.from_hf import metadata_of, normalize
-    from ...ml.keyvalues import KeyValues
+    from ...convert.from_hf import normalize, read_config
 
-    metadata = metadata_of(cls, normalize(given))
-    config = config_class(cls).read(KeyValues(metadata, "config.json"))
+    _, config = read_config(cls, normalize(given))
     found = survey(cls, config, shapes)
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
