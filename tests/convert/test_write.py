@@ -243,7 +243,7 @@ def test_means_of_pixels_come_from_the_folder(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arch", "case", "message"),
     [
-        ("mllama", "images", "mllama has no file of its own for what it sees with"),
+        ("mllama", "images", "mllama has no layout with a file of its own for vision"),
         ("gemma3", "every_6th", "has no vision tensors; leave out --mmproj"),
         ("llama", "tied", "has no vision tensors"),
     ],

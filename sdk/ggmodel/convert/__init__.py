@@ -1,5 +1,4 @@
-"""Hugging Face checkpoints as GGUF tensors and metadata, out of the same declarations; and files
-with fewer bits."""
+"""Hugging Face checkpoints as GGUF, by the declarations of models; and quantised files."""
 
 from __future__ import annotations
 

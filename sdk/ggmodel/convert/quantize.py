@@ -1,4 +1,4 @@
-"""Values from one type to another, by ggml's own functions; and whole files."""
+"""Quantisation of tensors, by ggml's own functions, and of whole files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
     Raises:
         TensorError: a row is no multiple of the type's block, or, of quantised types, a number is
             not finite.
-        Unsupported: ggml cannot quantise to this type without an importance matrix, or at all.
+        Unsupported: ggml cannot quantise to this type, or needs an importance matrix.
     """
     import numpy as np
 
@@ -59,10 +59,10 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
 
 
 def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> np.ndarray:
-    """The float32 [count] numbers of a tensor's bytes; of an F32 one the same memory.
+    """The float32 [count] numbers of a tensor's bytes; for F32 a view of the same memory.
 
     Raises:
-        Unsupported: the type is none of numbers, or ggml cannot decode it.
+        Unsupported: ggml cannot decode the type.
     """
     import numpy as np
 
@@ -85,7 +85,7 @@ def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> n
     return result
 
 
-# Those that ggml_quantize_chunk knows and that need no importance matrix.
+# Types that ggml_quantize_chunk supports without an importance matrix.
 _ENCODED = frozenset(
     DType[name]
     for name in "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS "
@@ -119,8 +119,7 @@ def quantize(
     Args:
         source: a GGUF file, split or not.
         type: the name of a recipe.
-        allow_requantize: tensors that are quantised already may be quantised again, which costs
-            quality.
+        allow_requantize: quantised tensors may be quantised again, which costs quality.
 
     Raises:
         ConfigError: there is no such type, or the file is quantised already.
@@ -169,7 +168,7 @@ def requantized(source: TensorSource, t: TensorInfo) -> memoryview:
 
 
 def typed(source: TensorSource) -> dict[str, Any]:
-    """The metadata of a file with values as wide as they are stored there."""
+    """The metadata of a file, its numbers in the types that they are stored in."""
     import numpy as np
 
     kinds = getattr(source, "metadata_types", {})

@@ -33,12 +33,12 @@ def write_gguf(
     complete and on the disk; after an error, or Ctrl-C, nothing is left of it.
 
     Args:
-        metadata: key to bool, int (u32, or what holds it), float (f32), str, bytes, a scalar or
-            array of numpy (as wide as it is), `Array`, or a list of one kind of these (i32, f32).
-            An empty list is left out.
-        tensors: what is known of each; name, shape, type and size count.
-        data: gives the bytes of each when it is its turn.
-        release: told the name of each that has been written.
+        metadata: key to bool, int (u32, or a wider type if needed), float (f32), str, bytes, a
+            scalar or array of numpy (in its type), `Array`, or a list of one kind of these (i32,
+            f32). Empty lists are left out.
+        tensors: name, shape, type and size of each.
+        data: called for the bytes of each in turn.
+        release: called with the name of each that has been written.
         force: an existing file is replaced.
         progress: called with the share of bytes written.
 
@@ -80,7 +80,7 @@ def _check_space(path: Path, needed: int) -> None:
 
 
 def _size_of(metadata: Mapping[str, Any]) -> int:
-    """Roughly; vocabularies are most of it."""
+    """Bytes, roughly; vocabularies are most of it."""
     size = 0
     for key, value in metadata.items():
         size += len(key) + 32
@@ -135,11 +135,11 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    """A file may have held bytes that are no UTF-8; readers keep them as lone surrogates."""
+    """Readers keep bytes that are no UTF-8 as lone surrogates; these become the bytes again."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
-# numpy's kind and width, and how files and `Array` call that → name in the `gguf` package.
+# Type as numpy, files and `Array` call it → name in the `gguf` package.
 _NAMES = {
     **{f"u{8 * n}": f"UINT{8 * n}" for n in (1, 2, 4, 8)},
     **{f"i{8 * n}": f"INT{8 * n}" for n in (1, 2, 4, 8)},
@@ -197,6 +197,6 @@ def _name(key: str, dtype: str) -> str:
 
 
 def info(name: str, shape: Sequence[int], dtype: DType) -> TensorInfo:
-    """The entry of a tensor that is to be written."""
+    """The description of a tensor that is to be written."""
     nbytes = dtype.row_size(shape[0]) * prod(shape[1:])
     return TensorInfo(name, tuple(shape), dtype, nbytes, 0, 0)
