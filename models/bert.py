@@ -108,14 +108,13 @@ class Text(Module):
 
 @register("bert", hf=("BertModel", "BertForMaskedLM"))
 class Bert(Model):
+    config: Hyper
+    text: Text = gguf(hf=("", "bert"))
     # Heads for training; positions that older versions of transformers saved.
     ignore_hf = (
         *("pooler.dense.*", "bert.pooler.dense.*", "cls.predictions.*", "cls.seq_relationship.*"),
         *("embeddings.position_ids", "bert.embeddings.position_ids"),
     )
-
-    config: Hyper
-    text: Text = gguf(hf=("", "bert"))
 
     def validate(self) -> None:
         h = self.config

@@ -88,14 +88,13 @@ class Layer(Module):
 
 @register("llama", hf=("LlamaForCausalLM", "MixtralForCausalLM"))
 class Llama(Model):
-    # Angles of rope that older versions of transformers saved.
-    ignore_hf = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
-
     config: Hyper
     embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("hidden", None))
     layers: list[Layer] = gguf("blk", hf="model.layers", n="layers")
     norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("hidden",))
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("hidden", None))
+    # Angles of rope that older versions of transformers saved.
+    ignore_hf = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
 
     def caches(self) -> list[Causal]:
         return [Causal(layer.attn.rotary.rope()) for layer in self.layers]

@@ -75,7 +75,7 @@ def test_a_llama_checkpoint_gets_the_names_of_llama_cpp(case: str):
 def test_every_tensor_of_a_llama_checkpoint_is_used(case: str):
     data = golden(case)
     config = read(find("llama"), data.config)
-    entries = plan(find("llama"), config, data.tensors)
+    entries = plan(find("llama"), config, data.tensors).entries
     assert sorted(s for e in entries for s in e.sources) == sorted(data.tensors)
 
 

@@ -12,7 +12,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import convert, from_hf
 from ggmodel.convert.checkpoint_source import CheckpointSource
-from ggmodel.convert.declaration import survey
+from ggmodel.convert.declaration import plan
 from ggmodel.errors import LoadError
 from ggmodel.gguf_file import TensorSource, open_gguf
 from ggmodel.ml.keyvalues import KeyValues
@@ -170,6 +170,6 @@ def test_what_the_golden_checkpoints_leave_over_is_declared():
     architecture = find("bert")
     metadata = from_hf(architecture, golden.config, golden.weights()).metadata
     config = config_class(architecture).read(KeyValues(metadata, "bert"))
-    report = survey(architecture, config, golden.tensors).report
+    report = plan(architecture, config, golden.tensors).report
     assert report.ignored == ["pooler.dense.bias", "pooler.dense.weight"]
     assert report.unused == []

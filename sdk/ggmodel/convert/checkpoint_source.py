@@ -18,7 +18,7 @@ from ..model.names import of_vision
 from ..model.operations import Computed
 from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
-from .declaration import Entry, survey
+from .declaration import Entry, plan
 from .from_hf import normalize, read_config, value_of_entry
 from .general import describe
 from .mmproj import clip_metadata, text_metadata
@@ -195,7 +195,7 @@ class CheckpointSource(TensorSource):
     def _plan(self) -> dict[str, _Made]:
         """The tensors in the order of the checkpoint, by the last of their sources."""
         names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
-        found = survey(self.architecture, self.config, names, self.contents != "all")
+        found = plan(self.architecture, self.config, names, self.contents != "all")
         self.report, entries = found.report, found.entries
         replace(self.report, unused=[]).check()
         self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}

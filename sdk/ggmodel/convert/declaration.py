@@ -14,7 +14,7 @@ from ..model.fields import TensorField
 from ..model.names import Names, join, of_vision
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, Missing, compare
-from ..model.walk import Filled, Found, Slot, Walk
+from ..model.walk import Found, Slot, Walk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,12 +63,12 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Plan:
     """How a declaration fits a checkpoint.
 
     Attributes:
-        entries: the GGUF tensors that could be written.
-        report: missing fields, and tensors that no field reads.
+        entries: the GGUF tensors that the checkpoint gives.
+        report: missing fields, and tensors that no field reads; its `check` raises.
         pairs: modules that both have, in order of declaration.
     """
 
@@ -78,32 +78,13 @@ class Survey:
 
 
 def plan(
-    architecture: type[Model],
-    config: Any,
-    names: Collection[str],
-    split: bool = False,
-    *,
-    strict: bool = True,
-) -> list[Entry]:
-    """The GGUF tensors that a checkpoint with these tensor names gives.
+    architecture: type[Model], config: Any, names: Collection[str], split: bool = False
+) -> Plan:
+    """Fits a declaration to a checkpoint with these tensor names.
 
     Args:
         split: vision tensors have the names of a file of their own.
-        strict: tensors that no field reads are errors, otherwise a warning.
-
-    Raises:
-        LoadError: required fields without a source, or tensors that no field reads; with the
-            nearest names.
     """
-    found = survey(architecture, config, names, split)
-    found.report.check(strict)
-    return found.entries
-
-
-def survey(
-    architecture: type[Model], config: Any, names: Collection[str], split: bool = False
-) -> Survey:
-    """As `plan`, but everything that does not fit is in the report."""
     walk = _Planner(config, set(names))
     found = walk.module(architecture(config), Slot(_Origin(split=split)))
     entries: dict[str, Entry] = {}
@@ -117,7 +98,7 @@ def survey(
     bound = [(entry.name, path) for entry, path in found.bound]
     report = LoadReport(architecture.architecture, bound, missing, what=walk.what)
     compare(report, read, names, architecture.ignore_hf)
-    return Survey(list(entries.values()), report, walk.pairs(found))
+    return Plan(list(entries.values()), report, walk.pairs(found))
 
 
 def pairs(model: Model, names: Collection[str]) -> list[Pair]:
@@ -244,23 +225,23 @@ class _Planner(Walk[_Origin]):
         return any(e == name or e.startswith(f"{name}.") for name in names for e in entries)
 
     def pairs(self, found: Found[_Origin]) -> list[Pair]:
-        made = (self._pair(filled) for filled in found.modules if filled.path)
+        made = (self._pair(slot, bound) for slot, bound in found.modules if slot.path)
         return [pair for pair in made if pair is not None]
 
-    def _pair(self, filled: Filled[_Origin]) -> Pair | None:
+    def _pair(self, slot: Slot[_Origin], bound: list[tuple[Entry, str]]) -> Pair | None:
         """The counterpart of a module; of a transparent one the module that holds all of its
         tensors."""
-        at = filled.names
+        at = slot.names
         assert at.tag is not None
         names = at.location.names(self.config)
         if len(names) != 1:
             return None
         (name,) = names
         if (name,) == at.outside.names(self.config):
-            below = [s.split(".")[:-1] for entry, _ in filled.bound for s in entry.sources]
+            below = [s.split(".")[:-1] for entry, _ in bound for s in entry.sources]
             alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*below, strict=False))
             common = ".".join(parts[0] for parts in alike)
             if len(common) <= len(name):
                 return None
             name = common
-        return Pair(filled.path, name, at.location.several, at.tag.op, type(filled.module))
+        return Pair(slot.path, name, at.location.several, at.tag.op, type(slot.given))

@@ -96,7 +96,9 @@ def from_hf(
     hf = normalize(hf)
     metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
-    for entry in plan(architecture, config, tensors, strict=strict):
+    fit = plan(architecture, config, tensors)
+    fit.report.check(strict)
+    for entry in fit.entries:
         value = value_of_entry(entry, config, hf, tensors)
         if value is None:
             continue

@@ -1,7 +1,7 @@
 """Named, invertible operations between the tensors of a Hugging Face checkpoint and a GGUF file.
 
-All arrays are numpy, row-major: a linear weight is [out, in]. Each operation knows both ways, so
-that one declaration loads checkpoints, writes GGUF and pairs activations.
+All arrays are numpy, row-major: a linear weight is [out, in]. Operations work both ways, so one
+declaration loads checkpoints, writes GGUF and pairs activations.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Operation(ABC):
     """One tensor to one tensor."""
 
     def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
-        """The shape of the GGUF tensor, in numpy's order, given that of the checkpoint's; an
-        operation that changes it says so here, for nothing is read to find out."""
+        """The shape of the GGUF tensor, in numpy's order, given that of the checkpoint's."""
         return shape
 
     @abstractmethod
@@ -57,8 +56,8 @@ class Operation(ABC):
         """The inverse of `to_gguf`."""
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        """What a module gives whose weights went through `to_gguf`, given what it gives without:
-        [.., width]. The same, unless rows of weights change their order."""
+        """Maps results [.., width] of the reference's module to those of a module whose weights
+        went through `to_gguf`. They differ if rows of weights change their order."""
         return x
 
 
@@ -118,11 +117,10 @@ class AddConstant(Operation):
 
 
 class Sources(ABC):
-    """Where in a checkpoint a tensor comes from when it is no single tensor of its own.
+    """The tensors of a checkpoint that a GGUF tensor is made of, if it is not just one.
 
     Attributes:
-        dtype: the GGUF tensor's type where `join` gives its bytes (uint8) rather than numbers, as
-            for blocks that a checkpoint holds quantised.
+        dtype: the type of quantised blocks, where `join` gives bytes (uint8); None for numbers.
     """
 
     dtype: DType | None = None
@@ -133,20 +131,20 @@ class Sources(ABC):
 
     @abstractmethod
     def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        """The shape of what `join` gives, in numpy's order, given those of the sources; of bytes
-        that of the numbers they stand for."""
+        """The shape of the joined tensor, in numpy's order, given those of the sources. For
+        quantised blocks it counts numbers, not bytes."""
 
     @abstractmethod
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        """One tensor of the sources, in the order of `names`."""
+        """The one tensor made of the sources, which are in the order of `names`."""
 
     @abstractmethod
     def split(self, x: np.ndarray, config: Any) -> dict[str, np.ndarray | tuple[Any, np.ndarray]]:
-        """The inverse: name → tensor, or (the index of what this field holds of it, that part)."""
+        """The inverse: name → tensor, or (index within that tensor, part)."""
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        """What a module with this tensor for a weight gives, of what the one module gives that has
-        the source: [.., width]."""
+        """Maps results [.., width] of the module with the source as its weight to those of the
+        module with this tensor."""
         return x
 
 
@@ -155,8 +153,8 @@ class Stack(Sources):
     """n tensors stacked along a new first dim ("experts.{}.w1").
 
     Args:
-        template: the name with {} where the number goes.
-        n: how many, or the config attribute that holds it.
+        template: the name with {} in place of the number.
+        n: the number of tensors, or the config attribute that holds it.
     """
 
     template: str
@@ -165,7 +163,7 @@ class Stack(Sources):
     def names(self, config: Any) -> list[str]:
         n = value_of(config, self.n)
         if not 0 <= n <= _MOST:
-            raise ConfigError(f"{self.template}: {self.n} says {n} tensors, which cannot be")
+            raise ConfigError(f"{self.template}: {self.n} says {n} tensors; at most {_MOST}")
         return [self.template.format(i) for i in range(n)]
 
     def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
@@ -276,17 +274,16 @@ class Interleaved(_Rows):
 
 @dataclass(frozen=True)
 class MXFP4Blocks(Sources):
-    """Blocks of 32 numbers of four bits with a common power of two, as gpt-oss is published; they
-    become ggml's without being rounded.
+    """Blocks of 32 numbers of four bits with a common power of two, as gpt-oss is published. They
+    become ggml's blocks without rounding (MXFP4 of the OCP's Microscaling Formats, version 1.0).
 
-    Of a tensor NAME [.., rows, width] there is NAME_blocks [.., rows, width/32, 16], neighbours
-    together in a byte, the first in the lower bits, and NAME_scales [.., rows, width/32], exponents
-    plus 127. In ggml's block the scale comes first, then bytes with numbers i and i + 16 (MXFP4 of
-    the OCP's Microscaling Formats, version 1.0). The operation of the field, which is for numbers,
-    is not applied: rows are outputs already.
+    A tensor NAME [.., rows, width] is stored as NAME_blocks [.., rows, width/32, 16], neighbours in
+    one byte, the first in the lower bits, and NAME_scales [.., rows, width/32], exponents plus 127.
+    In ggml's block the scale comes first, then bytes with numbers i and i + 16. The operation of
+    the field is for numbers and not applied: rows are outputs already.
 
     Args:
-        index, n: where gate and up are interleaved: every n-th row from this one on.
+        index, n: every n-th row from `index` on, where gate and up are interleaved.
     """
 
     name: str

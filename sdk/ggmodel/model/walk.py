@@ -29,23 +29,13 @@ LONGEST = 1024  # items of a list or layers, unless there are more tensors than 
 
 
 class Naming(Protocol):
-    """The candidate names of a field, in whatever the walk looks for tensors."""
+    """The candidate names of a field: from those of a module come those of its `field`, from those
+    of a list those of its `item`. `alternates` are the single candidates, the preferred one first;
+    `plain` ones are of a tensor, not of a module."""
 
-    def field(self, tag: TensorField) -> Self:
-        """The names of a field of the module that has these."""
-        ...
-
-    def item(self, i: int) -> Self:
-        """The names of item i of the list that has these."""
-        ...
-
-    def alternates(self, plain: bool) -> Iterable[Self]:
-        """One for each candidate, the preferred one first.
-
-        Args:
-            plain: they are of a tensor, not of a module.
-        """
-        ...
+    def field(self, tag: TensorField) -> Self: ...
+    def item(self, i: int) -> Self: ...
+    def alternates(self, plain: bool) -> Iterable[Self]: ...
 
 
 N = TypeVar("N", bound=Naming)
@@ -62,7 +52,7 @@ class Slot(Generic[N]):
         kind: its declared type.
         optional: it may stay None.
         shape: expected dims in ggml order, if declared.
-        given: the value that the constructor has put there.
+        given: the value that the constructor has put there, or the module that was chosen.
     """
 
     names: N
@@ -74,21 +64,6 @@ class Slot(Generic[N]):
     given: Any = None
 
 
-@dataclass(frozen=True)
-class Filled(Generic[N]):
-    """A module whose fields were walked.
-
-    Attributes:
-        names: the one alternate that was taken.
-        bound: the tensors in it; see `Found`.
-    """
-
-    path: str
-    module: Module
-    names: N
-    bound: list[tuple[Any, str]]
-
-
 @dataclass
 class Found(Generic[N]):
     """The outcome for a part of a model. Nothing is changed before an outcome is chosen.
@@ -96,7 +71,7 @@ class Found(Generic[N]):
     Attributes:
         bound: (tensor, path of its field) in order of declaration.
         values: (module, attribute, value to set); a tensor stands for its weight.
-        modules: outer ones first.
+        modules: (slot with its one alternate, its part of `bound`), outer ones first.
         own: number of bound tensors that are named after this part, not absolutely.
         declared: number of fields for tensors.
     """
@@ -105,7 +80,7 @@ class Found(Generic[N]):
     missing: list[Missing] = field(default_factory=list)
     wrong: list[WrongShape] = field(default_factory=list)
     values: list[tuple[Module, str, Any]] = field(default_factory=list)
-    modules: list[Filled[N]] = field(default_factory=list)
+    modules: list[tuple[Slot[N], list[tuple[Any, str]]]] = field(default_factory=list)
     own: int = 0
     declared: int = 0
 
@@ -167,7 +142,7 @@ class Walk(ABC, Generic[N]):
         tried: list[Found[N]] = []
         for names in slot.names.alternates(False):
             found = self._fields(module, names, slot)
-            found.modules.insert(0, Filled(slot.path, module, names, found.bound))
+            found.modules.insert(0, (replace(slot, names=names, given=module), found.bound))
             if found.own:
                 return found
             tried.append(found)

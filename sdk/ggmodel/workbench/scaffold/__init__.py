@@ -220,11 +220,11 @@ def _best_fit(
 
 
 def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
-    from ...convert.declaration import survey
+    from ...convert.declaration import plan
     from ...convert.from_hf import normalize, read_config
 
     _, config = read_config(cls, normalize(given))
-    found = survey(cls, config, shapes)
+    found = plan(cls, config, shapes)
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = _listed(given) in cls.hf_architectures
