@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {
@@ -140,8 +139,6 @@ class Checkpoint:
             LoadError: there is no such tensor.
             Unsupported: its type needs scales, which are not applied.
         """
-        import numpy as np
-
         t = self.stored(name)
         dtype = _DTYPES[t.dtype][1]
         if dtype is None:

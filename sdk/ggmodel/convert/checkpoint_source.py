@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
@@ -24,9 +26,6 @@ from .general import describe
 from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
 from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Contents = Literal["all", "text", "vision"]
 
@@ -170,8 +169,6 @@ class CheckpointSource(TensorSource):
 
     def _values(self, made: _Made) -> np.ndarray:
         """A tensor before it is rounded: float32, or the bytes of its blocks."""
-        import numpy as np
-
         entry = made.entry
         if entry.name in self._computed:
             return self._computed[entry.name]
@@ -212,8 +209,6 @@ class CheckpointSource(TensorSource):
 
     def _shape(self, entry: Entry) -> tuple[int, ...] | None:
         """The shape of the tensor of an entry, in numpy's order; None if there is no tensor."""
-        import numpy as np
-
         if isinstance(entry.join, Computed):
             value = value_of_entry(entry, self.config, self.hf, {})
             if value is None:

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError
 from ..model import Model, Module
@@ -15,9 +17,6 @@ from ..model.names import Names, join, of_vision
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, Missing, compare
 from ..model.walk import Found, Slot, Walk
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)

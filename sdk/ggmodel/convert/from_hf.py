@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError
 from ..gguf_file import DType, MemorySource
@@ -12,9 +14,6 @@ from ..model import Model, config_class
 from ..model.config import key_fields
 from ..model.operations import Computed
 from .declaration import Entry, plan
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import FormatError
 from ..gguf_file import DType, TensorInfo
 from .recipes import RECIPES, Recipe
@@ -48,7 +50,6 @@ def describe(
 
 
 def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
-    import numpy as np
     from gguf import GGUFValueType, GGUFWriter, Metadata, size_label
 
     total, shared, expert, experts = _parameters(infos)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..atomic import check_target
 from ..errors import ConfigError, TensorError, Unsupported
@@ -14,9 +16,6 @@ from ..ml.system import available_cores
 from .general import QUANTIZATION_VERSION
 from .recipes import Candidate, choose, recipe_of
 from .write import Progress, info, write_gguf
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _PIECE = 1 << 18  # numbers that one thread takes at a time
 
@@ -35,8 +34,6 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
             not finite.
         Unsupported: ggml cannot quantise to this type, or needs an importance matrix.
     """
-    import numpy as np
-
     from ..native import ffi, lib
 
     if dtype is DType.F32:
@@ -64,8 +61,6 @@ def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> n
     Raises:
         Unsupported: ggml cannot decode the type.
     """
-    import numpy as np
-
     from ..native import ffi, lib
 
     raw = np.frombuffer(data, np.uint8)
@@ -169,8 +164,6 @@ def requantized(source: TensorSource, t: TensorInfo) -> memoryview:
 
 def typed(source: TensorSource) -> dict[str, Any]:
     """The metadata of a file, its numbers in the types that they are stored in."""
-    import numpy as np
-
     kinds = getattr(source, "metadata_types", {})
     found: dict[str, Any] = {}
     for key, value in source.metadata.items():

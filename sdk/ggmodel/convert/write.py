@@ -10,6 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..atomic import atomic_write, check_target
 from ..errors import Error, Unsupported, WriteError
 from ..gguf_file import Array, DType, TensorInfo
@@ -92,7 +94,6 @@ def _size_of(metadata: Mapping[str, Any]) -> int:
 
 
 def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
-    import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
 
     writer = GGUFWriter(None, "")
@@ -111,8 +112,6 @@ def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
 
 
 def _write_data(writer: Any, t: TensorInfo, data: Data) -> None:
-    import numpy as np
-
     raw = np.frombuffer(data(t), np.uint8)
     if raw.nbytes != t.nbytes:
         raise Error(f"{t.name} came as {raw.nbytes} bytes, not {t.nbytes}")

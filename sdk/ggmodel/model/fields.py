@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError
 from .operations import Operation, Sources
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Dim = int | str | None
 HFName = str | Sources

@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ..gguf_file import DType
+from ..gguf_file import DType
 
 _MOST = 1 << 16  # tensors that are stacked: a count comes from a file
 
@@ -123,7 +121,7 @@ class Sources(ABC):
         dtype: the type of quantised blocks, where `join` gives bytes (uint8); None for numbers.
     """
 
-    dtype: DType | None = None
+    dtype: ClassVar[DType | None] = None
 
     @abstractmethod
     def names(self, config: Any) -> list[str]:
@@ -172,8 +170,6 @@ class Stack(Sources):
         return (len(shapes), *shapes[0])
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        import numpy as np
-
         return np.stack(parts)
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
@@ -290,11 +286,7 @@ class MXFP4Blocks(Sources):
     index: int = 0
     n: int = 1
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        from ..gguf_file import DType
-
-        return DType.MXFP4
+    dtype: ClassVar[DType | None] = DType.MXFP4
 
     def names(self, config: Any) -> list[str]:
         return [f"{self.name}_blocks", f"{self.name}_scales"]
@@ -307,8 +299,6 @@ class MXFP4Blocks(Sources):
         return (*before, rows // self.n, groups * 32)
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        import numpy as np
-
         shape = self.shape([part.shape for part in parts], config)
         if any(part.dtype != np.uint8 for part in parts):
             raise ConfigError(f"{self.name}: blocks and scales are bytes, uint8")
@@ -319,8 +309,6 @@ class MXFP4Blocks(Sources):
         return np.concatenate([scales, halves], -1).reshape(*shape[:-1], -1)
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        import numpy as np
-
         block = x.reshape(*x.shape[:-1], -1, 17)
         numbers = np.concatenate([block[..., 1:] & 15, block[..., 1:] >> 4], -1)
         where = (..., slice(self.index, None, self.n), slice(None))
