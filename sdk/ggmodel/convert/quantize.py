@@ -144,12 +144,8 @@ def quantize(
 
 
 _REPLACED = frozenset(
-    f"{of}.{key}"
-    for of, keys in {
-        "general": ("quantization_version", "file_type"),
-        "split": ("no", "count", "tensors.count"),
-    }.items()
-    for key in keys
+    "general.quantization_version general.file_type "
+    "split.no split.count split.tensors.count".split()
 )
 
 

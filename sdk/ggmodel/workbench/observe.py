@@ -1,6 +1,7 @@
-"""What a model computes on the way: the results of its modules and of single ops, in the order in
-which they come. Values are seen while they are there, and none is kept: a graph takes the memory
-that it always takes."""
+"""Intermediate results of a model: those of its modules and of single ops, in execution order.
+
+Values are passed on while they exist and not kept, so a graph takes no more memory than usual.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ class Call:
     """A call of a module that has returned.
 
     Attributes:
-        input: the first tensor it was given, if that was computed.
-        result: the tensor it gave, or the first of several.
+        input: its first argument that is a tensor, if it was computed.
+        result: the tensor it returned, or the first of several.
     """
 
     module: Instance
@@ -46,7 +47,7 @@ class Recording:
     """A graph that is about to be computed.
 
     Attributes:
-        calls: in the order in which they returned: what is inside of a module comes before it.
+        calls: in the order in which they returned, inner modules before outer ones.
     """
 
     graph: Graph
@@ -61,20 +62,20 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
 
     Args:
         numbers: int32 [n], see `Prompts.read`.
-        begin: called with what was recorded; returns what is called with every op's result and its
-            raw value as soon as it is there. The value is gone afterwards.
+        begin: called with the recording; returns a function that is called with every op's result
+            and its raw value once computed. The value does not outlive that call.
 
     Returns:
-        float32 [n, vocabulary]; of models that only embed the hidden states [n, width].
+        Logits float32 [n, vocabulary], or hidden states [n, width] of models that only embed.
 
     Raises:
-        PromptError: it is longer than a batch.
+        PromptError: the prompt is longer than a batch.
     """
     engine, net = model.engine, model.model
     if len(numbers) > engine.batch_size:
         raise PromptError(
-            f"a prompt of {len(numbers)} tokens, and a batch has {engine.batch_size}: it is looked "
-            "at as one batch; shorten it, or give a larger --batch-size"
+            f"the prompt has {len(numbers)} tokens, but must fit one batch of {engine.batch_size}; "
+            "shorten it, or give a larger --batch-size"
         )
 
     def forward(ctx: Context, batch: Batch) -> Tensor:
@@ -91,7 +92,7 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
 
 
 def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
-    """Computes what the model sees in an image. Arguments as for `watch_text`."""
+    """Encodes an image. Arguments as for `watch_text`."""
     net, cls = model.model, type(model.model)
     model.engine.images.need_sight()
     with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
@@ -112,10 +113,10 @@ def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Multim
 def prompt_with(
     model: LoadedModel, ids: list[int], placeholder: int, seen: list[MultimodalEmbedding]
 ) -> np.ndarray:
-    """A prompt whose images stand where the reference has placeholders, as `watch_text` takes it.
+    """A prompt for `watch_text` with images in place of the reference's placeholders.
 
     Raises:
-        PromptError: the embeddings have more or fewer rows than there are placeholders.
+        PromptError: the number of placeholders is not that of the embeddings' rows.
     """
     inputs = [Input(token) for token in ids]
     sizes = [1 if model.engine.places.whole else len(embedding) for embedding in seen]
@@ -132,7 +133,7 @@ def prompt_with(
 
 
 class _Each:
-    """In place of `Graphs`: records a step, and computes it op by op."""
+    """Stands in for `Graphs`: records a step, and computes it op by op."""
 
     def __init__(self, forward: Any, cache: Cache, model: LoadedModel, begin: Begin):
         self.forward, self.cache, self.model, self.begin = forward, cache, model, begin

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, Error
-from ...model import Model, Module, config_class, find
+from ...model import LoadReport, Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.module import module_fields
 from ...model.registry import supported
@@ -190,7 +190,7 @@ class _Fit:
     config: Any
     named: bool
     read: set[str]
-    missing: list[str]
+    report: LoadReport
     owners: dict[str, type[Module]]
 
     @property
@@ -198,7 +198,7 @@ class _Fit:
         # An embedding variant may fit as well, but is less of a beginning. Where nothing fits
         # llama is one.
         usual = bool(self.read) or self.cls.architecture == "llama"
-        more = len(self.read) - len(self.missing)
+        more = len(self.read) - len(self.report.missing)
         return usual, more, self.named, "head" in module_fields(self.cls)
 
 
@@ -228,8 +228,7 @@ def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = _listed(given) in cls.hf_architectures
-    missing = [str(m) for m in found.report.missing]
-    return _Fit(cls, config, named, read, missing, owners)
+    return _Fit(cls, config, named, read, found.report, owners)
 
 
 def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
@@ -283,7 +282,7 @@ def _extend(
     fields: dict[str, dict[str, list[str]]] = {}
     where = {c: path for path, text in begun.sources.items() for c in _classes(text)}
     names = {fit.cls.__name__: camel(next(iter(begun.sources)).split("/")[0].removesuffix(".py"))}
-    for of in unread(shapes, fit.read):
+    for of in unread(shapes, fit.report.unused):
         cls = fit.owners.get(of.parent)
         owner = None if cls is None else names.get(cls.__name__, cls.__name__)
         taken = set() if cls is None else {*declared(cls), *dir(cls)}
@@ -303,7 +302,7 @@ def _extend(
         kinds = {p.kind for p in begun.proposals if p.owner in added}
         modules = {k: "ggmodel" if k == "Tensor" else "ggmodel.nn" for k in kinds}
         begun.sources[path] = with_imports(text, modules)
-    begun.missing = fit.missing
+    begun.missing = [str(m) for m in fit.report.missing]
 
 
 def _classes(source: str) -> list[str]:
