@@ -224,13 +224,14 @@ class _Planner(Walk[_Origin]):
         return any(e == name or e.startswith(f"{name}.") for name in names for e in entries)
 
     def pairs(self, found: Found[_Origin]) -> list[Pair]:
-        made = (self._pair(slot, bound) for slot, bound in found.modules if slot.path)
+        made = (self._pair(*module) for module in found.modules if module[0])
         return [pair for pair in made if pair is not None]
 
-    def _pair(self, slot: Slot[_Origin], bound: list[tuple[Entry, str]]) -> Pair | None:
+    def _pair(
+        self, path: str, module: Module, at: _Origin, bound: list[tuple[Entry, str]]
+    ) -> Pair | None:
         """The counterpart of a module; of a transparent one the module that holds all of its
         tensors."""
-        at = slot.names
         assert at.tag is not None
         names = at.location.names(self.config)
         if len(names) != 1:
@@ -243,4 +244,4 @@ class _Planner(Walk[_Origin]):
             if len(common) <= len(name):
                 return None
             name = common
-        return Pair(slot.path, name, at.location.several, at.tag.op, type(slot.given))
+        return Pair(path, name, at.location.several, at.tag.op, type(module))

@@ -25,6 +25,8 @@ class Names:
 
     def alternates(self, plain: bool) -> tuple[Names, ...]:
         """One for each candidate."""
+        if len(self.candidates) == 1:
+            return (self,)
         return tuple(Names((name,), self.prefix, self.suffix) for name in self.candidates)
 
     def field(self, tag: TensorField) -> Names:

@@ -153,6 +153,8 @@ def compare(
     report.ignored = [n for n in rest if any(fnmatch.fnmatchcase(n, p) for p in ignore)]
     without = set(report.ignored)
     report.unused = [name for name in rest if name not in without]
+    if not (report.missing or report.unused):
+        return report
     near = _Nearest(report.unused, there)
     report.missing = [
         replace(m, nearest=near(m.tried) if i < _COMPARED else (), what=report.what)

@@ -42,7 +42,7 @@ N = TypeVar("N", bound=Naming)
 _MODEL = FieldType((Module,), False)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Slot(Generic[N]):
     """A field to be filled, or an item of a list.
 
@@ -52,7 +52,7 @@ class Slot(Generic[N]):
         kind: its declared type.
         optional: it may stay None.
         shape: expected dims in ggml order, if declared.
-        given: the value that the constructor has put there, or the module that was chosen.
+        given: the value that the constructor has put there.
     """
 
     names: N
@@ -64,14 +64,14 @@ class Slot(Generic[N]):
     given: Any = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Found(Generic[N]):
     """The outcome for a part of a model. Nothing is changed before an outcome is chosen.
 
     Attributes:
         bound: (tensor, path of its field) in order of declaration.
         values: (module, attribute, value to set); a tensor stands for its weight.
-        modules: (slot with its one alternate, its part of `bound`), outer ones first.
+        modules: (path, module, its one alternate, its part of `bound`), outer ones first.
         own: number of bound tensors that are named after this part, not absolutely.
         declared: number of fields for tensors.
     """
@@ -80,7 +80,7 @@ class Found(Generic[N]):
     missing: list[Missing] = field(default_factory=list)
     wrong: list[WrongShape] = field(default_factory=list)
     values: list[tuple[Module, str, Any]] = field(default_factory=list)
-    modules: list[tuple[Slot[N], list[tuple[Any, str]]]] = field(default_factory=list)
+    modules: list[tuple[str, Module, N, list[tuple[Any, str]]]] = field(default_factory=list)
     own: int = 0
     declared: int = 0
 
@@ -142,7 +142,7 @@ class Walk(ABC, Generic[N]):
         tried: list[Found[N]] = []
         for names in slot.names.alternates(False):
             found = self._fields(module, names, slot)
-            found.modules.insert(0, (replace(slot, names=names, given=module), found.bound))
+            found.modules.insert(0, (slot.path, module, names, found.bound))
             if found.own:
                 return found
             tried.append(found)
