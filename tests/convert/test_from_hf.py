@@ -411,6 +411,15 @@ def test_a_checkpoint_that_does_not_fit(base: type[Module], names: list[str], me
         convert(base, *names)
 
 
+class Many(Module):
+    items: list[Linear] = gguf("x", hf="x", n=20)
+
+
+def test_a_long_list_of_what_is_missing_is_cut():
+    with pytest.raises(LoadError, match=r"items\[7\].*x\.7\.weight\n  … and 12 more$"):
+        convert(Many)
+
+
 class Untold(Module):
     ffn: Linear = gguf("ffn")
 

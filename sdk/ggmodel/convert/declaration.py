@@ -131,7 +131,7 @@ class _Location:
             return replace(self, within=join(self.within, name))
         if isinstance(name, Sources):
             return replace(self, several=name)
-        return replace(self, path=join(self.path, name))
+        return _Location(join(self.path, name), None, "", self.op)
 
     def names(self, config: Any) -> tuple[str, ...]:
         if self.several is None:
@@ -181,7 +181,8 @@ class _Origin:
             location = begin.below(name)
             if self.index is not None and not isinstance(name, Sources):
                 location = location.below(str(self.index))
-            yield replace(self, names=self.names.alternates(plain)[0], location=location)
+            first = self.names.alternates(plain)[0]
+            yield _Origin(first, location, self.outside, tag, self.index, self.split)
 
 
 def _hf_names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:

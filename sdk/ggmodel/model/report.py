@@ -108,8 +108,9 @@ class LoadReport:
                     stacklevel=2,
                 )
             return
-        more = "\n  … and {} more; `ggmodel check FILE` lists them all"
-        advice = ""
+        more, advice = "\n  … and {} more", ""
+        if self.what == "file" or not self.missing:  # other checkpoints cannot be opened
+            more += "; `ggmodel check FILE` lists them all"
         if not (self.missing or self.wrong):
             advice = (
                 f"{self._tower()}\nstrict=False (--no-strict) takes the {self.what} in spite of "
