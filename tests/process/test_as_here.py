@@ -248,12 +248,12 @@ def test_a_llama(shared: RunnerProcess):
             engine.worst.reserve()
             backend.load()
             tokens = golden.prompt
-            with engine.slot() as sequence:
-                row = engine.extend(sequence, tokens, 0)
+            with engine.apart.slot() as sequence:
+                row = engine.apart.extend(sequence, tokens, 0)
                 for _ in range(GREEDY):
                     tokens = np.append(tokens, np.int32(row.argmax()))
-                    row = engine.extend(sequence, tokens[-1:], len(tokens) - 1)
-            results.append((tokens.tolist(), engine.all_logits(tokens).tobytes()))
+                    row = engine.apart.extend(sequence, tokens[-1:], len(tokens) - 1)
+            results.append((tokens.tolist(), engine.apart.all_logits(tokens).tobytes()))
             assert engine.graphs.replayed > engine.graphs.recorded
             engine.close()
     assert results[0] == results[1]

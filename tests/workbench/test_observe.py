@@ -87,8 +87,8 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
             traced.close()
             return rows
 
-    with engine.apart(model.model, 1, len(ids)) as graphs:
-        list(engine.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))  # type: ignore[arg-type]
+    with engine.apart.graphs(model.model, 1, len(ids)) as graphs:
+        list(engine.apart.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))  # type: ignore[arg-type]
     return found
 
 

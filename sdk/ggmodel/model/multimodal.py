@@ -89,12 +89,16 @@ class MultimodalEmbedding:
 
     # functools.cached_property locks all instances while one waits, before Python 3.12.
 
-    @property
-    def rows(self) -> np.ndarray:
-        """float32 [rows, width]; computed on first use."""
+    def compute(self) -> np.ndarray:
+        """The rows, float32 [rows, width]; computed by the first call."""
         if self._rows is None:
             self._rows = self._compute()
         return self._rows
+
+    @property
+    def rows(self) -> np.ndarray:
+        """`compute()`."""
+        return self.compute()
 
     @property
     def key(self) -> bytes:

@@ -253,7 +253,7 @@ def _empty(model: LoadedModel) -> None:
     """Makes all sequences forget what they hold."""
     with ExitStack() as slots:
         for _ in model.engine.slots.all:
-            slots.enter_context(model.engine.slot())
+            slots.enter_context(model.engine.apart.slot())
 
 
 def _computed(model: LoadedModel) -> float | None:

@@ -82,10 +82,14 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
         ctx.graph.calls = []
         return net.states(ctx, batch) if net.only_embeds else net(ctx, batch)
 
-    group = engine.places.largest_group(numbers.tolist())
-    with engine.apart(forward, 1, len(numbers), group) as graphs:
-        each = _Each(forward, graphs.cache, model, begin)
-        rows = list(engine.batches(each, 0, numbers, 0))  # type: ignore[arg-type]
+    group = engine.inputs.largest_group(numbers.tolist())
+
+    def watched() -> list[np.ndarray]:
+        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
+            each = _Each(forward, graphs.cache, model, begin)
+            return list(engine.apart.batches(each, 0, numbers, 0))
+
+    rows = engine.call(watched)
     if len(rows) > 1:
         raise PromptError("the images of this prompt do not fit a batch together; give one image")
     return rows[0]
@@ -93,8 +97,12 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
 
 def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
     """Encodes an image. Arguments as for `watch_text`."""
-    net, cls = model.model, type(model.model)
     model.engine.images.need_sight()
+    return model.engine.call(lambda: _watched_image(model, pixels, begin))
+
+
+def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
+    net, cls = model.model, type(model.model)
     with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
@@ -119,7 +127,7 @@ def prompt_with(
         PromptError: the number of placeholders is not that of the embeddings' rows.
     """
     inputs = [Input(token) for token in ids]
-    sizes = [1 if model.engine.places.whole else len(embedding) for embedding in seen]
+    sizes = [1 if model.engine.inputs.whole else len(embedding) for embedding in seen]
     free = [i for i, token in enumerate(ids) if token == placeholder]
     if len(free) != sum(sizes):
         raise PromptError(

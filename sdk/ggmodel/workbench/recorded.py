@@ -16,7 +16,7 @@ from ..ml.node import Node
 from ..model import Span, Step
 from ..model.walk import instances
 from ..runner.engine.graphs import trace
-from ..runner.engine.inputs import Encoded
+from ..runner.engine.images import Encoded
 from ..runner.loading.preparation import Options, Preparation
 from ..runner.loading.sources import open_source
 
@@ -128,7 +128,7 @@ def _text(
     if image is not None and tokens > 1:
         one = max(image.embeddings, key=len)
         whole = len(one) if one.used is None else one.used
-        spans = (Span(0, one, 0, whole if engine.places.whole else min(tokens, whole)),)
+        spans = (Span(0, one, 0, whole if engine.inputs.whole else min(tokens, whole)),)
     outputs = tokens if model.only_embeds else 1
     step = Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
     engine.cache.start_forward(step, reserve=True)

@@ -202,7 +202,7 @@ class Preparation:
                 parallel=options.parallel,
             )
         self._undo.callback(self.engine.close)
-        self.engine.dry_trace()
+        self.engine.vocabulary = self.engine.worst.trace(self.engine.cache, options.parallel)
 
     def reserve(self) -> None:
         """Allocates all memory and has the backend lay out the traced graphs.
@@ -211,7 +211,7 @@ class Preparation:
             OutOfMemory: with the memory report.
             TensorError: the backend refuses an op.
         """
-        self.engine.allocate()
+        self.backend.allocate(*self.engine.worst.graphs)
         self.engine.worst.reserve()
 
     def finish(self) -> None:

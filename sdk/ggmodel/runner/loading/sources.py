@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,6 @@ from ...errors import ConfigError, Error
 from ...gguf_file import TensorSource, open_gguf
 from ...model import Model, find, supported
 from ...model.names import of_vision
-from ..engine.slots import common_prefix
 
 
 def open_source(
@@ -110,4 +110,4 @@ def _fits(path: Path, width: object, others: set[str]) -> bool:
 def _in_common(projector: str, model: str) -> int:
     """How many letters of the model's name a projector's begins with, "mmproj-" left out."""
     bare = projector.lower().removeprefix("mmproj").lstrip("-_.")
-    return common_prefix(bare, model.lower())
+    return len(os.path.commonprefix([bare, model.lower()]))  # noqa: RUF071 (letters are meant)

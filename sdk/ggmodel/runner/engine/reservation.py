@@ -14,8 +14,9 @@ from ...ml.graph import Graph
 from ...ml.indices import fewest_rows
 from ...ml.storage import Weight
 from ...model import Batch, Input, Model, MultimodalEmbedding, Span, Step
-from ..engine.graphs import Trace, trace
-from ..engine.inputs import Encoded, MultimodalStore, Places
+from .graphs import Trace, trace
+from .images import Encoded, MultimodalStore
+from .inputs import InputTable
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
@@ -44,18 +45,17 @@ class Reservation:
             images.
     """
 
-    def __init__(self, model: Model, backend: Backend, images: MultimodalStore, places: Places):
+    def __init__(self, model: Model, backend: Backend, images: MultimodalStore, inputs: InputTable):
         self.model, self.backend = model, backend
         self._traces: list[Trace] = []
         self._image: Encoded | None = None
-        self._whole, self.largest_group, self.rows = places.whole, 1, 0
+        self._whole, self.largest_group, self.rows = inputs.whole, 1, 0
         self.vision: VisionMemory | None = None
         if model.sees:
             self._image = images.largest()
-            inputs = images.expand([Input(0), self._image.embeddings])
-            numbers = places.number(inputs)
-            self.largest_group = places.largest_group(numbers)
-            self.rows = places.whole_rows(numbers)
+            numbers = inputs.number(images.expand([Input(0), self._image.embeddings]))
+            self.largest_group = inputs.largest_group(numbers)
+            self.rows = inputs.whole_rows(numbers)
             assert self._image.ctx is not None
             names = _weights_of([self._image.ctx.graph])
             self.vision = VisionMemory(
