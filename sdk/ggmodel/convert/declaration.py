@@ -15,7 +15,7 @@ from ..model import Model, Module
 from ..model.fields import TensorField
 from ..model.names import Names, join, of_vision
 from ..model.operations import Computed, Operation, Sources
-from ..model.report import LoadReport, Missing, compare
+from ..model.report import LoadReport, compare
 from ..model.walk import Found, Slot, Walk
 
 
@@ -196,7 +196,7 @@ def _hf_names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
 class _Planner(Walk[_Origin]):
     """The walk by names in a checkpoint; a tensor is an `Entry`."""
 
-    what = "checkpoint"
+    what, merges = "checkpoint", True
 
     def __init__(self, config: Any, tensors: Collection[str]):
         super().__init__(config, tensors)
@@ -213,11 +213,11 @@ class _Planner(Walk[_Origin]):
         in_blocks = location.several is not None and location.several.dtype is not None
         return Entry(name, sources, location.several, None if in_blocks else location.op), sources
 
-    def lacking(self, slot: Slot[_Origin], missing: list[Missing], choices: int) -> list[Missing]:
+    def label(self, slot: Slot[_Origin]) -> str:
         name, *rest = slot.names.names.candidates
         label = f"{slot.path} ({name})"
         self._alternates[label] = tuple(rest)
-        return [Missing(label, tuple(dict.fromkeys(n for m in missing for n in m.tried)))]
+        return label
 
     def served(self, label: str, entries: Collection[str]) -> bool:
         """Whether an alternate GGUF name of a missing field is written."""

@@ -14,7 +14,7 @@ from ..ml import Tensor
 from .module import Module
 from .names import Names
 from .operations import value_of
-from .report import LoadReport, Missing, WrongShape, compare
+from .report import LoadReport, WrongShape, compare
 from .walk import Slot, Walk
 
 
@@ -62,11 +62,6 @@ class _Loader(Walk[Names]):
     def find(self, names: Names) -> tuple[TensorInfo | None, tuple[str, ...]]:
         (name,) = names.candidates
         return self.tensors.get(name), (name,)
-
-    def lacking(self, slot: Slot[Names], missing: list[Missing], choices: int) -> list[Missing]:
-        if choices == 1:
-            return missing
-        return [Missing(slot.path, tuple(dict.fromkeys(n for m in missing for n in m.tried)))]
 
     def misfit(self, tensor: TensorInfo, slot: Slot[Names]) -> list[WrongShape]:
         if slot.shape is None:

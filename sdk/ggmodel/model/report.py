@@ -170,7 +170,6 @@ def compare(
 
 
 def _stem(name: str) -> str:
-    """The name without what nearly all names end in."""
     return name.removesuffix(".weight").removesuffix(".bias")
 
 

@@ -107,9 +107,11 @@ class Walk(ABC, Generic[N]):
 
     Attributes:
         what: is walked through, for messages: "file" or "checkpoint".
+        merges: a module without any tensors is one entry of the report, not one a tensor.
     """
 
     what: ClassVar[str] = "file"
+    merges: ClassVar[bool] = False
 
     def __init__(self, config: Any, tensors: Collection[str]):
         self.config, self.tensors = config, tensors
@@ -119,14 +121,9 @@ class Walk(ABC, Generic[N]):
         """The tensor of one alternate, an object with a `name`, or None; and the names that it
         needs, none if it is computed."""
 
-    @abstractmethod
-    def lacking(self, slot: Slot[N], missing: list[Missing], choices: int) -> list[Missing]:
-        """The entries of the report for a field that has no tensors.
-
-        Args:
-            missing: the fields within it that are missing, of all of its choices.
-            choices: how many there are.
-        """
+    def label(self, slot: Slot[N]) -> str:
+        """A field without tensors, for the report."""
+        return slot.path
 
     def misfit(self, tensor: Any, slot: Slot[N]) -> list[WrongShape]:
         """The tensor, if its shape is not the declared one."""
@@ -219,9 +216,9 @@ class Walk(ABC, Generic[N]):
             return value, best
         if slot.optional and (given is None or best.declared):
             return None, Found(declared=best.declared)
-        if best.missing:
-            missing = [m for _, found in tried for m in found.missing]
-            best.missing = self.lacking(slot, missing, len(tried))
+        if best.missing and (self.merges or len(tried) > 1):
+            names = (name for _, found in tried for m in found.missing for name in m.tried)
+            best.missing = [Missing(self.label(slot), tuple(dict.fromkeys(names)))]
         return value, best
 
     def _try(self, choice: type[Any], given: Module | None, slot: Slot[N]) -> tuple[Any, Found[N]]:
