@@ -93,6 +93,8 @@ class Llama(Model):
     layers: list[Layer] = gguf("blk", hf="model.layers", n="layers")
     norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("hidden",))
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("hidden", None))
+    # Angles of rope that older versions of transformers saved.
+    ignore_hf = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
 
     def caches(self) -> list[Causal]:
         return [Causal(layer.attn.rotary.rope()) for layer in self.layers]

@@ -6,7 +6,7 @@ from ggmodel import Model, Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Bidirectional, Causal, Sliding
-from ggmodel.model import Batch, Input, Multimodal, Pixels, Plus
+from ggmodel.model import AddConstant, Batch, Input, Multimodal, Pixels
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import Hyper
@@ -15,7 +15,7 @@ from .vision import Projector, Vision
 
 def _norm(name: str, hf: str, width: str = "hidden") -> RMSNorm:
     """In checkpoints it multiplies by 1 + weight."""
-    return gguf(name, hf=hf, op=Plus(1), shape=(width,))
+    return gguf(name, hf=hf, op=AddConstant(1), shape=(width,))
 
 
 class Attention(Module):

@@ -53,12 +53,15 @@ class TensorSource(ABC):
         files: the files the tensors lie in.
         metadata: key to int, float, bool, str or `Array`; cannot be modified.
         tensors: name to `TensorInfo`, in file order; cannot be modified.
+        unread: tensors of a checkpoint behind this source that none of `tensors` is made of, and
+            the field of the model that reads the nearest name ("" for none).
     """
 
     name: str
     files: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
+    unread: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def data(self, name: str) -> memoryview:
@@ -185,6 +188,7 @@ class JoinedSource(TensorSource):
         self.metadata = MappingProxyType({**joined, **first.metadata})
         shifted = {n: replace(t, file=t.file + shift) for n, t in second.tensors.items()}
         self.tensors = MappingProxyType({**first.tensors, **shifted})
+        self.unread = MappingProxyType({**first.unread, **second.unread})
 
     def data(self, name: str) -> memoryview:
         owner = self.first if name in self.first.tensors else self.second

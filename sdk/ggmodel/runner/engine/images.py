@@ -14,10 +14,10 @@ import numpy as np
 from ...errors import PromptError, TensorError, Unsupported
 from ...ml import Backend, Context, DType, Tensor
 from ...model import Input, Model, Multimodal, MultimodalEmbedding, Pixels
-from ...model.source import author_code, file_of, line_of
+from ...model.multimodal import IMAGE_BATCH
+from ...model.source_code import author_code, file_of, line_of
 
 _KEPT = 256 << 20  # bytes of encoded images that are kept without a prompt that has them
-_BATCH = 512  # tokens that encoding an image counts as
 
 # Calls something in the engine's thread.
 InThread = Callable[[Callable[[], None]], None]
@@ -36,7 +36,7 @@ class Encoded:
         self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, in_thread: InThread
     ):
         self._in_thread = in_thread
-        self.ctx: Context | None = backend.new_context().set_batch_size(_BATCH)
+        self.ctx: Context | None = backend.new_context().set_batch_size(IMAGE_BATCH)
         cls = type(model)
         with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = model.encode_multimodal(self.ctx, pixels)

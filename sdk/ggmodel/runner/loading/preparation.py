@@ -24,7 +24,7 @@ from ...ml import (
 from ...ml.keyvalues import KeyValues
 from ...model import Config, LoadReport, Model, config_class, fill, find
 from ...model.defaults import completed
-from ...model.source import author_code, file_of
+from ...model.source_code import author_code, file_of
 from ..engine.engine import Engine
 from .gpu_option import GPULayersOption, parse_gpu_layers
 
@@ -156,6 +156,7 @@ class Preparation:
             self.architecture.architecture,
             self.architecture.ignore,
         )
+        self.report.add_unread(self.source.unread)
 
     def fit(self) -> None:
         """Refuses a file that does not fit the declaration.

@@ -1,8 +1,7 @@
-"""Two files instead of one: the text model, and what it sees with, as llama.cpp wants them.
+"""Metadata for llama.cpp's two files: the text model, and its vision tensors (mmproj).
 
-The declaration says all of it: a tensor's name in the second file is the second name of its field;
-the key of a hyperparameter there is the alternate that begins with "clip."; and what that file says
-besides is the model's `clip`.
+All of it follows from the declaration. In the second file a tensor has the second name of its
+field, a hyperparameter the alternate key that begins with "clip."; `Model.clip` has further keys.
 """
 
 from __future__ import annotations
@@ -16,17 +15,11 @@ from ..model import Model, config_class
 from ..model.config import key_fields
 from .checkpoint import read_json
 
-_TENSORS = ("v.", "mm.")
 _KEYS = ("vision.", "mm.")
 
 
-def is_of_vision(tensor: str) -> bool:
-    """Whether a tensor of that name is what a model sees with."""
-    return tensor.startswith(_TENSORS)
-
-
 def text_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture's metadata without what is about seeing."""
+    """The architecture's metadata without the keys of vision."""
     own = f"{metadata['general.architecture']}."
     return {k: v for k, v in metadata.items() if not k.removeprefix(own).startswith(_KEYS)}
 
@@ -34,14 +27,14 @@ def text_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def clip_metadata(
     architecture: type[Model], config: Any, metadata: Mapping[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The metadata of the file that a model sees with.
+    """The metadata of the mmproj file.
 
     Raises:
         Unsupported: the architecture has no such file.
     """
     if architecture.clip is None:
         raise Unsupported(
-            f"{architecture.architecture} has no file of its own for what it sees with; "
+            f"{architecture.architecture} has no layout with a file of its own for vision; "
             "convert it into one file, without --mmproj"
         )
     name = metadata["general.architecture"]
@@ -65,7 +58,7 @@ def clip_metadata(
 
 
 def _preprocessing(folder: Path) -> dict[str, Any]:
-    """Mean and deviation of pixels, where the folder says them."""
+    """Mean and deviation of pixels, if the folder has them."""
     said: dict[str, Any] = {}
     for name in ("preprocessor_config.json", "processor_config.json"):
         if (folder / name).is_file():

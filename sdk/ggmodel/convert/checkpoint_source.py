@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
-from ..ml.keyvalues import KeyValues
-from ..model import Model, config_class, find_hf
+from ..model import Model, find_hf
+from ..model.names import of_vision
 from ..model.operations import Computed
+from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
-from .declaration import LONGEST, Entry, plan
-from .from_hf import metadata_of, normalize, value_of_entry
+from .declaration import Entry, plan
+from .from_hf import normalize, read_config, value_of_entry
 from .general import describe
-from .layout import clip_metadata, is_of_vision, text_metadata
+from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
 from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
 
-if TYPE_CHECKING:
-    import numpy as np
+Contents = Literal["all", "text", "vision"]
 
-Part = Literal["all", "text", "vision"]
-
-# What a checkpoint's numbers become where no type is asked for. Integers are no weights.
+# safetensors' type of numbers → type in GGUF where none is asked for. Integers are no weights.
 _PLAIN = {"F64": DType.F32, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt")
 _RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
@@ -37,26 +37,32 @@ _RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
 
 @dataclass(frozen=True)
 class _Made:
-    """A tensor: what it is made of, and which of the checkpoint's it is byte for byte, if any."""
+    """A tensor of the source.
+
+    Attributes:
+        shape: in numpy's order.
+        same: the checkpoint's tensor with the same bytes, if there is one.
+    """
 
     entry: Entry
-    shape: tuple[int, ...]  # numpy's order
+    shape: tuple[int, ...]
     same: str | None
 
 
 class CheckpointSource(TensorSource):
     """A checkpoint through the declaration of its architecture. A tensor is computed when it is
-    asked for and not kept; one that is in the file as it should be is mapped.
+    asked for and not kept; a tensor with the right bytes in the file is mapped.
 
     Args:
         recipe: the types of tensors; None keeps those of the checkpoint.
-        part: "text" and "vision" are the two files of llama.cpp's layout.
-        pre: the pre-tokenizer, where it cannot be found out.
+        contents: "text" and "vision" are the two files of llama.cpp's layout.
+        pre: the name of the pre-tokenizer, where it cannot be determined.
 
     Attributes:
         architecture: the model class.
-        typed: the metadata without the vocabulary, with values that say how wide they are stored:
-            numpy's where it is not u32, f32.
+        report: how the checkpoint fits the declaration.
+        typed: the metadata without the vocabulary. Values stored as other types than u32 and f32
+            are numpy's.
     """
 
     def __init__(
@@ -64,11 +70,11 @@ class CheckpointSource(TensorSource):
         checkpoint: Checkpoint,
         architecture: type[Model],
         recipe: Recipe | None = None,
-        part: Part = "all",
+        contents: Contents = "all",
         pre: str | None = None,
     ):
         _check_quantisation(checkpoint)
-        self.checkpoint, self.architecture, self.part = checkpoint, architecture, part
+        self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
         self.pre = pre
         self.name = str(checkpoint.folder)
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
@@ -76,18 +82,17 @@ class CheckpointSource(TensorSource):
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             self.hf["pooling_type"] = pooling
         _check_layers(checkpoint, self.hf)
-        metadata = metadata_of(architecture, self.hf)
-        self.config = config_class(architecture).read(KeyValues(metadata, "config.json"))
+        metadata, self.config = read_config(architecture, self.hf)
         self._computed: dict[str, np.ndarray] = {}
         self._made = self._plan()
         dtypes = self._types(recipe, metadata)
         self.tensors = MappingProxyType({n: self._info(n, d) for n, d in dtypes.items()})
-        if part == "text":
+        if contents == "text":
             metadata = text_metadata(metadata)
-        elif part == "vision":
+        elif contents == "vision":
             metadata = clip_metadata(architecture, self.config, metadata, checkpoint.folder)
         infos = self.tensors.values()
-        kind = "mmproj" if part == "vision" else "model"
+        kind = "mmproj" if contents == "vision" else "model"
         self.typed = describe(checkpoint.folder, kind, metadata, infos, recipe)
         # Without any tokenizer a model still takes token ids.
         known = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
@@ -101,7 +106,7 @@ class CheckpointSource(TensorSource):
         folder: str | Path,
         type: str | None = None,
         models: str | Path | None = None,
-        part: Part = "all",
+        contents: Contents = "all",
         pre: str | None = None,
     ) -> CheckpointSource:
         """Opens a folder.
@@ -109,35 +114,35 @@ class CheckpointSource(TensorSource):
         Args:
             type: of the tensors, as `ggmodel convert --type` takes it.
             models: a folder with architectures, looked in first.
-            part, pre: see the class.
+            contents, pre: see the class.
 
         Raises:
             FormatError: a file is missing, or not what it says.
             ArchitectureError: nothing serves the `architectures` of its config.
             ConfigError: a hyperparameter is missing or wrong, or there is no such type.
             LoadError: it lacks tensors that the architecture needs.
-            Unsupported: it is quantised in a way that cannot be read.
+            Unsupported: its quantisation cannot be read.
         """
         recipe = None if type is None else recipe_of(type)
         checkpoint = Checkpoint.open(folder)
         try:
             names = checkpoint.config.get("architectures") or []
             names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
-            return cls(checkpoint, find_hf(names, models), recipe, part, pre)
+            return cls(checkpoint, find_hf(names, models), recipe, contents, pre)
         except BaseException:
             checkpoint.close()
             raise
 
     @cached_property
     def vocabulary(self) -> dict[str, Any]:
-        """The metadata `tokenizer.*`; none beside a model whose vocabulary is in the other file.
+        """The metadata `tokenizer.*`; none in a file of vision tensors.
 
         Raises:
-            TokenizerError: the folder has none, or of a kind that is not there.
+            TokenizerError: the folder has no vocabulary, or its kind is unsupported.
         """
         from .vocabulary import vocabulary
 
-        if self.part == "vision":
+        if self.contents == "vision":
             return {}
         return vocabulary(self.checkpoint.folder, self.hf, self.pre)
 
@@ -163,9 +168,7 @@ class CheckpointSource(TensorSource):
         self.checkpoint.close()
 
     def _values(self, made: _Made) -> np.ndarray:
-        """What a tensor is before it is rounded: float32, or the bytes of its blocks."""
-        import numpy as np
-
+        """A tensor before it is rounded: float32, or the bytes of its blocks."""
         entry = made.entry
         if entry.name in self._computed:
             return self._computed[entry.name]
@@ -187,24 +190,25 @@ class CheckpointSource(TensorSource):
         return np.ascontiguousarray(value, np.float32)
 
     def _plan(self) -> dict[str, _Made]:
-        """In the order of the checkpoint: what a tensor is made of last counts."""
+        """The tensors in the order of the checkpoint, by the last of their sources."""
         names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
-        entries = plan(self.architecture, self.config, names, self.part != "all")
+        found = plan(self.architecture, self.config, names, self.contents != "all")
+        self.report, entries = found.report, found.entries
+        replace(self.report, unused=[]).check()
+        self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}
         entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))
         made: dict[str, _Made] = {}
         for entry in entries:
-            wanted = self.part == "all" or is_of_vision(entry.name) == (self.part == "vision")
+            wanted = self.contents == "all" or of_vision(entry.name) == (self.contents == "vision")
             shape = self._shape(entry) if wanted else None
             if shape is not None:
                 made[entry.name] = _Made(entry, shape, None)
-        if self.part == "vision" and not made:
-            raise Unsupported(f"{self.name} has nothing to see with; leave out --mmproj")
+        if self.contents == "vision" and not made:
+            raise Unsupported(f"{self.name} has no vision tensors; leave out --mmproj")
         return made
 
     def _shape(self, entry: Entry) -> tuple[int, ...] | None:
-        """Of what an entry makes, in numpy's order; None if that is nothing."""
-        import numpy as np
-
+        """The shape of the tensor of an entry, in numpy's order; None if there is no tensor."""
         if isinstance(entry.join, Computed):
             value = value_of_entry(entry, self.config, self.hf, {})
             if value is None:
@@ -233,7 +237,7 @@ class CheckpointSource(TensorSource):
             plain[name] = Candidate(name, shape, plain_type(name, shape, wanted))
         if recipe is None or not recipe.dtype.is_quantized:
             return {name: c.dtype for name, c in plain.items()}
-        if self.part == "vision":
+        if self.contents == "vision":
             metadata = {"general.architecture": "clip"}
         chosen = choose(recipe, metadata, [c for c in plain.values() if not c.dtype.is_quantized])
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
@@ -243,7 +247,7 @@ class CheckpointSource(TensorSource):
             dtype = self.checkpoint.stored(source).dtype
             if dtype not in _PLAIN:
                 raise Unsupported(
-                    f"{source} is {dtype}, which is no type of weights here; take a checkpoint of "
+                    f"{source} is {dtype}, which is unsupported for weights; take a checkpoint of "
                     "this model in BF16, F16 or F32"
                 )
         stored = (self.checkpoint.stored(s).dtype for s in entry.sources)
@@ -265,7 +269,7 @@ class CheckpointSource(TensorSource):
 
 
 class _Metadata(Mapping[str, Any]):
-    """Metadata as readers give it; the vocabulary is read when somebody asks for it."""
+    """Metadata as readers give it; the vocabulary is read on first use."""
 
     def __init__(self, known: Mapping[str, Any], vocabulary: Callable[[], Mapping[str, Any]]):
         self._known = {k: encode_value(k, v) for k, v in known.items()}
@@ -296,7 +300,7 @@ def _listed(entry: Entry) -> str:
 
 
 def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
-    """Hyperparameters are made layer by layer, which must not go on without end."""
+    """Bounds the work for hyperparameters that are made layer by layer."""
     layers, most = hf.get("num_hidden_layers"), max(len(checkpoint.tensors), LONGEST)
     if isinstance(layers, int) and layers > most:
         raise ConfigError(
@@ -306,7 +310,7 @@ def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
 
 
 def _check_quantisation(checkpoint: Checkpoint) -> None:
-    """Refuses checkpoints whose tensors are packed in ways that no declaration undoes."""
+    """Refuses checkpoints whose packed tensors no declaration can unpack."""
     said = checkpoint.config.get("quantization_config")
     method = said.get("quant_method") if isinstance(said, Mapping) else None
     if method not in (None, "mxfp4"):

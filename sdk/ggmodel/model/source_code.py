@@ -1,4 +1,4 @@
-"""What the source of a model says: its annotations, and the lines that errors point at."""
+"""The source code of models: annotations, and the lines that errors point at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import ArchitectureError, ConfigError, Error
 
 
 def declared(cls: type) -> dict[str, Any]:
-    """Annotated name → what the class has under it (None if nothing), bases first.
+    """Annotated name → the value that the class has for it (None without), bases first.
 
     A subclass may annotate a field anew and keep its tag, or tag it anew and keep its annotation.
     """
@@ -25,7 +25,7 @@ def declared(cls: type) -> dict[str, Any]:
 
 
 def check_tags(cls: type, right: type, wrong: type, advice: str) -> None:
-    """Refuses tags that would be overlooked.
+    """Refuses tags that would be ignored.
 
     Raises:
         ConfigError: a tag of the type `right` on a name without annotation, or one of the type
@@ -73,7 +73,7 @@ def _unresolved(cls: type) -> tuple[str, str]:
 
 
 def line_of(cls: type, field: str = "") -> str:
-    """Where a class, or a field of it, is written: "file:line", or as near as can be told."""
+    """The line of a class or of its field, "file:line", or the file or module if it is unknown."""
     for base in cls.__mro__:
         if field and field not in inspect.get_annotations(base) and field not in vars(base):
             continue
@@ -92,13 +92,13 @@ def line_of(cls: type, field: str = "") -> str:
 
 @contextmanager
 def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Iterator[None]:
-    """Runs code of a model's author: what it raises becomes an `ArchitectureError` that names the
-    line; the original is its cause.
+    """Runs code of a model's author. Its exceptions become an `ArchitectureError` that names the
+    line; the original is the cause.
 
     Args:
-        what: is being done, for the message.
-        file: of the model; the innermost line in its folder is the one to name.
-        keep: errors that say enough and go through, with the line added if they name none.
+        what: the activity, for the message.
+        file: of the model; the innermost line in its folder is named.
+        keep: errors to pass on, with the line added if they name none.
     """
     try:
         yield
