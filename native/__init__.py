@@ -12,8 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from . import install, loader
 from .loader import cache
 from .threads import ThreadPool

@@ -16,8 +16,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from .install import Prefix, present
 
 _HERE = Path(__file__).parent

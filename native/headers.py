@@ -18,8 +18,7 @@ from pathlib import Path
 
 from pycparser import c_ast, c_generator, c_parser
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from .install import BASE, present
 
 # Names that cffi knows by itself and that pycparser must take for types.

@@ -11,7 +11,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from ggmodel.errors import NativeError
+from ..errors import NativeError
 
 BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
 """Headers whose functions every build of a version has, in libggml-base and libggml."""

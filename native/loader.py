@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from . import build, logs
 from .install import Prefix
 

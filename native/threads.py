@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ggmodel.errors import NativeError
+from ..errors import NativeError
 
 
 class ThreadPool:
