@@ -18,7 +18,7 @@ from ggmodel.errors import Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
 from ggmodel.ml.ggml import kernels
-from ggmodel.ml.ggml.backend import GGMLBackend
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.ggml.weights import extra_buffer_types
 from ggmodel.native import lib

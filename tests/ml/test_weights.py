@@ -15,6 +15,7 @@ import pytest
 
 from ggmodel.errors import ConfigError, Error, GraphError, OutOfMemory, TensorError, Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import (
     AllocationStatus,
     Backend,
@@ -26,8 +27,7 @@ from ggmodel.ml import (
     register_backend,
 )
 from ggmodel.ml.ggml import pages
-from ggmodel.ml.ggml.backend import GGMLBackend
-from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.placement import INPUT, layer_of
 from ggmodel.native import ffi
 from tests.ml.harness import METADATA, backend_of, blocks, nmse, normal

@@ -119,9 +119,9 @@ def test_what_belongs_elsewhere(shared: RunnerProcess, in_process: Make):
 
 
 def test_a_backend_nobody_knows(shared: RunnerProcess):
-    with pytest.raises(Unsupported, match="there is ggml, reference"):
+    with pytest.raises(Unsupported, match="there is ggml, process, reference"):
         ProcessBackend(MemorySource(METADATA, {"w": normal(1)}), BackendParams(), shared, "torch")
-    with pytest.raises(Unsupported, match="there is ggml, reference"):
+    with pytest.raises(Unsupported, match="there is ggml, process, reference"):
         new_backend(MemorySource(METADATA, {"w": normal(1)}), name="torch", runner=shared)
 
 

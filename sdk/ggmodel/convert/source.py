@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
-from ..ml.keyvalues import KeyValues
+from ..gguf_file.metadata import KeyValues
 from ..model import Model, config_class, find_hf
 from ..model.operations import Computed
 from .checkpoint import Checkpoint

@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggmodel.gguf_file.buffer import MissingFile
-    from ggmodel.gguf_file.reader import GGUF, open_gguf
-    from ggmodel.gguf_file.source import JoinedSource, MemorySource, TensorInfo, TensorSource
-    from ggmodel.gguf_file.types import DType
-    from ggmodel.gguf_file.values import Array
+    from .buffer import MissingFile
+    from .reader import GGUF, open_gguf
+    from .source import JoinedSource, MemorySource, TensorInfo, TensorSource
+    from .types import DType
+    from .values import Array
 
 # Where each name lives. They are imported when first used, for `import ggmodel` imports this.
 _HOMES = {

@@ -15,7 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
-from ggmodel.errors import Error, FormatError
+from ..errors import Error, FormatError
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from ggmodel.errors import ConfigError
-from ggmodel.gguf_file.buffer import U32, U64, Buffer
-from ggmodel.gguf_file.values import BY_NAME, MAX_DEPTH, Array, array_at
+from ..errors import ConfigError
+from .buffer import U32, U64, Buffer
+from .values import BY_NAME, MAX_DEPTH, Array, array_at
 
 
 def encode_value(key: str, value: Any) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ggmodel.errors import FormatError
-from ggmodel.gguf_file.buffer import Buffer, quote
-from ggmodel.gguf_file.source import TensorInfo
-from ggmodel.gguf_file.types import DType
-from ggmodel.gguf_file.values import read_value
+from ..errors import FormatError
+from .buffer import Buffer, quote
+from .source import TensorInfo
+from .types import DType
+from .values import read_value
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from types import MappingProxyType
 
-from ggmodel.errors import FormatError
-from ggmodel.gguf_file.buffer import MissingFile, quote
-from ggmodel.gguf_file.part import Part, metadata_int, read_part
-from ggmodel.gguf_file.source import JoinedSource, TensorInfo, TensorSource
+from ..errors import FormatError
+from .buffer import MissingFile, quote
+from .part import Part, metadata_int, read_part
+from .source import JoinedSource, TensorInfo, TensorSource
 
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 

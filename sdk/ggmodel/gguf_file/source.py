@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ggmodel.errors import FormatError, LoadError, TensorError
-from ggmodel.gguf_file.encode import encode_value
-from ggmodel.gguf_file.types import DType
+from ..errors import FormatError, LoadError, TensorError
+from .encode import encode_value
+from .types import DType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ggmodel.errors import ConfigError, TensorError
+from ..errors import ConfigError, TensorError
 
 if TYPE_CHECKING:
     import numpy as np

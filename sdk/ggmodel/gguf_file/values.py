@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ggmodel.errors import FormatError, Unsupported
-from ggmodel.gguf_file.buffer import U64, Buffer
+from ..errors import FormatError, Unsupported
+from .buffer import U64, Buffer
 
 if TYPE_CHECKING:
     import numpy as np

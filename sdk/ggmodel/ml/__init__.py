@@ -14,8 +14,6 @@ from .backend import (
     Executable,
     FlashAttention,
     Optimize,
-    new_backend,
-    register_backend,
 )
 from .context import Context
 from .devices import (
@@ -40,6 +38,7 @@ from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import RopeType
 from .ops.spatial import SamplingMode
+from .registry import new_backend, register_backend
 from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor

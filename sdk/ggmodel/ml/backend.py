@@ -8,23 +8,20 @@ fills them. From then on graphs are compiled and run.
 from __future__ import annotations
 
 import enum
-import importlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, Error, GraphError, Unsupported
-from ..gguf_file import TensorSource, open_gguf
+from ..errors import ConfigError, GraphError, Unsupported
+from ..gguf_file import TensorSource
+from ..gguf_file.metadata import KeyValues
 from ..gguf_file.types import DType
 from .context import Context
 from .devices import DeviceInfo
 from .gpu_layers import GPULayersList
 from .graph import Graph
-from .keyvalues import KeyValues
 from .memory import BackendMemory
 from .node import Node
 from .storage import State, Weight
@@ -32,8 +29,6 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from .process import RunnerProcess
 
 Progress = Callable[[float], None]
 _MOST_BLOCKS = 1 << 16  # memory is reported block by block
@@ -361,65 +356,3 @@ class Backend(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-_factories: dict[str, Callable[[TensorSource, BackendParams], Backend]] = {}
-# These register themselves on being imported, which is not done before they are wanted: one loads
-# ggml.
-_OWN = ("ggml", "reference")
-
-
-def register_backend(name: str, factory: Callable[[TensorSource, BackendParams], Backend]) -> None:
-    """Makes a backend known by name.
-
-    Raises:
-        Error: the name is taken.
-    """
-    if name in _factories:
-        raise Error(f"a backend named {name!r} is already registered")
-    _factories[name] = factory
-
-
-def new_backend(
-    source: TensorSource | str | Path,
-    params: BackendParams | None = None,
-    name: str = "ggml",
-    runner: RunnerProcess | None = None,
-) -> Backend:
-    """A backend for a tensor source or the path of a GGUF file.
-
-    Args:
-        runner: a process to compute in. With workers in `params.rpc` there always is one: ggml ends
-            the process that loses the connection to a worker.
-
-    Raises:
-        Unsupported: no backend has that name; lists those that exist.
-        Busy, ConfigError, DeviceLost: a worker cannot be used, see `RunnerProcess`.
-    """
-    params = params or BackendParams()
-    make = _factory(name, params, runner)
-    if isinstance(source, TensorSource):
-        return make(source, params)
-    opened = open_gguf(source)
-    try:
-        backend = make(opened, params)
-    except BaseException:
-        opened.close()
-        raise
-    backend.owns_source = True
-    return backend
-
-
-def _factory(
-    name: str, params: BackendParams, runner: RunnerProcess | None
-) -> Callable[[TensorSource, BackendParams], Backend]:
-    if name not in _factories and name not in _OWN:
-        known = ", ".join(sorted({*_factories, *_OWN}))
-        raise Unsupported(f"there is no backend {name!r}; there is {known}")
-    if params.rpc or runner is not None:
-        from .process import ProcessBackend
-
-        return partial(ProcessBackend, runner=runner, name=name)
-    if name not in _factories:
-        importlib.import_module(f".{name}", __package__)
-    return _factories[name]

@@ -21,7 +21,7 @@ from .emitters import EMITTERS
 from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
 
 if TYPE_CHECKING:
-    from .backend import GGMLBackend
+    from .ggml_backend import GGMLBackend
 
 _MOST_TENSORS_AN_OP = 8  # conv_3d is the longest composite of ggml's own
 

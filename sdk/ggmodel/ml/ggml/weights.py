@@ -25,11 +25,11 @@ from ..system import system_info
 from ..tensor import Tensor
 from . import kernels
 from .hardware import Device
-from .loading import Transfer, transfer
 from .memory import Arena, Buffer, Mapping
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
-    from .backend import GGMLBackend
+    from .ggml_backend import GGMLBackend
 
 _ALIGNMENT = 32  # of tensor data, asserted by ggml's CPU backend
 _PRODUCTS = ("mulmat", "mulmat_id")

@@ -7,7 +7,10 @@ away, then is a `DeviceLost`.
 
 from __future__ import annotations
 
-from .backend import ProcessBackend
-from .runner import RunnerProcess
+from ..registry import register_backend
+from .process_backend import ProcessBackend
+from .runner_process import RunnerProcess
 
 __all__ = ["ProcessBackend", "RunnerProcess"]
+
+register_backend("process", ProcessBackend)

@@ -18,10 +18,11 @@ import numpy as np
 
 from ...errors import Cancelled
 from ...gguf_file.types import DType
-from ..backend import Backend, BackendParams, CacheConfig, Executable, new_backend
+from ..backend import Backend, BackendParams, CacheConfig, Executable
 from ..devices import DeviceID, DeviceInfo
 from ..memory import BackendMemory
 from ..node import Node
+from ..registry import new_backend
 from ..storage import HostData, State
 from ..table import Shape
 from ..tensor import Tensor

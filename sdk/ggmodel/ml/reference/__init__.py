@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..backend import register_backend
-from .backend import ReferenceBackend
+from ..registry import register_backend
+from .reference_backend import ReferenceBackend
 
 __all__ = ["ReferenceBackend"]
 

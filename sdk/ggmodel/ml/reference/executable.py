@@ -17,7 +17,7 @@ from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
 
 if TYPE_CHECKING:
-    from .backend import ReferenceBackend
+    from .reference_backend import ReferenceBackend
 
 
 class ReferenceExecutable(Executable):

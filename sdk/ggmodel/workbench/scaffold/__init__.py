@@ -222,7 +222,7 @@ def _best_fit(
 def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
     from ...convert.declaration import survey
     from ...convert.from_hf import metadata_of, normalize
-    from ...ml.keyvalues import KeyValues
+    from ...gguf_file.metadata import KeyValues
 
     metadata = metadata_of(cls, normalize(given))
     config = config_class(cls).read(KeyValues(metadata, "config.json"))

@@ -19,7 +19,7 @@ from ..placement import weights_of
 from ..storage import Feed, HostData, State, Weight
 from ..tensor import Tensor
 from .packing import Leaf, describe, pack_graph
-from .runner import NoAnswer, RunnerProcess
+from .runner_process import NoAnswer, RunnerProcess
 
 _PATIENCE = 2.0  # seconds for requests without which closing can go on
 

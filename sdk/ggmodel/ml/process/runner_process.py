@@ -21,7 +21,7 @@ from .launch import Child
 from .protocol import Answer, Channel, Event, Record, Request, encode, unpack_error
 
 if TYPE_CHECKING:
-    from .backend import ProcessExecutable
+    from .process_backend import ProcessExecutable
 
 _REACH = 2.0  # seconds until a worker must have accepted a connection
 _GREET = 2.0  # seconds until it must have answered; one that serves another client never does
