@@ -17,20 +17,15 @@ from .backend import (
 )
 from .context import Context
 from .devices import (
-    BaseRunner,
     DeviceComparison,
     DeviceID,
     DeviceInfo,
-    FilteredRunnerDiscovery,
-    RunnerDiscovery,
     by_free_memory,
     by_library,
     by_performance,
     flash_attention_supported,
-    get_devices_from_runner,
     get_visible_devices_env,
     library_paths,
-    refresh_free_memory,
     without_duplicates,
 )
 from .dump import dump
@@ -39,6 +34,13 @@ from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import RopeType
 from .ops.spatial import SamplingMode
 from .registry import new_backend, register_backend
+from .runner_discovery import (
+    BaseRunner,
+    FilteredRunnerDiscovery,
+    RunnerDiscovery,
+    get_devices_from_runner,
+    refresh_free_memory,
+)
 from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor

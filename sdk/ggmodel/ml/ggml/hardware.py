@@ -167,10 +167,6 @@ class Hardware:
     def _home(self, node: Node, device: Device) -> Device:
         return device if device is self.cpu or device.holds(node) else self.cpu
 
-    def layers_on(self, device: Device) -> list[int]:
-        """The layers placed on a device, ascending."""
-        return sorted(n for n, d in self._layers.items() if d is device)
-
     def close(self) -> None:
         """Frees the devices; idempotent."""
         for device in self.devices:

@@ -41,7 +41,7 @@ _ROPE = (
 )
 
 
-@define("rope", *_ROPE)
+@define("rope", *_ROPE, own=True)
 def _rope(
     x: Node,
     positions: Node,
