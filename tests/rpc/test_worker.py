@@ -241,10 +241,30 @@ def test_threads_are_at_most_the_cores(
     machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ):
     machine("CPU")
-    for cores, wanted, used in ((2, 0, 2), (2, 1, 1), (2, 3, 2), (64, 0, 4)):
+    for cores, wanted, used in ((2, 1, 1), (2, 2, 2), (2, 3, 2), (64, 5, 4)):
         monkeypatch.setattr(worker_module, "available_cores", lambda cores=cores: cores)
         prepared = worker_module.prepare(port=free_port(), threads=wanted)
         assert prepared.n_threads == used
+
+
+@pytest.mark.parametrize(
+    ("host", "cores", "used"),
+    [
+        ("127.0.0.1", 1, 1),
+        ("127.0.0.1", 2, 1),
+        ("localhost", 4, 3),
+        ("127.0.0.1", 64, 3),
+        ("0.0.0.0", 1, 1),
+        ("0.0.0.0", 2, 2),
+        ("0.0.0.0", 64, 4),
+    ],
+)
+def test_a_client_on_the_same_machine_is_left_a_core(
+    machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch, host: str, cores: int, used: int
+):
+    machine("CPU")
+    monkeypatch.setattr(worker_module, "available_cores", lambda: cores)
+    assert worker_module.prepare(host, free_port()).n_threads == used
 
 
 def test_a_port_of_the_administrator(machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch):
