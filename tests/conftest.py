@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ VOCABULARY: dict[str, Any] = {
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+ROOT = Path(__file__).parents[1]
+
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
 
@@ -55,6 +58,24 @@ def vary() -> Vary:
     """`vary(source, drop=(), rename={}, tensors={}, metadata={})` is a source that differs; a key
     whose metadata is None goes."""
     return _vary
+
+
+@pytest.fixture(scope="session")
+def rpc_ggml() -> Path:
+    """The prefix of a ggml that was built with the RPC backend."""
+    chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
+    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native"
+    if not prefix.is_dir():
+        pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
+    """Environment variables for processes that use that ggml."""
+    path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
+    others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
+    return others | {"GGMODEL_GGML": str(rpc_ggml), "PYTHONPATH": path}
 
 
 def _write(path: Path, source: TensorSource) -> Path:

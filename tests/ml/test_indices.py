@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +13,12 @@ from tests.ml.harness import blocks, normal, tensor
 
 TABLE = normal(6, 4)
 I32 = DType.I32
+
+
+@pytest.fixture(scope="module")
+def backend(anywhere: Callable[..., Backend]) -> Iterator[Backend]:
+    with anywhere() as backend:
+        yield backend
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import gc
 import re
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -117,7 +118,7 @@ def test_a_thousand_times_without_a_leak() -> None:
 
 def test_each_thread_has_its_own_way_back() -> None:
     problems: list[str] = []
-    together = threading.Barrier(len(WRONG) + 1)
+    together = threading.Barrier(len(WRONG) + 1, timeout=60)
 
     def fail(op: Op, text: str) -> None:
         together.wait()
@@ -133,12 +134,14 @@ def test_each_thread_has_its_own_way_back() -> None:
                 if not lib.ggml_mul_mat(ctx, matrix(ctx, 4, 2), matrix(ctx, 4, 3)):
                     problems.append(f"aborted: {native.last_abort()!r}")
 
-    threads = [threading.Thread(target=fail, args=wrong) for wrong in WRONG.values()]
-    threads.append(threading.Thread(target=succeed))
+    threads = [threading.Thread(target=fail, args=wrong, daemon=True) for wrong in WRONG.values()]
+    threads.append(threading.Thread(target=succeed, daemon=True))
     for thread in threads:
         thread.start()
+    end = time.monotonic() + 60
     for thread in threads:
-        thread.join()
+        thread.join(max(0, end - time.monotonic()))
+        assert not thread.is_alive()
     assert problems == []
 
 

@@ -13,9 +13,6 @@ import pytest
 
 from ggmodel import native
 from ggmodel.native import newest
-from tests.rpc.conftest import rpc_environment, rpc_ggml
-
-__all__ = ["rpc_environment", "rpc_ggml"]
 
 ROOT = Path(__file__).parents[2]
 STAMP = f"built-{newest.VERSION}"

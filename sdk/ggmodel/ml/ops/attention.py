@@ -134,7 +134,7 @@ class Attention(Node):
                 2309.00071.
             sections: four pair counts of the multi-section types.
         """
-        x = self.cast(F32) if self.dtype.is_quantized else self  # type: ignore[attr-defined]
+        x = record(self, "cast", dtype=F32) if self.dtype.is_quantized else self
         return record(
             x,
             "rope",
@@ -154,11 +154,11 @@ class Attention(Node):
 
     def scaled_dot_product_attention(
         self,
-        key: Node,
-        value: Node,
+        key: Self,
+        value: Self,
         mask: Node | None = None,
         sinks: Node | None = None,
-        vmla: Node | None = None,
+        vmla: Self | None = None,
         *,
         scale: float,
         softcap: float = 0.0,
@@ -169,13 +169,13 @@ class Attention(Node):
         Queries self [d, heads, n], key [d, kv heads, m], value [dv, kv heads, m] →
         [dv, heads, n] F32.
 
-        Flash attention is used where the backend says so.
+        One fused op where the backend's `flash_attention` says so.
 
         Args:
-            value: where the cache applied `permuted_v`, [m, dv, kv heads].
-            mask: [m, n], −inf where a query may not look; None lets it look everywhere.
-            sinks: [heads], one more score a head that takes part in the softmax and is dropped.
-            vmla: a matrix the result is multiplied with before heads and tokens change places.
+            value: [m, dv, kv heads] if the cache applied `permuted_v`.
+            mask: [m, n], −inf at forbidden cells; None forbids none.
+            sinks: [heads], an extra score a head that takes part in the softmax and is dropped.
+            vmla: a matrix that multiplies the result before heads and tokens change places.
             softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
@@ -201,11 +201,10 @@ class Attention(Node):
             )
             scores = record(k, "mulmat", q, full_precision=True)
             if softcap:
-                scores = scores.scale(scale / softcap).tanh().scale(softcap)  # type: ignore[attr-defined]
-                scale = 1.0
+                capped = record(record(scores, "scale", s=scale / softcap), "tanh")
+                scores, scale = record(capped, "scale", s=softcap), 1.0
             weights = record(scores, "softmax", mask, sinks, scale=scale)
             heads_last = record(v, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
-        result = record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
-        return result  # type: ignore[return-value]
+        return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")

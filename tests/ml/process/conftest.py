@@ -13,20 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.gguf_file import MemorySource
-from ggmodel.ml import Backend, BackendParams, Context, DType, Executable, FlashAttention, Tensor
-from ggmodel.ml.process import ProcessBackend, RunnerProcess
-from tests.ml.harness import METADATA, normal
-
-ROOT = Path(__file__).parents[2]
-Make = Callable[..., ProcessBackend]
-
-
-@pytest.fixture(scope="session")
-def shared() -> Iterator[RunnerProcess]:
-    """For tests that leave it as it was."""
-    with RunnerProcess() as runner:
-        yield runner
+from ggmodel.ml import Backend, DType, Executable, Tensor
+from ggmodel.ml.process import RunnerProcess
+from tests.conftest import ROOT
+from tests.ml.conftest import Make
+from tests.ml.harness import normal
 
 
 @pytest.fixture
@@ -37,33 +28,8 @@ def runner() -> Iterator[RunnerProcess]:
 
 
 @pytest.fixture(scope="session")
-def in_process() -> Make:
-    """`in_process(runner, tensors, flash, name)` is a loaded backend."""
-
-    def make(
-        runner: RunnerProcess | None = None,
-        tensors: dict[str, Any] | None = None,
-        flash: FlashAttention = FlashAttention.OFF,
-        name: str = "ggml",
-    ) -> ProcessBackend:
-        source = MemorySource(METADATA, tensors or {"unused": np.zeros(32, np.float32)})
-        params = BackendParams(num_threads=1, flash_attention=flash)
-        backend = ProcessBackend(source, params, runner, name)
-        backend.load()
-        return backend
-
-    return make
-
-
-@pytest.fixture(scope="session")
 def backend(shared: RunnerProcess, in_process: Make) -> Iterator[Backend]:
     with in_process(shared) as backend:
-        yield backend
-
-
-@pytest.fixture(scope="session")
-def flash_backend(shared: RunnerProcess, in_process: Make) -> Iterator[Backend]:
-    with in_process(shared, flash=FlashAttention.ON) as backend:
         yield backend
 
 
@@ -72,12 +38,6 @@ def small(shared: RunnerProcess, in_process: Make) -> Iterator[Backend]:
     tensors = {"w": normal(16, 8), "table": normal(10, 8, seed=1)}
     with in_process(shared, tensors) as backend:
         yield backend
-
-
-@pytest.fixture
-def ctx(backend: Backend) -> Iterator[Context]:
-    with backend.new_context() as ctx, ctx.trace():
-        yield ctx
 
 
 def doubling(backend: Backend) -> tuple[Executable, Tensor]:

@@ -12,8 +12,7 @@ import pytest
 from ggmodel.errors import ComputeError, Error, GraphError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import AllocationStatus, Backend, BackendParams, Context, DType, new_backend
-from tests.ml.harness import METADATA, blocks, normal
-from tests.reference.conftest import backend_of
+from tests.ml.harness import METADATA, backend_of, blocks, normal
 
 QUANTISED = blocks(DType.Q8_0, normal(6, 64))
 
@@ -25,14 +24,8 @@ def backend() -> Iterator[Backend]:
         "blk.1.w": normal(16, 8, seed=1),
         "output.weight": (DType.Q8_0, (64, 6), QUANTISED.data),
     }
-    with backend_of("reference", tensors) as backend:
+    with backend_of(tensors, name="reference") as backend:
         yield backend
-
-
-@pytest.fixture
-def ctx(backend: Backend) -> Iterator[Context]:
-    with backend.new_context() as ctx, ctx.trace():
-        yield ctx
 
 
 def weight(backend: Backend, name: str):
@@ -198,7 +191,7 @@ def test_loading():
 
 
 def test_a_closed_backend_says_so():
-    backend = backend_of("reference", {"w": normal(4)})
+    backend = backend_of({"w": normal(4)}, name="reference")
     ctx = backend.new_context()
     with ctx.trace():
         out = weight(backend, "w").scale(2)

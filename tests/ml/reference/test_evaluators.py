@@ -11,7 +11,7 @@ from ggmodel.ml.reference.evaluators import EVALUATORS
 from ggmodel.ml.table import NUMBERS
 from tests.ml.cases import CASES, SAME, Case
 from tests.ml.harness import blocks, exact, nmse, normal, tensor
-from tests.reference.conftest import run
+from tests.ml.reference.conftest import run
 
 # Each result, and what composed ops make on the way, is rounded to float32: 2⁻²⁴, 4e-15 squared.
 SINGLE = 1e-13

@@ -1,4 +1,4 @@
-"""Times the reader on a 262,144-token vocabulary; run by hand: `python tests/gguf/time_open.py`.
+"""Times the reader on a vocabulary of 262,144 tokens: `python tests/gguf_file/time_open.py`.
 
 Prints seconds (best of 5) and the growth of resident memory in MB (Linux). No test asserts them.
 """

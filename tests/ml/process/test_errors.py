@@ -23,8 +23,8 @@ from ggmodel.ml import Backend, BackendMemory, BackendParams, DType, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.ml.process.protocol import pack_error, unpack_error
 from ggmodel.native import Abort
+from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, normal
-from tests.process.conftest import Make
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Error)]
 

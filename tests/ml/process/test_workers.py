@@ -1,4 +1,4 @@
-"""Workers that cannot be used. (Those that can are in tests/rpc.)"""
+"""Workers that cannot be used. (Those that can are in tests/ml/rpc.)"""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess
-from tests.ml.harness import METADATA, normal
-from tests.rpc.conftest import free_port, rpc_ggml
-
-__all__ = ["rpc_ggml"]
+from tests.ml.harness import METADATA, free_port, normal
 
 Listen = Callable[[Callable[[socket.socket], object]], str]
 

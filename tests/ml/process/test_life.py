@@ -27,8 +27,9 @@ from ggmodel.ml import (
     refresh_free_memory,
 )
 from ggmodel.ml.process import RunnerProcess
+from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, normal
-from tests.process.conftest import WIDE, Make, alive, doubling, endless, python, wait_for
+from tests.ml.process.conftest import WIDE, alive, doubling, endless, python, wait_for
 
 FOUR = np.arange(4, dtype=np.float32)
 MATRIX = np.ones((512, 1024), np.float32)
@@ -252,7 +253,7 @@ import os, sys
 import numpy as np
 from ggmodel.errors import GraphError
 from tests.ml.harness import METADATA
-from tests.process.conftest import doubling
+from tests.ml.process.conftest import doubling
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess
@@ -292,7 +293,7 @@ INTERRUPTED = """
 import os, signal, threading, time
 import numpy as np
 from tests.ml.harness import METADATA
-from tests.process.conftest import WIDE, doubling, endless
+from tests.ml.process.conftest import WIDE, doubling, endless
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams, new_backend
 from ggmodel.ml.process import RunnerProcess

@@ -24,8 +24,9 @@ from ggmodel.cli import app
 from ggmodel.errors import ConfigError
 from ggmodel.ml import DeviceInfo
 from ggmodel.ml.ggml import worker as worker_module
-
-from .conftest import ROOT, Worker, free_port
+from tests.conftest import ROOT
+from tests.ml.harness import free_port
+from tests.ml.rpc.conftest import Worker
 
 StartWorker = Callable[..., Worker]
 Client = Callable[[str], contextlib.AbstractContextManager[subprocess.Popen[str]]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -15,7 +14,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.ml.harness import free_port
+
 _PATIENCE = 60.0  # seconds for a worker to start; the first one may compile the binding
 
 
@@ -76,31 +76,6 @@ class Worker:
         except ConnectionRefusedError:
             return False
         return True
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nothing uses at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
-def rpc_ggml() -> Path:
-    """The prefix of a ggml that was built with the RPC backend."""
-    chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
-    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native"
-    if not prefix.is_dir():
-        pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
-    return prefix
-
-
-@pytest.fixture(scope="session")
-def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
-    """Environment variables for processes that use that ggml."""
-    path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
-    others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
-    return others | {"GGMODEL_GGML": str(rpc_ggml), "PYTHONPATH": path}
 
 
 Start = Callable[..., Worker]

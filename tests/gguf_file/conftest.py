@@ -1,7 +1,6 @@
 """Packs GGUF files by hand, so that they can be wrong on purpose.
 
-Independent of the reader and of the `gguf` package: what the tests trust is `struct`. There is no
-`__init__.py` here: a package called `gguf` would hide the real one.
+Independent of the reader and of the `gguf` package: the tests trust `struct` alone.
 """
 
 from __future__ import annotations

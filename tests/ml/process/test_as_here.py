@@ -1,8 +1,10 @@
-"""A backend in a process computes and refuses what the same backend does here."""
+"""A backend in a process computes and refuses what the same backend does here.
+
+So do the tests of contexts, indices and replay, which run on both.
+"""
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -26,23 +28,8 @@ from ggmodel.runner.engine.engine import Engine
 from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
 from tests.golden.files import GREEDY, load_golden
-from tests.ml import test_context, test_indices, test_replay
+from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, Blocks, backend_of, blocks, normal, tensor
-from tests.process.conftest import Make
-
-table = test_indices.table
-
-# Every test of these that is handed its backend must hold of the one in the process too.
-_NOT_THERE = {
-    "test_an_assert_of_ggml_is_an_error_too"
-}  # replaces functions of ggml in this process
-_BACKENDS = {"ctx", "backend", "small", "flash_backend"}
-for _module in (test_context, test_indices, test_replay):
-    _of = _module.__name__.rpartition("_")[2]
-    for _name, _test in inspect.getmembers(_module, inspect.isfunction):
-        handed = _BACKENDS & {*inspect.signature(_test).parameters}
-        if _name.startswith("test_") and handed and _name not in _NOT_THERE:
-            globals()[f"{_name}_of_{_of}"] = _test
 
 
 def attention(backend: Backend) -> list[bytes]:

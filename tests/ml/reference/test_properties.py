@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ggmodel.ml import OPS, Backend, DType, Tensor
 from ggmodel.ml.quantized import to_float32
 from tests.ml.harness import tensor
-from tests.reference.recipes import RECIPES, Recipe
+from tests.ml.reference.recipes import RECIPES, Recipe
 
 # Squared errors relative to the squared result.
 #
