@@ -1,4 +1,4 @@
-"""The backend: devices, memory, the life of both."""
+"""The ggml backend: devices, memory, and the life of both."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from .lowering import GGMLExecutable
 from .memory import Buffer, physically_possible, value_of
 from .weights import Weights, extra_buffer_types
 
-# From this many tokens on it pays to copy weights to a device rather than to compute on the CPU:
-# ggml's own limit for its devices.
+# Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
 _LARGE_BATCH = 32
 
 
@@ -44,8 +43,8 @@ class GGMLBackend(Backend):
 
     Attributes:
         hardware: the devices.
-        weights: where they lie.
-        largest_inputs: bytes of the inputs of the graph that had most.
+        weights: the weights' memory.
+        largest_inputs: the most bytes that a graph's inputs took.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
@@ -55,7 +54,7 @@ class GGMLBackend(Backend):
         self.largest_inputs = 0
         self.hardware = Hardware(params, self.block_count)
         self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
-        # Of remote devices ggml tells nothing; it takes them to have every op itself.
+        # ggml says nothing about remote devices, and assumes that they have every op.
         local = [d.info for d in self.hardware.devices if d.info.library != "RPC"]
         self.flash_attention = params.flash_attention is FlashAttention.ON or (
             params.flash_attention is FlashAttention.AUTO and flash_attention_supported(local)
@@ -66,13 +65,12 @@ class GGMLBackend(Backend):
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
         self.weights = Weights(self)
-        # Long before it is known which op reads what, the file can be on its way into memory.
+        # Starts long before `allocate` knows which op reads what.
         self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
 
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
-        """The weights that every token reads all of: blocks and output; not so what sees, nor
-        tables of embeddings, except for those given. None if there are more than there is memory
-        for: the last would drive out the first."""
+        """Weights read in full for every token: blocks and output, but not vision or embedding
+        tables (except `tables`). Empty if they exceed memory: the last would evict the first."""
         found = [
             info
             for name, info in self.source.tensors.items()
@@ -101,7 +99,7 @@ class GGMLBackend(Backend):
             raise
 
     def _check_sum(self) -> None:
-        """What fits piece by piece need not fit together."""
+        """Raises `OutOfMemory` if the pieces fit, but their sum does not."""
         memory = self.backend_memory()
         needed = memory.input_weights + memory.cpu.size() - memory.mapped
         if self.params.alloc_memory and not physically_possible(needed):
@@ -112,10 +110,10 @@ class GGMLBackend(Backend):
             )
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
-        # What has been copied is given back, and must not be read once more.
+        # Copied weights leave memory, and must not be read ahead again.
         self._read_ahead.stop()
         self.weights.load(progress, cancel)
-        # The table of embeddings is the output, too, where it takes part in a product.
+        # A token embedding that takes part in a product is the output layer, too.
         tables = {
             name for name in self.weights.in_products if layer_of(name, self.block_count) == INPUT
         }
@@ -130,11 +128,11 @@ class GGMLBackend(Backend):
         return GGMLExecutable(self, graph, outputs)
 
     def compute_for(self, graph: Graph) -> Compute:
-        """The memory in which a graph takes its turn.
+        """The compute memory that a graph shares with others.
 
-        Stock ggml fixes when a scheduler is made whether devices take over large products of
-        weights in system memory, so there are two where that matters: large batches have one of
-        their own. An unknown batch counts as small.
+        A scheduler of ggml either lets devices take over large products of weights in system
+        memory or does not. Where that matters, large batches have a scheduler of their own. An
+        unknown batch counts as small.
         """
         offload = self.hardware.offloads and graph.batch_size >= _LARGE_BATCH
         found = self._compute.get(offload)
@@ -146,8 +144,8 @@ class GGMLBackend(Backend):
 
     @property
     def widens_values(self) -> bool:
-        """Whether attention may have its values in F32 where that is faster: on the CPU alone, and
-        not where memory is to be saved."""
+        """Whether attention may read values in F32 where that is faster: on the CPU alone, and
+        unless memory is to be saved."""
         return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
@@ -155,8 +153,8 @@ class GGMLBackend(Backend):
         if self.hardware.offloads:
             few = _LARGE_BATCH - 1
         elif graph is not None and _widened(graph) <= _least(graph) * (1 - few / largest):
-            # What else is alive while a layer attends grows with the batch: of the largest one's
-            # memory, the smaller one has at most the share few / largest to its values in F32.
+            # The other tensors that live during attention grow with the batch: the smaller one
+            # leaves at least the share 1 − few / largest of the memory for its values in F32.
             few = 0
         return [n for n in (few, 1) if 0 < n < largest]
 
@@ -167,7 +165,7 @@ class GGMLBackend(Backend):
         nodes: Sequence[Node],
         usage: int = lib.GGML_BACKEND_BUFFER_USAGE_ANY,
     ) -> Buffer:
-        """Memory for some tensors; none is taken in a dry run."""
+        """Memory for some tensors; a dry run takes none."""
         try:
             dry = not self.params.alloc_memory
             return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
@@ -184,7 +182,7 @@ class GGMLBackend(Backend):
         node.storage.handle = memory
         if not self.params.alloc_memory or not memory.handle:
             return
-        # Never-written cells are multiplied by a zero weight in attention; NaN would survive that.
+        # Attention multiplies unwritten cells by a zero weight, which NaN would survive.
         if device is self.hardware.cpu:
             pages.clear(memory.handle)
         else:
@@ -204,7 +202,7 @@ class GGMLBackend(Backend):
 
     @property
     def compute_seconds(self) -> float:
-        """In which ggml computed so far."""
+        """Seconds that ggml has computed so far."""
         return self.hardware.threads.seconds
 
     # memory
@@ -264,13 +262,13 @@ class GGMLBackend(Backend):
             )
 
     def __del__(self) -> None:
-        # For models that are dropped rather than closed; whatever holds memory hangs on this one.
+        # For models that are dropped rather than closed: this object holds all of the memory.
         if getattr(self, "weights", None) is not None and self._process == os.getpid():
             self.close()
 
 
 def _widened(graph: Graph) -> int:
-    """Bytes of the largest values that attention would read in F32 if its queries were few."""
+    """Bytes of the largest values that attention would read in F32 with few queries."""
     largest = 0
     for node in graph.schedule:
         if node.op is not None and node.op.name == "flash_attention":
@@ -283,7 +281,7 @@ def _widened(graph: Graph) -> int:
 
 
 def _least(graph: Graph) -> int:
-    """Bytes that computing the graph takes at the least: the operands of one op."""
+    """A lower bound of the bytes for computing the graph: the operands of one op."""
     return max(
         sum(x.nbytes for x in set(node.sources) if x is not None and x.op and x.base is None)
         for node in graph.schedule

@@ -1,4 +1,4 @@
-"""Copying weights to where they are read: several at once, in pieces, until someone cancels."""
+"""Copies weights into their buffers: several at once, in pieces that can be cancelled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..node import Node
 from . import pages
 from .hardware import Device
 
-_CHUNK = 16 << 20  # bytes copied between two looks at `cancel`
+_CHUNK = 16 << 20  # bytes copied between two calls of `cancel`
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Transfer:
     """A weight to be copied.
 
     Attributes:
-        tensor: ggml's, which it goes to.
+        tensor: ggml's tensor, the destination.
         whole: the memory takes a tensor in one piece only.
     """
 
@@ -45,13 +45,13 @@ def transfer(
     progress: Progress | None,
     cancel: Callable[[], bool] | None,
 ) -> None:
-    """Copies the weights; the memory that held them in the source is given back.
+    """Copies the weights, and releases their memory in the source.
 
     Args:
         progress, cancel: see `Backend.load`; both are called in the caller's thread.
 
     Raises:
-        Cancelled: by the caller; some weights have been copied and can be again.
+        Cancelled: by the caller; the copy can be repeated.
     """
     total = sum(t.node.nbytes for t in transfers)
     finished: SimpleQueue[int | BaseException] = SimpleQueue()
@@ -70,7 +70,7 @@ def transfer(
             finished.put(error)
 
     def steps() -> Iterator[int]:
-        """Copies, and gives the bytes of each piece copied."""
+        """Copies, and yields the bytes of each copied piece."""
         together = [t for t in transfers if not t.device.serial]
         for t in together:
             pool.submit(work, t)
@@ -115,7 +115,7 @@ class _Staging:
         self._memory: dict[tuple[int, Device], Any] = {}
 
     def through(self, device: Device, data: memoryview) -> Any:
-        """Where the device can read the data: a copy in its pinned memory, or as they are."""
+        """An address from which the device can read: a pinned copy, or the data themselves."""
         key = threading.get_ident(), device
         if key not in self._memory:
             kind = lib.ggml_backend_dev_host_buffer_type(device.handle)

@@ -128,8 +128,8 @@ class Attention(Node):
         Args:
             positions: I32 [n]; [4·n] with sections.
             base: of the frequencies, base^(−2i/dims) for pair i.
-            scale: multiplies positions; linear scaling by a factor of s is 1/s.
-            factors: F32 [dims/2], divide the frequencies (llama 3, long-rope).
+            scale: multiplies positions; 1/s for linear scaling by a factor of s.
+            factors: F32 [dims/2], which divide the frequencies (llama 3, long-rope).
             original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN, arXiv
                 2309.00071.
             sections: four pair counts of the multi-section types.

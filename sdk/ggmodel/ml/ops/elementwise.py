@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LEFT = Operand("a", FLOATS, F32, Layout.ROWS)
-# F32 beside every dtype of the first operand is what all of ggml's kernels have in common.
+# All of ggml's kernels accept F32 beside any dtype of the first operand.
 _RIGHT = Operand("b", FULL, F32, Layout.ROWS)
 
 
@@ -96,8 +96,8 @@ def _cast(x: Node, dtype: DType) -> Result:
 
 
 class Elementwise(Node):
-    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape, which
-    docstrings write […]."""
+    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape,
+    written […]."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The backend in this process that stands for one in another."""
+"""The backend in this process that represents one in another."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ _PATIENCE = 2.0  # seconds for requests without which closing can go on
 
 
 class ProcessBackend(Backend):
-    """A backend that a `RunnerProcess` has. Feeds are filled here, all else is done there.
+    """A backend in a `RunnerProcess`. Feeds are filled here, all else happens there.
 
-    Once the process has ended, everything but `get` and `close` raises `DeviceLost`.
+    After the end of the process everything but `get` and `close` raises `DeviceLost`.
 
     Args:
-        params: of the backend in the process. Workers in `rpc` must be the runner's, if one is
-            given.
+        params: for the backend in the process. The workers in `rpc` must be those of `runner`.
         runner: the process; None starts one, with the workers in `params.rpc`, that ends with the
             backend.
-        name: the backend's, "ggml" or "reference".
+        name: of the backend there, "ggml" or "reference".
 
     Raises:
-        what `RunnerProcess` and the backend there raise.
+        Error: see `RunnerProcess` and the backend there.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class ProcessBackend(Backend):
     ):
         super().__init__(source, params)
         self._weights = weights_of(self)
-        self._freed: list[int] = []  # states that the process may still hold
+        self._freed: list[int] = []  # states that the process may still have
         self._owns_runner = runner is None
         self.runner = RunnerProcess(params.rpc) if runner is None else runner
         unknown = [endpoint for endpoint in params.rpc if endpoint not in self.runner.rpc]
@@ -72,10 +71,10 @@ class ProcessBackend(Backend):
         return self.runner.request(kind, self.number, *args, **options)
 
     def _tell(self, kind: str, *args: Any) -> bool:
-        """`_ask` for what needs no doing where the process has ended; False where it is too busy.
+        """`_ask` for requests that an ended process needs no more; False if it is too busy.
 
-        Closing must come to an end also where a request does not, such as one that somebody has
-        interrupted because a worker hangs.
+        Closing must end even if an earlier request does not, such as one that was interrupted
+        because a worker hangs.
         """
         if self.runner.usable:
             try:
@@ -119,7 +118,7 @@ class ProcessBackend(Backend):
         return ProcessExecutable(self, graph, outputs)
 
     def leaf(self, node: Node) -> Leaf:
-        """How the process knows a weight or state.
+        """The process's key for a weight or state.
 
         Raises:
             GraphError: it is another backend's, or was freed.
@@ -145,7 +144,7 @@ class ProcessBackend(Backend):
     def free_states(self, nodes: list[Node]) -> None:
         super().free_states(nodes)
         self._freed += [node.uid for node in nodes]
-        # When the backend closes they go with it.
+        # A closing backend frees them itself.
         if not self._closed and self._tell("free_states", self._freed):
             self._freed = []
 
@@ -154,7 +153,7 @@ class ProcessBackend(Backend):
         node.storage.handle = node.uid  # the memory itself is in the process
 
     def _free_state(self, handle: int) -> None:
-        """`free_states` does, all at once."""
+        """Nothing: `free_states` frees all in one request."""
 
     def _read_state(self, node: Node) -> np.ndarray:
         return self._ask("read", node.uid)
@@ -179,17 +178,17 @@ class ProcessBackend(Backend):
             self.runner.drop(self.number)
 
     def __del__(self) -> None:
-        # Nothing may be asked here: this thread may be in the middle of a request.
+        # No request is possible here: this thread may be in the middle of one.
         if hasattr(self, "number"):
             self.runner.drop(self.number)
 
 
 class ProcessExecutable(Executable):
-    """A graph that is compiled in the process. A run is one request, with the values of all inputs,
-    and its answer has those of all outputs.
+    """A graph that is compiled in the process. A run is one request with the values of all inputs,
+    answered with those of all outputs.
 
     Attributes:
-        ended: whether the process has said that it can be run no more.
+        ended: the process has reported that the graph can run no more.
     """
 
     def __init__(self, backend: ProcessBackend, graph: Graph, outputs: tuple[Node, ...]):

@@ -1,4 +1,4 @@
-"""A process that runs backends for this one."""
+"""The child process that runs backends for this one, seen from this one."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Handlers = Mapping[str, Callable[..., Any]]
 
 
 class NoAnswer(Exception):
-    """A request took longer than its time; its answer will be thrown away."""
+    """A request timed out; its answer will be discarded."""
 
 
 class RunnerProcess:
     """A child process that makes backends, computes with them, and looks for devices.
 
-    Whatever ends it costs nothing but itself: what is asked of it from then on raises `DeviceLost`.
-    Several threads may use it, one after the other. It is a `FilteredRunnerDiscovery`, and a
-    context manager that closes itself.
+    If it ends, this process lives on, and further requests raise `DeviceLost`. Several threads may
+    use it, one after the other. It is a `FilteredRunnerDiscovery`, and a context manager that
+    closes itself.
 
     Args:
-        rpc: workers, "host:port", whose devices its backends may use. It stays connected to them
-            until it is closed; a worker serves one client at a time.
+        rpc: workers, "host:port", whose devices its backends may use. It stays connected until it
+            is closed; a worker serves one client at a time.
 
     Attributes:
         rpc: the same.
@@ -69,8 +69,8 @@ class RunnerProcess:
         self._holder = 0  # the thread that has the lock
         self._ids = itertools.count(1)
         self._pending = 0  # the request that was sent and not yet answered
-        self._asked = False  # whether the process waits for the answer to an event
-        self._torn = False  # whether a message was left in the middle
+        self._asked = False  # the process waits for the answer to an event
+        self._torn = False  # a message was interrupted
         self._lost = ""
         self._closed = False
         self._records: deque[Record] = deque()
@@ -114,14 +114,14 @@ class RunnerProcess:
 
         Args:
             timeout: seconds.
-            events: what answers questions that come in the course of it.
-            meanwhile: called once it has been sent.
+            events: handlers of the questions during the request, by name.
+            meanwhile: called once the request has been sent.
 
         Raises:
             DeviceLost: the process has ended.
-            GraphError: it was closed, or this process was forked off from the one that started it.
+            GraphError: it was closed, or belongs to the process that this one was forked from.
             NoAnswer: the time is up.
-            Exception: what the method raised.
+            Exception: raised by the method.
         """
         self.check()
         if self._holder == threading.get_ident():
@@ -153,7 +153,7 @@ class RunnerProcess:
             self.check()  # it may have ended while this thread waited
             if self._torn:
                 raise self._lose()
-            while self._pending:  # a request whose caller was interrupted, or ran out of patience
+            while self._pending:  # a request that was interrupted or timed out
                 if self._asked:
                     self._reply(False, None)
                 self._receive(deadline)
@@ -176,8 +176,8 @@ class RunnerProcess:
     def _reply(self, go_on: bool, value: Any) -> None:
         self._send((go_on, value), pending=self._pending)
 
-    # `_torn` tells, at the next request, that one was interrupted in the middle of a message, such
-    # as by Ctrl-C: there is no way on from there. Between messages an interruption does no harm.
+    # `_torn` tells the next request that one was interrupted within a message, such as by Ctrl-C:
+    # the process is then lost. Between messages an interruption is harmless.
 
     def _send(self, message: Any, pending: int) -> None:
         frame = encode(message)
@@ -229,7 +229,7 @@ class RunnerProcess:
         return next(self._ids)
 
     def watch(self, number: int, graph: ProcessExecutable) -> None:
-        """Has `ended` set of a graph when it cannot be run any more."""
+        """Sets a graph's `ended` once it can run no more."""
         self._graphs[number] = graph
 
     def drop(self, number: int) -> None:
@@ -238,22 +238,22 @@ class RunnerProcess:
         self._active.pop(number, None)
 
     def occupy(self, number: int, devices: list[DeviceID]) -> None:
-        """Notes which devices a backend is on."""
+        """Records the devices of a backend."""
         self._active[number] = devices
 
     # life
 
     def check(self) -> None:
-        """Raises what every request would raise now.
+        """Raises the error of every request, if the process is unusable.
 
         Raises:
             DeviceLost: the process has ended.
-            GraphError: it was closed, or this process was forked off from the one that started it.
+            GraphError: it was closed, or belongs to the process that this one was forked from.
         """
         if self._child.home != os.getpid():
             raise GraphError(
-                "this model was loaded before the process forked: what computes it belongs to the "
-                "parent; load it again here, or start processes with 'spawn'"
+                "this model was loaded before the process forked: the process that computes it "
+                "belongs to the parent; load it again here, or start processes with 'spawn'"
             )
         if self._closed:
             raise GraphError("the process that computed is closed; start another one")
@@ -262,11 +262,11 @@ class RunnerProcess:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be asked, as far as is known."""
+        """Whether it takes requests, as far as is known."""
         return not self._closed and not self._lost and self._child.home == os.getpid()
 
     def _lose(self) -> Error:
-        """The error for a process that has ended, or cannot be understood any more."""
+        """The error for a process that has ended or whose messages are torn."""
         if self._closed:  # by another thread
             return GraphError("the process that computed was closed")
         reason = f"the process that computed {self._child.post_mortem()}"
@@ -297,7 +297,7 @@ class RunnerProcess:
     # discovery
 
     def devices(self) -> list[DeviceInfo]:
-        """The devices of its ggml, workers' included, with their memory as of now."""
+        """The devices of its ggml, workers' included, with their present memory."""
         return self.request("devices")
 
     def get_device_infos(self, timeout: float) -> list[DeviceInfo]:
@@ -315,7 +315,7 @@ class RunnerProcess:
             raise ComputeError(f"the process did not list its devices in {timeout:g} s") from None
 
     def get_active_device_ids(self) -> list[DeviceID]:
-        """The devices that its backends are on, each once; returns at once."""
+        """The devices of its backends, each once; returns at once."""
         return list(dict.fromkeys(d for ids in list(self._active.values()) for d in ids))
 
     def get_port(self) -> int:

@@ -1,4 +1,4 @@
-"""The tensor interface in numpy and float64: what every other backend is compared with."""
+"""The tensor interface in numpy and float64, the yardstick for every other backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend: weights read from their source when an op wants them, states in plain arrays."""
+"""The reference backend: weights are read from their source on use, states are plain arrays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .executable import ReferenceExecutable
 
 
 class ReferenceBackend(Backend):
-    """numpy on the CPU. Results are rounded to the dtypes the graph declares and nothing else is;
-    flash attention only where it is asked for, so that both forms of attention can be compared.
+    """numpy on the CPU. Only results are rounded, to the dtypes that the graph declares. Flash
+    attention is off unless requested, so that both forms of attention can be compared.
 
-    The memory report counts weights as they lie in the file; decoded blocks come on top.
+    The memory report counts weights at their size in the file, without decoded blocks.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
@@ -67,7 +67,7 @@ class ReferenceBackend(Backend):
         return np.frombuffer(self.source.data(weight.name), np.uint8)
 
     def weight(self, node: Node) -> Elements:
-        """A weight's elements; what had to be decoded is kept."""
+        """A weight's elements, which keep their decoded blocks."""
         found = self._decoded.get(node.uid)
         if found is None:
             found = self._decoded[node.uid] = Elements(self.bytes_of(node), node, keep=True)
@@ -88,7 +88,7 @@ class ReferenceBackend(Backend):
             node.storage.handle[:] = np.frombuffer(node.storage.initial, np.uint8)
 
     def _free_state(self, handle: np.ndarray) -> None:
-        """An array goes with its last reference."""
+        """Nothing: an array is freed with its last reference."""
 
     def _read_state(self, node: Node) -> np.ndarray:
         assert isinstance(node.storage, State)
