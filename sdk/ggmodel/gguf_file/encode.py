@@ -1,4 +1,4 @@
-"""Python values as metadata values, so that memory and files give readers the same types."""
+"""Python values as metadata values: memory sources give the same types as files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import BY_NAME, MAX_DEPTH, Array, array_at
 
 
 def encode_value(key: str, value: Any) -> Any:
-    """`value` as a reader would give it: int, float, bool, str or `Array`.
+    """`value` in a reader's form: int, float, bool, str or `Array`.
 
     Raises:
         ConfigError: GGUF has no type for it.

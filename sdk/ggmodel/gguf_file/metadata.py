@@ -35,16 +35,16 @@ class KeyValues:
         return value
 
     def full(self, key: str) -> str:
-        """The key as it stands in the file."""
+        """The key with its prefix, as in the file."""
         return key if key.startswith(_GLOBAL) else f"{self.architecture}.{key}"
 
     def get(self, key: str, kind: type) -> Any:
         """The value of a key as `kind`, or None if it is absent.
 
-        An integer is taken where a number is wanted, and a scalar where a list is.
+        An integer serves as a number, and a scalar as a list.
 
         Raises:
-            ConfigError: the key is there with another type; names key, expected and found type.
+            ConfigError: the value has another type; names key, expected and found type.
         """
         for name in (self.full(key), key):
             if name in self.metadata:

@@ -1,4 +1,4 @@
-"""`DType`: the tensor types of the pinned ggml, with their block layout."""
+"""The tensor types of the pinned ggml, with their block layout."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class DType(IntEnum):
 
     @property
     def is_quantized(self) -> bool:
-        """True for every block format, that is for all but plain numbers."""
+        """True for block formats, that is for all but plain numbers."""
         return self.block_size > 1
 
     @property
@@ -105,7 +105,7 @@ class DType(IntEnum):
         """The type called `name`, in any case: "f32", "Q8_0", "q4_K".
 
         Raises:
-            ConfigError: there is no such type; the message lists those that exist.
+            ConfigError: the name is unknown; lists the types.
         """
         found = cls.__members__.get(name.strip().upper())
         if found is None:
