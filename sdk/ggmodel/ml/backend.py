@@ -69,7 +69,7 @@ class Optimize(enum.Enum):
 
 @dataclass(frozen=True)
 class BackendParams:
-    """How a backend loads and executes a model.
+    """Options for loading and executing a model.
 
     Attributes:
         alloc_memory: False only measures the memory that would be needed.
@@ -191,13 +191,24 @@ class Backend(ABC):
     def get(self, name: str) -> Tensor | None:
         """The weight of that name, or None."""
 
-    @abstractmethod
     def allocate(self, *graphs: Graph) -> None:
-        """Places weights and states by the ops of the traced graphs, and allocates them.
+        """Places weights and states by the ops of the traced graphs, and allocates them; only the
+        first call does.
 
         Raises:
             OutOfMemory: with the memory report.
         """
+        self.check_open()
+        if self._allocated:
+            return
+        self._allocate_weights(graphs)
+        self._allocated = True
+        for node in self._states.values():
+            self._allocate_state(node)
+
+    @abstractmethod
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        """The part of `allocate` that comes before the states."""
 
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None

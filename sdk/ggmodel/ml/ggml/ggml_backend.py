@@ -84,16 +84,10 @@ class GGMLBackend(Backend):
     def get(self, name: str) -> Tensor | None:
         return self.weights.nodes.get(name)
 
-    def allocate(self, *graphs: Graph) -> None:
-        self.check_open()
-        if self._allocated:
-            return
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         try:
             self.weights.allocate(graphs)
             self._check_sum()
-            self._allocated = True
-            for node in self._states.values():
-                self._allocate_state(node)
         except OutOfMemory as error:
             error.memory = self.backend_memory()
             raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RopeType(enum.IntEnum):
-    """How pairs of elements are chosen for rotation; the values are ggml's."""
+    """The pairs of elements that rope rotates; the values are ggml's."""
 
     NORM = 0  # neighbours: (0, 1), (2, 3), …
     NEOX = 2  # halves: (0, d/2), (1, d/2 + 1), …

@@ -51,7 +51,7 @@ class Child:
             lock.release()
 
     def post_mortem(self) -> str:
-        """How it ended, and its last message: "ended by SIGABRT: file.cpp:1: the reason". A process
+        """The end and the last message: "ended by SIGABRT: file.cpp:1: the reason". A process
         that still runs is ended first."""
         if not self._reap(1):
             return "was interrupted within a message, which cannot be resumed, and was ended"

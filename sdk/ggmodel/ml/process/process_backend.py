@@ -95,15 +95,9 @@ class ProcessBackend(Backend):
     def get(self, name: str) -> Tensor | None:
         return self._weights.get(name)
 
-    def allocate(self, *graphs: Graph) -> None:
-        self.check_open()
-        if self._allocated:
-            return
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         packed = [pack_graph(graph, (), self.leaf)[0] for graph in graphs]
         self.runner.occupy(self.number, self._ask("allocate", packed))
-        self._allocated = True
-        for node in self._states.values():
-            self._allocate_state(node)
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         self._ask(

@@ -41,13 +41,8 @@ class ReferenceBackend(Backend):
     def get(self, name: str) -> Tensor | None:
         return self._weights.get(name)
 
-    def allocate(self, *graphs: Graph) -> None:
-        self.check_open()
-        if self._allocated:
-            return
-        self._allocated = True
-        for node in self._states.values():
-            self._allocate_state(node)
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        """Nothing: weights are read on use."""
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         if cancel is not None and cancel():
