@@ -54,7 +54,7 @@ class Child:
         """The end and the last message: "ended by SIGABRT: file.cpp:1: the reason". A process
         that still runs is ended first."""
         if not self._reap(1):
-            return "was interrupted within a message, which cannot be resumed, and was ended"
+            return "was ended after an interruption within a message"
         code = self.process.returncode
         how = f"ended with status {code}" if code >= 0 else f"ended by {_signal(-code)}"
         said = self._stderr.last_line()
