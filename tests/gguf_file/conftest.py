@@ -1,4 +1,4 @@
-"""Packs GGUF files by hand, so that they can be wrong on purpose.
+"""Packs GGUF files by hand, wrong ones included.
 
 Independent of the reader and of the `gguf` package: the tests trust `struct` alone.
 """

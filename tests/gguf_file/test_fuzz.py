@@ -1,4 +1,4 @@
-"""Mutated files: whatever comes out is a value or a `FormatError`."""
+"""Mutated files give values or a `FormatError`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = settings(max_examples=300, deadline=None)
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One path for all examples; fixtures of a function's scope do not go with hypothesis."""
+    """One path for all examples; hypothesis allows no fixtures of a function's scope."""
     return tmp_path_factory.mktemp("fuzz") / "model.gguf"
 
 
@@ -111,14 +111,14 @@ def test_anything_after_the_magic(target: Path, tail: bytes, whole: bool):
 
 
 def test_every_byte_of_the_header(target: Path, packer):
-    """Every byte set to 0xFF in turn, and to one more: no luck needed."""
+    """Every byte set to 0xFF in turn, and to one more: independent of chance."""
     raw = packer.sample()
     opened = [
         _open_and_read_everything(target, raw[:at] + bytes([value]) + raw[at + 1 :])
         for at in range(len(raw) - 102)
         for value in (0xFF, (raw[at] + 1) % 256)
     ]
-    # Both must happen often, or this tests nothing.
+    # Both must happen often, or the test is void.
     assert 0.2 < sum(opened) / len(opened) < 0.8
 
 

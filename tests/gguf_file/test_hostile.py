@@ -1,4 +1,4 @@
-"""Files that lie: each must end in a `FormatError` with the file's name and the byte offset."""
+"""Hostile files: each gives a `FormatError` with the file's name and the byte offset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HUGE = 2**62
 
 
 def _pair(p, value: bytes) -> bytes:
-    """A file with the one key `k`, whose type number stands at byte 33."""
+    """A file with the one key `k`, whose type number is at byte 33."""
     return p.file([("k", value)])
 
 
@@ -46,7 +46,7 @@ def _deep(p, levels: int) -> bytes:
 
 Make = Callable[..., bytes]
 CASES: dict[str, tuple[Make, int, str]] = {
-    # What is wrong: how to make it, the byte in the message, the message.
+    # The fault: its bytes, the offset in the message, the message.
     "text": (lambda p: b"Hello, world", 0, "not a GGUF file"),
     "short": (lambda p: b"GG", 0, "not a GGUF file"),
     "magic only": (lambda p: b"GGUF", 4, "the version needs 4 bytes but the file has 0 left"),

@@ -351,7 +351,7 @@ def test_failed_openings_leak_nothing(save, packer):
     assert _open_descriptors() == before
 
 
-# Runs in a process of its own, whose peak memory is then that of the reader alone.
+# Runs in a new process, whose peak memory is that of the reader alone.
 _MEASURE = """
 import sys
 import numpy

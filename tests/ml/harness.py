@@ -1,4 +1,4 @@
-"""What the tests of the tensor interface share: values, small backends, one way to run an op."""
+"""Helpers for tests of the tensor interface: values, small backends, one way to run an op."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Blocks:
 
 
 def blocks(dtype: DType, values: np.ndarray) -> Blocks:
-    """`values` rounded to `dtype` (of IQ formats: noise), and what ggml's decoder makes of that."""
+    """`values` rounded to `dtype` (noise for IQ formats), and decoded again by ggml."""
     flat = np.ascontiguousarray(values, np.float32)
     width, rows = flat.shape[-1], flat.size // flat.shape[-1]
     data = ffi.new("char[]", dtype.row_size(width) * rows)

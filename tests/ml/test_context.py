@@ -1,4 +1,4 @@
-"""Contexts: what they create, the order they compute in, and how they end."""
+"""Contexts: tensors, order of computing, limits and ends."""
 
 from __future__ import annotations
 

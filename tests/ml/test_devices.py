@@ -174,7 +174,7 @@ def test_by_free_memory():
         (device(compute_major=7, compute_minor=2), False),
         (device(compute_major=7, compute_minor=5), True),
         (device(compute_major=12, compute_minor=0), True),
-        # The driver's version has no say.
+        # The driver's version does not matter.
         (device(compute_major=6, compute_minor=1, driver_major=12), False),
         (device(compute_major=8, compute_minor=0, driver_major=6), True),
         (device(), False),
@@ -328,7 +328,7 @@ def test_json_of_the_wrong_type(value: Any, message: str):
 
 
 class Silent:
-    """A runner that can be asked over its port only."""
+    """A runner that only has a port."""
 
     def __init__(self, exited: bool = False):
         self.exited = exited
@@ -341,7 +341,7 @@ class Silent:
 
 
 class Runner(Silent):
-    """A runner whose model is on some devices, and which sees their free memory."""
+    """A runner with a model on some devices, whose free memory it knows."""
 
     def __init__(self, *sees: DeviceInfo, active: list[DeviceID] | None = None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The devices of the ggml at hand, and what is made of those that are not."""
+"""The devices of the installed ggml, and descriptions of simulated ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_the_cpu():
 
 
 class Registry:
-    """The part of ggml that lists devices, with others than this machine has."""
+    """ggml's list of devices, with simulated ones."""
 
     def __init__(self, *devices: tuple[str, str, int, str | None]):
         self.devices = devices  # library, name, type, pci id

@@ -1,4 +1,4 @@
-"""Dumps against what numpy prints, and what numpy has no word on."""
+"""Dumps against numpy's output, and cases that numpy lacks."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ def ctx(backend: Backend) -> Iterator[Context]:
 
 
 def printed(values: np.ndarray, precision: int = 4, threshold: int = 1000, edges: int = 3) -> str:
-    """What numpy prints, with fixed decimals as it does where numbers are neither too large nor
-    too small for them."""
+    """numpy's output with fixed decimals, for numbers neither too large nor too small for it."""
     return np.array2string(
-        # Numpy prints no more digits of a short float than tell it from others.
+        # Numpy prints only the digits that distinguish a short float from others.
         values.astype(np.float64) if values.dtype.kind == "f" else values,
         precision=precision,
         threshold=threshold,
@@ -81,7 +80,7 @@ def test_as_numpy_prints(
     edges: int,
     seed: int,
 ):
-    # Trailing dims of one element are not part of a shape, which numpy has in reverse.
+    # A shape has no trailing dims of one element; numpy's shape is reversed.
     while len(shape) > 1 and shape[0] == 1:
         shape = shape[1:]
     values = (np.random.default_rng(seed).standard_normal(shape) * 300).astype(dtype)

@@ -1,4 +1,4 @@
-"""Layers on devices, and what older parameters mean."""
+"""Layers on devices, and splits by numbers of layers and shares."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_hash_is_the_same_in_every_process():
     assert int(ran.stdout) == GPULayersList([on("0", 0, 1)]).hash()
 
 
-# older parameters
+# splits
 
 DEVICES = [DeviceInfo(str(i), "CUDA", free_memory=free) for i, free in enumerate((10, 10, 20))]
 
@@ -135,7 +135,7 @@ def test_ten_tenths_are_ten_equal_shares():
 
 def test_main_gpu():
     assert assigned(gpu_layers_from_split(DEVICES, 2, -1, main_gpu=1)) == {"1": [0, 1, 2]}
-    # A split names its devices itself.
+    # A split selects its devices itself.
     split = gpu_layers_from_split(DEVICES, 2, -1, main_gpu=1, tensor_split=(1,))
     assert assigned(split) == {"0": [0, 1, 2]}
 

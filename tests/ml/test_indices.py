@@ -1,4 +1,4 @@
-"""Indices that no input brings: computed, written, remembered. And what else was fatal once."""
+"""Indices that are computed, written or kept in states, and other once fatal operands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def written(ctx: Context, value: Tensor) -> Tensor:
 
 
 def half_way(ctx: Context) -> Tensor:
-    """Halves are rounded: what was below 6 before need not be so after."""
+    """Halves are rounded: a number below 6 may become 6."""
     return ctx.input().from_floats([5.9999, 1]).cast(DType.F16).cast(DType.F32).cast(I32)
 
 

@@ -1,4 +1,4 @@
-"""The machine, read from files as the kernel writes them."""
+"""Cores and memory, read from files in the kernel's format."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_control_group_limits_memory(root: Path):
             "proc/self/cgroup": "0::/",
             f"{group}/memory.max": 4 * GIB,
             f"{group}/memory.current": 3 * GIB,
-            # Cached files can be dropped; what lies in tmpfs (also part of "file") cannot.
+            # Cached files can be dropped; tmpfs (also part of "file") cannot.
             f"{group}/memory.stat": f"file {2 * GIB}\ninactive_file {GIB}\nactive_file {GIB // 2}",
             f"{group}/memory.swap.max": GIB,
             f"{group}/memory.swap.current": GIB // 4,

@@ -1,4 +1,4 @@
-"""Weights: where they lie, how they are loaded, and how a backend ends."""
+"""Weights: their memory, their loading, and the end of a backend."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def product(backend: Backend, name: str, x: np.ndarray) -> np.ndarray:
 
 
 def address(backend: Backend, node: Tensor) -> int:
-    """Where the copy that ops read lies."""
+    """The address of the copy that ops read."""
     assert isinstance(backend, GGMLBackend)
     with backend.new_context() as ctx, ctx.trace():
         reader = node.scale(1)
@@ -136,7 +136,7 @@ def test_a_rearranged_copy_gives_the_same_products(dtype: DType, tied: bool):
             rearranged = w.uid in backend.weights._fast
             assert rearranged == bool(backend.extra_buffer_types)
             ctx.compute(*((y, r) if tied else (y,)))
-        # The same blocks and the same rounding of activations; sums in another order.
+        # The same blocks and rounding of activations; sums in another order.
         assert nmse(y.numpy(), product(plain, "output.weight", x)) < 1e-4
         assert nmse(y.numpy(), x.astype(float) @ table.values.T) < 1e-4
         if tied:
@@ -265,7 +265,7 @@ def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
         once(i)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == files
-    # The kernel takes a thread off the list a moment after it has let the one that joins it go on.
+    # The system drops a thread from the list a moment after `join` returns.
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) > len(threads) and time.monotonic() < end:
         time.sleep(0.001)
@@ -314,7 +314,7 @@ def test_what_was_rearranged_leaves_memory_though_the_file_is_read_ahead(
         assert resident_of(path) > 0
         backend.load()
         time.sleep(0.2)  # whoever still read would be done
-        # Pages that a weight shares with what is around it stay.
+        # Pages that a weight shares with its neighbours stay.
         assert resident_of(path) <= 8 * 4096
 
 
@@ -385,7 +385,7 @@ def test_the_report_counts_by_layer():
         ctx.layer(0).zeros(DType.Q8_0, 32)
         memory = backend.backend_memory()
         assert memory.input_weights == 128
-        # Tensors begin at multiples of 32 bytes: one of 4 takes as many, one of 34 takes 64.
+        # Tensors begin at multiples of 32 bytes: one of 4 bytes takes 32, one of 34 takes 64.
         assert memory.cpu.weights == [64, 160, 32]
         assert memory.cpu.cache == [64, 32, 0]
         assert memory.size() == 128 + 256 + 96 + memory.cpu.graph

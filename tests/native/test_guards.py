@@ -1,4 +1,4 @@
-"""A failing assert of ggml while a graph is built is an exception, and nothing else happens."""
+"""A failing assert of ggml while a graph is built is an exception, without side effects."""
 
 from __future__ import annotations
 
@@ -146,12 +146,12 @@ def test_each_thread_has_its_own_way_back() -> None:
 
 
 def test_every_op_of_ggml_can_be_called() -> None:
-    """Nothing of the headers got lost: every function that returns a tensor is there, guarded."""
+    """Every function of the headers that returns a tensor exists, guarded."""
     text = (native.prefix / "include" / "ggml.h").read_text()
     declared = set(re.findall(r"GGML_API\s+struct\s+ggml_tensor\s*\*\s*(ggml_\w+)\s*\(", text))
     assert len(declared) > 150
     variadic = {"ggml_format_name"}
-    # Only declared: no library has them.
+    # Declared, but in no library.
     missing = {name for name in declared - variadic if not hasattr(lib, name)}
     libraries = b"".join(p.read_bytes() for p in native.prefix.glob("lib*/libggml-base.so"))
     assert {name for name in missing if name.encode() + b"\0" in libraries} == set()

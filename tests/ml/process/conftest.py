@@ -64,7 +64,7 @@ WIDE = {"w": np.eye(1024, dtype=np.float32)}
 
 
 def python(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Runs code in a process that can import what this one can."""
+    """Runs code in a process with this one's import path."""
     path = os.pathsep.join([str(ROOT / "sdk"), str(ROOT), *filter(None, sys.path)])
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],

@@ -140,7 +140,7 @@ def test_weights_are_read_here(shared: RunnerProcess, in_process: Make):
 
 
 class Odd(TensorSource):
-    """A source of a kind that only this process knows."""
+    """A source of a class that only this process has."""
 
     def __init__(self, inner: TensorSource):
         self.inner, self.name, self.files = inner, "odd", inner.files

@@ -1,4 +1,4 @@
-"""What fails in the process fails here as if it had happened here."""
+"""Errors in the process arrive here as if they had happened here."""
 
 from __future__ import annotations
 

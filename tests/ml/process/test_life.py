@@ -1,4 +1,4 @@
-"""The process ends, and its parent lives; the parent ends, and the process does not outlive it."""
+"""The parent survives the process, and the process does not survive the parent."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def resident(pid: int) -> int:
 
 
 def test_dropped_backends_and_graphs_are_freed(in_process: Make, monkeypatch: pytest.MonkeyPatch):
-    # Else the heap keeps what is freed, as much as it likes.
+    # Otherwise the heap keeps freed memory.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
     w = np.ones(1 << 22, np.float32)
     sizes = []
@@ -224,7 +224,7 @@ print(runner.pid, flush=True)
         ("", "os._exit(1)"),
         ("", "os.kill(os.getpid(), signal.SIGKILL)"),
         ("", "os.abort()"),
-        # A process that was forked off does not keep it alive.
+        # A fork of the parent does not keep it alive.
         ("if not os.fork(): signal.pause()", "os.kill(os.getpid(), signal.SIGKILL)"),
     ],
     ids=["returns", "exits", "is killed", "aborts", "forked"],
@@ -314,7 +314,7 @@ with RunnerProcess() as runner:
                 raise SystemExit("not interrupted")
             short.run(np.ones(4))
             assert short.value(y).reshape(-1).tolist() == [2, 2, 2, 2]
-        # In the middle of a message there is no way on.
+        # An interruption within a message loses the process.
         runner._torn = True
         from ggmodel.errors import DeviceLost
         try:

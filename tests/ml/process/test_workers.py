@@ -1,4 +1,4 @@
-"""Workers that cannot be used. (Those that can are in tests/ml/rpc.)"""
+"""Unusable workers; tests/ml/rpc has usable ones."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nobody_has_that_name():
 
 
 def test_nobody_answers():
-    """A full queue, as of a worker that other clients wait for."""
+    """A full queue, like that of a worker with waiting clients."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))

@@ -13,7 +13,7 @@ from tests.ml.harness import Value, backend_of, tensor
 
 
 def run(backend: Backend, build: Callable[..., Tensor], *values: Value) -> tuple[np.ndarray, Graph]:
-    """The value of what is built on inputs, or without any on the context; and its graph."""
+    """The value of `build` on inputs, or without any on the context; and its graph."""
     with backend.new_context() as ctx, ctx.trace():
         out = build(*(tensor(ctx, v) for v in values) if values else (ctx,))
         ctx.forward(out).compute(out)

@@ -1,4 +1,4 @@
-"""For each op of the table a recipe that draws operands and says what to do with them.
+"""A recipe for each op of the table, which draws operands and applies the op.
 
 Arrays have the reversed shape, four axes long: a tensor [k, m] is an array [1, 1, m, k]. Operands
 lie in memory as they may: whole, permuted, a window of something larger.
@@ -49,7 +49,7 @@ def recipe(*ops: str) -> Callable[[Maker], Maker]:
     return enter
 
 
-# values and where they lie
+# values and their memory
 
 F32, F16, BF16, I32 = DType.F32, DType.F16, DType.BF16, DType.I32
 QUANTISED = (DType.Q8_0, DType.Q4_0, DType.Q4_K, DType.Q6_K)
@@ -81,7 +81,7 @@ def distinct(draw: Draw, bound: int, n: int, dtype: Any = np.int32) -> np.ndarra
 
 
 def in_steps(draw: Draw, *ns: int) -> np.ndarray:
-    """Activations that every weight format's rounding leaves as they are.
+    """Activations that the rounding for every weight format preserves.
 
     ggml rounds them to blocks of 32 or 256 steps of max / 127, or to halves of 11 or 8 bits. Here
     they are whole numbers up to 127, which each 32 of them reach, times a power of two.
@@ -99,7 +99,7 @@ def stored(values: np.ndarray, dtype: DType) -> Value:
 
 
 def operand(draw: Draw, values: np.ndarray, dtype: DType = F32) -> tuple[Value, Lay]:
-    """An input and what makes a tensor of the values of it."""
+    """An input, and the function that makes a tensor of the values from it."""
     movable = range(1 if dtype.is_quantized else 0, 4)
     kind = draw(st.sampled_from(["whole", "permuted", "window", "permuted window"]))
     order = [0, 1, 2, 3]
@@ -121,7 +121,7 @@ def operand(draw: Draw, values: np.ndarray, dtype: DType = F32) -> tuple[Value, 
 
 
 def window(draw: Draw, t_shape: tuple[int, ...]) -> tuple[tuple[int, ...], Lay]:
-    """The shape of an array, and a window of the shape wanted in a tensor of it."""
+    """The shape of an array, and a window of the wanted shape into a tensor of it."""
     dim, lo = draw(st.integers(0, 3)), draw(st.integers(0, 2))
     n = t_shape[3 - dim]
     outer = list(t_shape)
@@ -424,7 +424,7 @@ def copy(draw: Draw, _: str) -> Recipe:
 
     def build(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         memory = y.duplicate()
-        # ggml copies between layouts only where the rows of halves lie densely
+        # ggml copies between layouts only dense rows of halves
         return lay(x).contiguous().copy(lay_y(memory)).contiguous(), memory
 
     return Recipe((x, y), build, exact=not dtype.is_quantized)

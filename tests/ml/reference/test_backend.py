@@ -1,4 +1,4 @@
-"""The interpreter: what a graph means beyond its single ops."""
+"""The interpreter: graphs beyond their single ops."""
 
 from __future__ import annotations
 

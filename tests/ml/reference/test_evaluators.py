@@ -1,4 +1,4 @@
-"""Every evaluator against what an independent computation in numpy makes of the same op."""
+"""Every evaluator against an independent computation in numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.ml.cases import CASES, SAME, Case
 from tests.ml.harness import blocks, exact, nmse, normal, tensor
 from tests.ml.reference.conftest import run
 
-# Each result, and what composed ops make on the way, is rounded to float32: 2⁻²⁴, 4e-15 squared.
+# All results, intermediate ones too, are rounded to float32: 2⁻²⁴, 4e-15 squared.
 SINGLE = 1e-13
 # ggml and the encoders of the `gguf` package may round the middle of two steps differently, and
 # a step is max / 127.
@@ -43,7 +43,7 @@ def test_an_op_equals_numpy(case: Case, reference: Backend, flash_reference: Bac
 
 @pytest.mark.parametrize("dtype", sorted(t for t in NUMBERS if t.is_quantized), ids=str)
 def test_block_formats(dtype: DType, reference: Backend):
-    """The products take the values as they decode; formats that numpy cannot decode are errors."""
+    """Products read decoded values; formats that numpy cannot decode are errors."""
     width = max(256, dtype.block_size)
     table, x = blocks(dtype, normal(9, width)), normal(3, width, seed=1)
     if dtype in (DType.Q1_0, DType.Q2_0):

@@ -20,7 +20,7 @@ EXPECTED = json.loads(FILE.with_suffix(".json").read_text())
 
 # Every result is rounded to float32, as transformers' are: it is 3e-13 away from float64 itself.
 EXACT = 1e-10
-# Checkpoints hold the experts the other way round: they were rounded in other blocks than here.
+# Checkpoints have the experts transposed: they were rounded in other blocks.
 OTHER_BLOCKS = {"gpt_oss": 5e-4}
 
 
@@ -46,7 +46,7 @@ def test_logits(golden: Golden, flash_attention: str, batch_size: int):
     ("dtype", "flash_attention"), [(DType.F16, "off"), (DType.Q8_0, "on")], ids=["f16", "q8_0"]
 )
 def test_rounded_weights(golden: Golden, flash_attention: str, dtype: DType):
-    """Activations stay as they are, so that nothing is lost beside the weights' rounding."""
+    """Activations are not rounded, so only the weights' rounding remains."""
     want = golden.logits_f16 if dtype is DType.F16 else golden.logits_q8_0
     with ggmodel.load(
         source_of(golden, dtype),

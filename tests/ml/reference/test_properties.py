@@ -15,8 +15,8 @@ from tests.ml.reference.recipes import RECIPES, Recipe
 # Squared errors relative to the squared result.
 #
 # float32: 2⁻²⁴ a rounding, which is 4e-15 squared, a hundred times over in sums and polynomials,
-# and wrong together. Products are given activations that ggml's rounding leaves as they are, so
-# that this holds for weights of every format.
+# and in the same direction. Products get activations that ggml's rounding preserves, so that this
+# holds for weights of every format.
 SINGLE = 1e-11
 # A float32 result may lie on either side of the middle between two halves: 2⁻¹⁰ of it, 2⁻⁷ for
 # BF16; and where values are F16 attention sums them up in F16.

@@ -44,12 +44,12 @@ class Worker:
 
     @property
     def out(self) -> str:
-        """What it has written to standard output."""
+        """Its standard output so far."""
         return self._files[0].read_text()
 
     @property
     def err(self) -> str:
-        """What it has written to standard error."""
+        """Its standard error so far."""
         return self._files[1].read_text()
 
     def wait_until_it_listens(self) -> None:

@@ -29,14 +29,14 @@ STORIES = ROOT / "examples" / "assets" / "stories.gguf"
 
 @pytest.fixture(autouse=True)
 def _children_use_rpc(monkeypatch: pytest.MonkeyPatch, rpc_ggml: Path) -> None:
-    """The process that holds the devices takes the ggml with RPC, whichever this one has."""
+    """The child process uses the ggml with RPC, whatever this process uses."""
     monkeypatch.setenv("GGMODEL_GGML", str(rpc_ggml))
     monkeypatch.delenv("GGMODEL_RPC", raising=False)
 
 
 @pytest.fixture
 def mortal(worker: Callable[..., object]) -> list:
-    """Two workers that do not live on."""
+    """Two workers that a test may end."""
     return [worker(), worker()]
 
 
@@ -94,7 +94,7 @@ def test_each_device_reports_its_own(pair: list, golden: Golden, source: MemoryS
     for n in range(blocks):
         holder: DeviceMemory = memory.cpu if n == 0 else first
         own = [name for name in source.tensors if name.startswith(f"blk.{n}.")]
-        # Of a weight that all layers read each device has a copy, counted with its first layer.
+        # Each device has a copy of a weight that all layers read, counted with its first layer.
         shared = padded("rope_freqs.weight") if "rope_freqs.weight" in source.tensors else 0
         assert holder.weights[n] == sum(map(padded, own)) + shared * (n < 2)
         assert holder.cache[n] > 0
@@ -110,7 +110,7 @@ def test_each_device_reports_its_own(pair: list, golden: Golden, source: MemoryS
 
 
 def test_an_output_on_a_worker_is_computed_there(pair: list):
-    """The CPU rearranges its weights for products, but not those it has for their rows alone."""
+    """The CPU rearranges its weights for products, but not those read by rows only."""
     tied = source_of(load_golden("llama", "tied"), DType.Q4_0)
     with ggmodel.load(tied, rpc=endpoints(pair), gpu_layers=-1, threads=1) as model:
         memory = model.memory
@@ -169,8 +169,8 @@ def test_a_killed_worker_is_named_within_five_seconds(mortal: list):
 
 
 def test_a_worker_that_hangs_can_be_left(mortal: list):
-    """Nothing but patience tells a process that is stopped from a slow one, for its system still
-    answers. Ctrl-C ends the wait, and closing does not wait in its turn."""
+    """A stopped process looks like a slow one, because its system still answers. Ctrl-C ends the
+    wait, and closing does not wait."""
     model = ggmodel.load(STORIES, rpc=[mortal[0].endpoint], gpu_layers={"RPC0": [0, 1]}, threads=1)
     pieces = model.stream("Once upon a time", temperature=0)
     next(pieces)

@@ -1,4 +1,4 @@
-"""`ggmodel worker`: what it serves, what it refuses, how it ends."""
+"""`ggmodel worker`: its devices, its refusals, its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.ml.rpc.conftest import Worker
 StartWorker = Callable[..., Worker]
 Client = Callable[[str], contextlib.AbstractContextManager[subprocess.Popen[str]]]
 
-# Says what it sees of a worker, then stays connected for as long as its standard input is open.
+# Prints a worker's devices, then stays connected until its standard input closes.
 _CLIENT = """
 import sys
 from ggmodel.native import ffi, lib, proc
@@ -42,7 +42,7 @@ for i in range(lib.ggml_backend_reg_dev_count(server)):
     device = lib.ggml_backend_reg_dev_get(server, i)
     lib.ggml_backend_dev_memory(device, free, total)
     print(i, free[0], total[0], ffi.string(lib.ggml_backend_dev_description(device)).decode())
-    # Without memory on the device there is no connection from one question to the next.
+    # The connection lasts from one question to the next only with memory on the device.
     assert lib.ggml_backend_buft_alloc_buffer(lib.ggml_backend_dev_buffer_type(device), 1 << 20)
 print("done", flush=True)
 sys.stdin.read()
@@ -79,7 +79,7 @@ def seen(client: subprocess.Popen[str]) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def refused(rpc_environment: dict[str, str]) -> Callable[..., str]:
-    """`refused("--port", 0)` is the error that a worker which does not even start ends with."""
+    """`refused("--port", 0)` is the error of a worker that cannot start."""
 
     def start(*arguments: object, **variables: str) -> str:
         command = [sys.executable, "-m", "ggmodel", "worker", *map(str, arguments)]
@@ -107,7 +107,7 @@ def test_a_client_sees_its_device(worker: StartWorker, client: Client):
     with client(one.endpoint) as process:
         [(free, total)] = seen(process)
     assert 0 < free <= total
-    # What ggml's server prints is no part of the output.
+    # Without the output of ggml's server.
     assert len(one.out.splitlines()) == 4
 
 
@@ -124,7 +124,7 @@ def test_it_outlives_its_clients(worker: StartWorker, client: Client):
         with client(one.endpoint) as process:
             assert seen(process)
             process.kill()
-    # Nor does one that speaks another protocol end it.
+    # A client with another protocol does not end it either.
     with socket.create_connection((one.host, one.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
     with client(one.endpoint) as process:
@@ -200,7 +200,7 @@ def test_a_device_that_is_not_there(refused: Callable[..., str]):
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`machine("CUDA0", …)` makes this process one that has these devices, and RPC."""
+    """`machine("CUDA0", …)` simulates these devices, and RPC."""
 
     def have(*names: str) -> None:
         types = {"CPU": 0, "BLAS": 3}
@@ -279,7 +279,7 @@ def test_a_port_of_the_administrator(machine: Callable[..., None], monkeypatch: 
 
 
 def test_a_ggml_without_rpc(refused: Callable[..., str]):
-    # An empty choice is none: the pinned wheel.
+    # An empty choice selects the pinned wheel.
     message = refused(GGMODEL_GGML="")
     assert "has no RPC backend; `make native` builds one: export GGMODEL_GGML=" in message
 
@@ -302,7 +302,7 @@ def test_the_guide_starts_workers_as_they_can_be_started():
 
 
 def test_the_system_watches_over_its_clients(worker: Callable[..., Worker]):
-    """Else a client whose machine vanished would keep the others waiting for ever."""
+    """Otherwise a client whose machine vanished would block the others for ever."""
     one = worker()
     with socket.create_connection((one.host, one.port)) as client:
         ends = {f"{one.port:04X}", f"{client.getsockname()[1]:04X}"}
