@@ -33,10 +33,10 @@ HEAD = """# The tensor interface
 Look up an op or a type here: its name in Python (in `ggmodel.ml`), its shapes, and the functions of
 ggml behind it.
 
-The first column is the interface that this package was given to implement: the names of Ollama's Go
-package `ml`, which knows the same library and the same models. Whoever ports a model or a server
-from there finds each name's counterpart; the Python spelling follows from it (`RMSNorm` is
-`rms_norm`). Names without a counterpart there are in the last section.
+The first column has the names of Ollama's Go package `ml`: the interface that this package was
+given to implement. Both run the same models on ggml, so each name leads a port from there to its
+counterpart; the Python spelling follows from the name (`RMSNorm` is `rms_norm`). The last section
+lists names that only exist here.
 
 - Shapes are in ggml order: dim 0 is the fastest, so a numpy array has the reversed shape. […] is
   any shape. Where the kernels need it, operands of other float dtypes are converted and scattered

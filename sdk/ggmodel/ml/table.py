@@ -26,7 +26,6 @@ ANY = frozenset(DType)
 FLOATS = frozenset({F32, F16, BF16})
 FULL = frozenset({F32})
 HALF = frozenset({F32, F16})
-INTEGERS = frozenset({I32, I64})
 _MOST_BYTES = 1 << 48  # the address space of a process
 # Dtypes with kernels for products, look-ups and conversions. ggml rounds activations to Q8_1 and
 # Q8_K while it multiplies; weights of these types would be a call of a null pointer.
