@@ -485,11 +485,17 @@ def _list(p: Program, receiver: Tensor | None) -> list[float]:
     return [float(i) for i in range(n if p.rng.random() < 0.7 else 3)]
 
 
+def _maybe_tensor(p: Program, receiver: Tensor | None) -> Tensor | None:
+    return _tensor(p, receiver) if p.rng.random() < 0.7 else None
+
+
 # Arguments by annotation; a method with a new annotation needs a line here.
 ARGUMENTS: dict[str, Callable[[Program, Tensor | None], Any]] = {
     "Node": _tensor,
+    "Self": _tensor,
     "Tensor": _tensor,
-    "Node | None": lambda p, x: _tensor(p, x) if p.rng.random() < 0.7 else None,
+    "Node | None": _maybe_tensor,
+    "Self | None": _maybe_tensor,
     "Node | float": _tensor,
     "int": _count,
     "float": lambda p, _: values.real(p.rng),
