@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pycparser import c_ast, c_generator, c_parser
 
@@ -189,9 +190,9 @@ def _relaxed(node: c_ast.Node) -> c_ast.Node:
 def _renamed(node: c_ast.Node, name: str | None) -> c_ast.Node:
     """The type of a parameter or result, declaring `name` instead."""
     node = copy.deepcopy(node)
-    inner = node
+    inner: Any = node
     while not isinstance(inner, c_ast.TypeDecl):
-        inner = inner.type  # type: ignore[attr-defined]
+        inner = inner.type
     inner.declname = name
     return node
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -62,20 +64,27 @@ def vary() -> Vary:
 
 @pytest.fixture(scope="session")
 def rpc_ggml() -> Path:
-    """The prefix of a ggml that was built with the RPC backend."""
+    """The prefix of a ggml that was built with the RPC backend, and its binding compiled: no test
+    that measures time has to wait for the compiler."""
     chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
     prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native"
     if not prefix.is_dir():
         pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
+    command = [sys.executable, "-c", "import ggmodel.native"]
+    subprocess.run(command, env=_environment(prefix), check=True, timeout=120)
     return prefix
 
 
 @pytest.fixture(scope="session")
 def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
     """Environment variables for processes that use that ggml."""
+    return _environment(rpc_ggml)
+
+
+def _environment(ggml: Path) -> dict[str, str]:
     path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
     others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
-    return others | {"GGMODEL_GGML": str(rpc_ggml), "PYTHONPATH": path}
+    return others | {"GGMODEL_GGML": str(ggml), "PYTHONPATH": path}
 
 
 def _write(path: Path, source: TensorSource) -> Path:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -127,8 +127,8 @@ def _watch(child: subprocess.Popen[bytes], journal: Journal, gather: Callable[[]
             return True
 
 
-def _gather(report: Report, lines: object, progress: Callable[[Report], None]) -> None:
-    for line in lines:  # type: ignore[attr-defined]
+def _gather(report: Report, lines: Iterable[str], progress: Callable[[Report], None]) -> None:
+    for line in lines:
         entry = json.loads(line)
         report.rss[-1].append(tuple(entry.pop("rss")))
         for name in ("done", "refused"):

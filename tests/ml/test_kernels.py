@@ -169,10 +169,9 @@ def test_copies(
                 assert nmse(got, x @ table.values.T) < 1e-4  # rounding of activations to Q8_0
             assert kinds(backend) == want
             counted = backend.backend_memory()
-            assert sum(counted.cpu.weights) + counted.input_weights == sum(
-                copy.nbytes
-                for copy in backend.weights.copies  # type: ignore[attr-defined]
-            )
+            assert isinstance(backend, GGMLBackend)
+            copies = sum(copy.nbytes for copy in backend.weights.copies)
+            assert sum(counted.cpu.weights) + counted.input_weights == copies
 
 
 @pytest.mark.parametrize("between", [False, True])

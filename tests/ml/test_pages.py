@@ -102,7 +102,7 @@ class Mapped(MemorySource):
         super().__init__({}, {})
         self.views = [memoryview(bytes([n]) * 5000) for n in range(2)]
 
-    def mapped(self, file: int) -> memoryview | None:  # type: ignore[override]
+    def mapped(self, file: int) -> memoryview:
         return self.views[file]
 
 

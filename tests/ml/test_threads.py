@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ggmodel.ml import Backend, DType
+from ggmodel.ml.ggml import GGMLBackend
 from ggmodel.ml.ggml import threads as module
 from ggmodel.ml.ggml.threads import Policy, Threads
 from ggmodel.native import ThreadPool
@@ -166,7 +167,8 @@ def computing(backend: Backend, seconds: float, until: int = 0) -> list[int]:
 
 
 def _threads(backend: Backend) -> Threads:
-    return backend.hardware.threads  # type: ignore[attr-defined]
+    assert isinstance(backend, GGMLBackend)
+    return backend.hardware.threads
 
 
 @contextmanager
@@ -188,7 +190,8 @@ def test_busy_processes_take_threads_away(pair: Backend):
         time.sleep(0.5)
         assert computing(pair, 60, until=1)[-1] == 1
         assert set(computing(pair, 1)) == {1}  # nothing idle: none tried again
-    assert _threads(pair)._pool.n_threads == 1  # type: ignore[union-attr]
+    pool = _threads(pair)._pool
+    assert pool is not None and pool.n_threads == 1
 
 
 @linux
@@ -217,8 +220,9 @@ class Clock:
 
 @pytest.fixture
 def clock(pair: Backend, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(module, "time", Clock())
-    return module.time  # type: ignore[return-value]
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import (
     AllocationStatus,
     Backend,
+    BackendMemory,
     BackendParams,
     DType,
     FlashAttention,
@@ -325,8 +326,9 @@ def test_more_weights_than_memory_are_an_error(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(OutOfMemory, match="512 bytes for weight 'w'") as caught:
             backend.load()
         memory = caught.value.memory
-        assert memory.cpu.weights == [0, 0, 512]  # type: ignore[union-attr]
-        assert memory.cpu.status is AllocationStatus.FAILED  # type: ignore[union-attr]
+        assert isinstance(memory, BackendMemory)
+        assert memory.cpu.weights == [0, 0, 512]
+        assert memory.cpu.status is AllocationStatus.FAILED
         monkeypatch.undo()
         backend.load()
         np.testing.assert_array_equal(weight(backend, "w").numpy(), normal(4, 32))

@@ -149,7 +149,7 @@ class MemorySource(TensorSource):
     def data(self, name: str) -> memoryview:
         return self._data[self.info(name).name]
 
-    def mapped(self, file: int) -> None:
+    def mapped(self, file: int) -> memoryview | None:
         return None
 
     def close(self) -> None:

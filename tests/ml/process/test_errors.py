@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,8 +32,8 @@ CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubcla
 
 @pytest.mark.parametrize("kind", [*CLASSES, Abort, OSError, KeyError])
 def test_an_error_is_rebuilt(kind: type[Exception]):
-    error = kind("the text")
-    error.noted = {"a": 1}  # type: ignore
+    error: Any = kind("the text")
+    error.noted = {"a": 1}
     rebuilt = unpack_error(pack_error(error))
     assert type(rebuilt) is kind
     assert (str(rebuilt), rebuilt.args) == (str(error), error.args)
@@ -142,9 +143,9 @@ def test_workers_must_be_the_runners(shared: RunnerProcess):
 LARGE = {"w": np.zeros((5, 1 << 22), np.float32)}  # more than one step of progress
 
 
-def unloaded(runner: RunnerProcess, **params: bool) -> Backend:
+def unloaded(runner: RunnerProcess, **params: Any) -> Backend:
     source = MemorySource(METADATA, LARGE)
-    return new_backend(source, BackendParams(num_threads=1, **params), runner=runner)  # type: ignore
+    return new_backend(source, BackendParams(num_threads=1, **params), runner=runner)
 
 
 def test_progress(shared: RunnerProcess):

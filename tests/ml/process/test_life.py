@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,8 +103,8 @@ child.main(int(sys.argv[1]), int(sys.argv[2]))
 def test_an_assert_of_ggml_is_quoted(monkeypatch: pytest.MonkeyPatch):
     popen = subprocess.Popen
 
-    def patched(command: list[str], **options: object) -> object:
-        return popen([command[0], "-c", CRASHING, *command[-2:]], **options)  # type: ignore
+    def patched(command: list[str], **options: Any) -> object:
+        return popen([command[0], "-c", CRASHING, *command[-2:]], **options)
 
     monkeypatch.setattr("ggmodel.ml.process.launch.subprocess.Popen", patched)
     with RunnerProcess() as runner:

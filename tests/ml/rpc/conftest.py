@@ -16,7 +16,7 @@ import pytest
 
 from tests.ml.harness import free_port
 
-_PATIENCE = 60.0  # seconds for a worker to start; the first one may compile the binding
+_PATIENCE = 60.0  # seconds for a worker to start
 
 
 class Worker:
