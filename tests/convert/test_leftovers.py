@@ -15,7 +15,7 @@ from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.declaration import plan
 from ggmodel.errors import LoadError
 from ggmodel.gguf_file import TensorSource, open_gguf
-from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.model import config_class, find, find_hf
 from ggmodel.workbench.check import check
 from tests.convert.folders import write_model, write_tokenizer

@@ -230,7 +230,7 @@ def test_files_that_do_not_say_whether_keys_are_normed(images: Golden):
 
 
 def hyper(metadata: dict[str, Any]) -> Any:
-    from ggmodel.ml.keyvalues import KeyValues
+    from ggmodel.gguf_file.metadata import KeyValues
     from ggmodel.model import config_class
 
     return config_class(find("llama4")).read(KeyValues(metadata))

@@ -19,8 +19,8 @@ from ggmodel.errors import ComputeError, ConfigError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import DType
 from ggmodel.ml.ggml import compute, peaks
-from ggmodel.ml.ggml.backend import GGMLBackend
 from ggmodel.ml.ggml.compute import Scheduler
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.graph import Graph
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel

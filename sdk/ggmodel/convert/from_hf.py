@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..gguf_file import DType, MemorySource
-from ..ml.keyvalues import KeyValues
+from ..gguf_file.metadata import KeyValues
 from ..model import Model, config_class
 from ..model.config import key_fields
 from ..model.operations import Computed

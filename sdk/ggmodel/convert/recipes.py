@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..gguf_file import DType
-from ..ml.keyvalues import check_kind
+from ..gguf_file.metadata import check_kind
 from ..model.names import of_vision
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..ml.keyvalues import KeyValues, check_kind
+from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
 from .source_code import check_tags, declared, line_of, type_hints
 

@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import ConfigError, Unsupported
 from ..gguf_file.types import DType
 from ..ml.ggml import peaks
-from ..ml.ggml.backend import GGMLBackend
+from ..ml.ggml.ggml_backend import GGMLBackend
 from ..ml.ggml.lowering import GGMLExecutable
 from ..ml.graph import Graph
 from ..ml.node import Node

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, Unsupported
 from ...gguf_file import TensorSource
+from ...gguf_file.metadata import KeyValues
 from ...kvcache import KV_TYPES
 from ...ml import (
     Backend,
@@ -21,7 +22,6 @@ from ...ml import (
     Optimize,
     new_backend,
 )
-from ...ml.keyvalues import KeyValues
 from ...model import Config, LoadReport, Model, config_class, fill, find
 from ...model.defaults import completed
 from ...model.source_code import author_code, file_of

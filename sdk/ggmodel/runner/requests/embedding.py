@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ...errors import ComputeError, ConfigError, PromptError, Unsupported
-from ...ml.keyvalues import KeyValues
+from ...gguf_file.metadata import KeyValues
 from ...model import Step
 
 if TYPE_CHECKING:
