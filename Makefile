@@ -19,7 +19,7 @@ BINDING := setup.py native/build.py native/guards.py native/headers.py native/in
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo test test-peers test-browser lint native peer bench clean
+.PHONY: help demo test test-peers test-browser mutants lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -38,6 +38,11 @@ test-peers: $(VENV)/developer  ## compare with other projects; downloads their p
 
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
 	@$(BIN)/python -m pytest tests/browser
+
+# make mutants PACKAGE=chat [TESTS="tests/chat tests/cli/test_chat.py"] [COUNT=40] [SEED=0]
+mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do its TESTS miss?
+	@$(BIN)/python tests/mutants.py --count $(or $(COUNT),40) --seed $(or $(SEED),0) \
+	    "$(PACKAGE)" $(TESTS)
 
 lint: $(VENV)/developer  ## ruff and pyright
 	@$(BIN)/ruff check
@@ -80,6 +85,10 @@ $(VENV)/installed: $(VENV)/python pyproject.toml $(BINDING)
 $(VENV)/developer: $(VENV)/installed
 	@echo "installing what tests and linters need into $(VENV)"
 	@$(PIP) install --editable ".[test,lint]"
+	@touch $@
+
+$(VENV)/mutation: $(VENV)/developer
+	@$(PIP) install --editable ".[mutation]"
 	@touch $@
 
 $(VENV)/builder: $(VENV)/python
