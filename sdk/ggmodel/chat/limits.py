@@ -142,7 +142,7 @@ class Costs:
         elif operator == "*":
             many, times = (right, left) if isinstance(left, int) else (left, right)
             if isinstance(times, int) and isinstance(many, (str, list, tuple)):
-                self.need(self.weigh(many) * max(times, 0))
+                self.need(ITEM + (self.weigh(many) - ITEM) * max(times, 0))
 
 
 _current: ContextVar[Costs] = ContextVar("costs")
