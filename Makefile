@@ -16,10 +16,16 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 # Whatever shapes the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
 
+# What notices most mistakes soonest: the format, the text, the ops, the declarations, each
+# architecture's tokens beside transformers', conversion, sampling, and one command as users run it.
+CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf ml nn model models kvcache \
+    golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
+    runner/test_load.py runner/test_sampling.py cli/test_run.py workbench/test_check.py)
+
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo test test-peers test-browser mutants lint native peer bench clean
+.PHONY: help demo check test test-peers test-browser mutants lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -29,6 +35,13 @@ demo: $(VENV)/installed  ## let the embedded models tell a story, and say what t
 	@echo
 	@$(BIN)/ggmodel run examples/assets/shapes.gguf "what is in the picture?" \
 	    --image examples/assets/scene.png --temperature 0
+
+# pyright takes one of two cores, pytest the other.
+check: $(VENV)/developer  ## lint, types and the tests that matter most, in two minutes
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
+	    $(BIN)/python -m pytest -q $(CHECKED); tests=$$?; wait $$types && exit $$tests
 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest

@@ -78,7 +78,7 @@ def test_the_readme_shows_the_commands_and_the_make_targets():
     assert shown == {"run", "show", "check", "estimate", "devices", "bench", "trace", "profile"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
-    assert targets == {"demo", "test", "native", "peer", "bench"}
+    assert targets == {"demo", "check", "test", "native", "peer", "bench"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
