@@ -18,7 +18,7 @@ BINDING := setup.py native/build.py native/guards.py native/headers.py native/in
 
 # What notices most mistakes soonest: the format, the text, the ops, the declarations, each
 # architecture's tokens beside transformers', conversion, sampling, and one command as users run it.
-CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf ml nn model models kvcache \
+CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml nn model models kvcache \
     golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
     runner/test_load.py runner/test_sampling.py cli/test_run.py workbench/test_check.py)
 
