@@ -65,6 +65,7 @@ AT_ONCE = {
         "expandtabs with a name": "{{ ('\\t' * 1000).expandtabs(tabsize=99999) }}",
         "replace": LONG + "{{ s.replace('a', s) }}",
         "replace some": LONG + "{{ s.replace('a', 'c' * 50) }}",
+        "replace so many": LONG + "{{ s.replace('a', 'c' * 50, 2000000) }}",
         "replace nothing": LONG + "{{ s.replace('', 'c' * 50) }}",
         "join": LONG + "{{ s.join('a' * 50) }}",
         "join a list": LONG + "{{ s.join(['a'] * 50) }}",

@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
 
-pytestmark = pytest.mark.slow
+# Two environments are installed from the package index.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,8 @@ import pytest
 from ggmodel.chat import ChatTemplate, sandbox
 from ggmodel.errors import TemplateError
 
+pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 REFERENCE = json.loads((FIXTURES / "chat-digests.json").read_text("utf-8"))
 CASES: dict[str, dict[str, Any]] = REFERENCE["cases"]

@@ -18,6 +18,8 @@ from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.convert.vocabulary.published import PUBLISHED
 
+pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
+
 # Of each published vocabulary, the entry of PUBLISHED that is in its tokenizer.json.
 SECTIONS = {
     "command-r": "command-r",

@@ -28,8 +28,7 @@ def take_images(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
         PromptError: the messages are no list, or an image part holds no image.
     """
     images: list[Any] = []
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise _no_list(messages)
+    _check_list(messages)
     return [_without_images(m, images) for m in messages], images
 
 
@@ -65,11 +64,12 @@ def _without_image(part: Any, images: list[Any]) -> Any:
     return IMAGE
 
 
-def _no_list(messages: object) -> PromptError:
-    return PromptError(
-        f"messages are a list of dicts, not {type(messages).__name__}; "
-        "give [{'role': 'user', 'content': TEXT}]"
-    )
+def _check_list(messages: object) -> None:
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise PromptError(
+            f"messages are a list of dicts, not {type(messages).__name__}; "
+            "give [{'role': 'user', 'content': TEXT}]"
+        )
 
 
 def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -79,8 +79,7 @@ def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
         PromptError: they are no list of dicts with a role and a content.
         Unsupported: a message holds audio, video, or an image that `take_images` left in place.
     """
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise _no_list(messages)
+    _check_list(messages)
     if not messages:
         raise PromptError("there are no messages; give at least one")
     return [_message(message, f"message {i}") for i, message in enumerate(messages)]

@@ -133,13 +133,11 @@ class _Counted(NodeTransformer):
         node.iter = _filter(_EACH, node.iter)
         return node
 
-    def visit_List(self, node: nodes.List) -> nodes.Expr:
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:
         self.generic_visit(node)
         return _filter(_MADE, node)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:
-        self.generic_visit(node)
-        return _filter(_MADE, node)
+    visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
         self.generic_visit(node)

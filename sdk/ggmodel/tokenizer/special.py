@@ -9,45 +9,14 @@ from .vocabulary import TokenType, Vocabulary
 
 # Tokens that end a turn or a text by convention; files rarely name more than one.
 _ENDS = frozenset(
-    {
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "[EOS]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-        "<eos>",
-        "<turn|>",
-        "<|tool_response>",
-        "<｜end▁of▁sentence｜>",
-        "[e~[",
-    }
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
+    "<|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> "
+    "<eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[".split()
 )
 # Fill-in-the-middle tokens after which a model only writes the next file.
 _FIM_ENDS = frozenset(
-    {
-        "<|fim_pad|>",
-        "<fim-pad>",
-        "<fim_pad>",
-        "<PAD>",
-        "[PAD]",
-        "<|fim_repo|>",
-        "<|repo_name|>",
-        "<fim-repo>",
-        "<REPO>",
-        "<reponame>",
-        "<|file_sep|>",
-    }
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> "
+    "<reponame> <|file_sep|>".split()
 )
 # White space as Unicode has it (Python's own notion adds four control characters).
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
