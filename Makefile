@@ -6,18 +6,18 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' native/newest.py)
 PREFIX := .cache/ggml-native
-# The signs that these builds are finished and of that version.
+# These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
 
 # The folder of llama-bench; starts are measured too where llama-completion lies beside it.
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
-# Whatever shapes the compiled binding; installing again compiles it again.
+# Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
 
-# What notices most mistakes soonest: the format, the text, the ops, the declarations, each
-# architecture's tokens beside transformers', conversion, sampling, and one command as users run it.
+# The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,
+# conversion, sampling, the tokens of each architecture beside transformers', and one command.
 CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml nn model models kvcache \
     golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
     runner/test_load.py runner/test_sampling.py cli/test_run.py workbench/test_check.py)

@@ -1,4 +1,4 @@
-"""What docs/chat.md says works."""
+"""The code, the command and the figures of docs/chat.md."""
 
 from __future__ import annotations
 

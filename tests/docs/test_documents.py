@@ -1,4 +1,4 @@
-"""What README and docs say works: their code and their commands are run."""
+"""Runs the code and the commands of README and docs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FAILING: dict[tuple[str, str], str] = {
     for names, cases, why in (
         ("google-gemma-2-2b-it", "system tools", "refuses these messages: System role not"),
         ("google-gemma-2-2b-it", "calls", "refuses these messages: Conversation roles must alter"),
-        # They are only for tools, and no one else would choose them.
+        # Templates for tools only, which no conversation here would choose.
         (
             "CohereForAI-c4ai-command-r-plus-tool_use "
             "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use "
@@ -104,7 +104,7 @@ def unescaped(text: str) -> str:
 
 
 def literal(tokens: Iterator[re.Match[str]]) -> list[Any]:
-    """What stands between braces: texts, words, and lists of these."""
+    """Parses the text between braces: texts, words, and lists of these."""
     items: list[Any] = []
     current: Any = None
     for token in tokens:

@@ -20,7 +20,7 @@ from tests.convert.vocabulary.published import PUBLISHED
 
 pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
 
-# Of each published vocabulary, the entry of PUBLISHED that is in its tokenizer.json.
+# Published vocabulary -> entry of PUBLISHED with the same tokenizer.json.
 SECTIONS = {
     "command-r": "command-r",
     "deepseek-coder": "deepseek coder",
@@ -34,7 +34,7 @@ SECTIONS = {
 }
 
 
-# Those that put a token in front of every text.
+# Vocabularies that put a token in front of every text.
 BEGIN = ("command-r", "deepseek-coder", "llama-bpe")
 
 

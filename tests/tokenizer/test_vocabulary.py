@@ -1,4 +1,4 @@
-"""What is read of a vocabulary, and what is kept of it."""
+"""Reading a vocabulary, and keeping it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def kept_apart(vocab: Vocabulary, made: Iterable[str] = ()) -> frozenset[int]:
         return frozenset(apart.values()) - {vocab.token_id("unknown", 0)}
     if vocab.pre is None or not vocab.pre.ignore_merges:
         return frozenset()
-    # Whole words are looked up, and "<s>" in a text must not become the control token.
+    # A whole word is looked up first, and "<s>" in a text must not become the control token.
     hidden = {text: i for text, i in vocab.of_type(NEVER_TEXT).items() if len(text) > 1}
     for text in filter(hidden.__contains__, made):
         del hidden[text]
