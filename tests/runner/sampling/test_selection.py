@@ -7,11 +7,27 @@ import pytest
 
 from ggmodel.runner.sampling.selection import largest
 
+WIDTH = 1000  # blocks
 
-@pytest.mark.parametrize("k", [1, 7, 40])
-@pytest.mark.parametrize("n", [64 * 80, 64 * 100 + 5])
+
+@pytest.mark.parametrize("k", [1, 40, 100, 200])
+@pytest.mark.parametrize("order", ["rising", "falling", "turned", "random"])
+def test_the_largest_whatever_the_order_of_the_blocks(k: int, order: str):
+    maxima = np.arange(WIDTH)
+    maxima = {
+        "rising": maxima,
+        "falling": maxima[::-1],
+        "turned": np.roll(maxima, -k),
+        "random": np.random.default_rng(k).permutation(maxima),
+    }[order]
+    logits = np.full(64 * WIDTH, -1.0, np.float32)
+    logits[:WIDTH] = maxima
+    assert largest(logits, k).tolist() == np.argsort(-maxima, kind="stable")[:k].tolist()
+
+
+@pytest.mark.parametrize("n", [64 * 80, 64 * 2500 + 5])
+@pytest.mark.parametrize("k", [1, 40])
 def test_the_largest_of_a_vocabulary(n: int, k: int):
-    for seed in range(50):
-        logits = np.random.default_rng(seed).normal(size=n).astype(np.float32)
-        expected = np.argsort(-logits, kind="stable")[:k]
-        np.testing.assert_array_equal(largest(logits, k), expected)
+    logits = np.random.default_rng(n + k).normal(size=n).astype(np.float32)
+    expected = np.argsort(-logits, kind="stable")[:k]
+    np.testing.assert_array_equal(largest(logits, k), expected)
