@@ -31,3 +31,12 @@ def test_the_largest_of_a_vocabulary(n: int, k: int):
     logits = np.random.default_rng(n + k).normal(size=n).astype(np.float32)
     expected = np.argsort(-logits, kind="stable")[:k]
     np.testing.assert_array_equal(largest(logits, k), expected)
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, 3e-40, -3e-40])
+def test_neighbouring_numbers_keep_their_order(value: float):
+    first = np.float32(value)
+    numbers = [first]
+    for _ in range(5):
+        numbers.append(np.nextafter(numbers[-1], np.float32(np.inf)))
+    assert largest(np.array(numbers), 6).tolist() == [5, 4, 3, 2, 1, 0]
