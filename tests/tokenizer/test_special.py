@@ -249,3 +249,11 @@ def test_gemma_takes_no_space_in_front_even_where_the_file_does_not_say_so(metad
     assert ids["llama"] != ids["gemma3"]
     metadata[G + "add_space_prefix"] = True
     assert Tokenizer.from_metadata(metadata).encode("the", add_special=False) == ids["llama"]
+
+
+def test_white_space_is_that_of_unicode():
+    swallowing = Splitter({"<x>": 0}, strip_right=frozenset({"<x>"}))
+    for space in "\t \x85\xa0\u2000\u200a\u3000":
+        assert list(swallowing.split(f"<x>{space}a")) == [0, "a"], ascii(space)
+    for letter in "\x1c\x1f\u200b":
+        assert list(swallowing.split(f"<x>{letter}a")) == [0, f"{letter}a"], ascii(letter)
