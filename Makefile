@@ -6,20 +6,26 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' native/newest.py)
 PREFIX := .cache/ggml-native
-# The signs that these builds are finished and of that version.
+# These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
 
 # The folder of llama-bench; starts are measured too where llama-completion lies beside it.
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
-# Whatever shapes the compiled binding; installing again compiles it again.
+# Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
+
+# The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,
+# conversion, sampling, the tokens of each architecture beside transformers', and one command.
+CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml nn model models kvcache \
+    golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
+    runner/test_load.py runner/test_sampling.py cli/test_run.py workbench/test_check.py)
 
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo test test-peers test-browser lint native peer bench clean
+.PHONY: help demo check test test-peers test-browser mutants lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -30,6 +36,13 @@ demo: $(VENV)/installed  ## let the embedded models tell a story, and say what t
 	@$(BIN)/ggmodel run examples/assets/shapes.gguf "what is in the picture?" \
 	    --image examples/assets/scene.png --temperature 0
 
+# pyright takes one of two cores, pytest the other.
+check: $(VENV)/developer  ## lint, types and the tests that matter most, in two minutes
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
+	    $(BIN)/python -m pytest -q $(CHECKED); tests=$$?; wait $$types && exit $$tests
+
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest
 
@@ -38,6 +51,11 @@ test-peers: $(VENV)/developer  ## compare with other projects; downloads their p
 
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
 	@$(BIN)/python -m pytest tests/browser
+
+# make mutants PACKAGE=chat [TESTS="tests/chat tests/cli/test_chat.py"] [COUNT=40] [SEED=0]
+mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do its TESTS miss?
+	@$(BIN)/python tests/mutants.py --count $(or $(COUNT),40) --seed $(or $(SEED),0) \
+	    "$(PACKAGE)" $(TESTS)
 
 lint: $(VENV)/developer  ## ruff, import-linter and pyright
 	@$(BIN)/ruff check
@@ -81,6 +99,10 @@ $(VENV)/installed: $(VENV)/python pyproject.toml $(BINDING)
 $(VENV)/developer: $(VENV)/installed
 	@echo "installing what tests and linters need into $(VENV)"
 	@$(PIP) install --editable ".[test,lint]"
+	@touch $@
+
+$(VENV)/mutation: $(VENV)/developer
+	@$(PIP) install --editable ".[mutation]"
 	@touch $@
 
 $(VENV)/builder: $(VENV)/python

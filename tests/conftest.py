@@ -1,4 +1,4 @@
-"""Models as files, for tests of whatever begins with a file."""
+"""Fixtures that write models into files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from ggmodel.gguf_file import Array, MemorySource, TensorSource
 
-# As many tokens as the goldens' models have: all but two of them characters.
+# 64 tokens, as the goldens' models have; all but two are characters.
 _TOKENS = [
     "<|bos|>",
     *"abcdefghijklmnopqrstuvwxyz",
@@ -33,7 +33,7 @@ VOCABULARY: dict[str, Any] = {
     "tokenizer.ggml.add_bos_token": True,
 }
 
-# What is started in the background ignores Ctrl-C, and so would all that the tests start.
+# A background process ignores Ctrl-C, and so would every process that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -85,7 +85,7 @@ def test_what_is_in_the_file(tmp_path: Path, name: str):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_mixture(tmp_path: Path, name: str):
-    """Of 8 layers the first and the last eighth, and every third of those between."""
+    """The first and the last eighth of 8 layers, and every third between them."""
     file = tmp_path / "model.gguf"
     make(file, name, tiny(name), "q4_K_M", pool=POOL)
     with open_gguf(file) as source:

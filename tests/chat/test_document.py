@@ -1,29 +1,20 @@
-"""What docs/chat.md says works."""
+"""The code, the command and the figures of docs/chat.md."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from ggmodel.chat import limits, sandbox
+from tests.documents import ROOT, blocks, printed, read
 
-ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "chat.md").read_text("utf-8")
+GUIDE = read("docs/chat.md")
 
 
-def test_its_python_runs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    (code,) = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(code, "docs/chat.md", "exec"), {})
-    assert len(said.getvalue().split()) > 60
+def test_its_python_runs():
+    (code,) = blocks(GUIDE, "python")
+    assert len(printed(code, "docs/chat.md").split()) > 60
 
 
 def test_its_command_runs():

@@ -28,3 +28,9 @@ def messages(text: str) -> list[dict[str, str]]:
 )
 def test_the_oldest_turns_go(before: str, size: int, after: str):
     assert fitting(messages(before), lambda kept: len(kept) <= size) == messages(after)
+
+
+def test_no_selection_is_tried_twice():
+    tried: list[int] = []
+    fitting(messages("s u1 a1 u2 a2 u3"), lambda kept: bool(tried.append(len(kept))))
+    assert tried == [6, 4]

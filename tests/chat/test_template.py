@@ -156,11 +156,11 @@ def test_data_is_made_plain():
         ("a\nb\n{% if %}", ("line 3", "does not parse: Expected an expression")),
         ("{{ 'a' | nofilter }}", ("line 1", "does not parse: No filter named 'nofilter'")),
         ("\n{{ messages[0].name.first }}",
-         ("line 2", "uses what is not there: 'dict object' has no attribute 'name'")),
+         ("line 2", "uses an undefined variable: 'dict object' has no attribute 'name'")),
         ("{{ nothing() }}", ("'nothing' is undefined",)),
         ("{{ messages[0].content + 1 }}", ("fails with TypeError", "line 1")),
         ("{{ 1 // 0 }}", ("fails with ZeroDivisionError",)),
-        ("{{ [].__class__.x }}", ("does what no template may", "__class__")),
+        ("{{ [].__class__.x }}", ("does what templates may not do", "__class__")),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", ("nested too deeply",)),
         ("{% include 'other' %}", ("fails with TypeError: no loader",)),
     ],
@@ -184,9 +184,12 @@ def test_a_macro_is_found_by_its_line():
         (["Hello"], "message 0 is a dict with role and content, not str"),
         ([*USER, {"content": "a"}], "message 1 has no role"),
         ([{"role": 1, "content": "a"}], "message 0 has no role"),
-        ([{"role": "user"}], "message 0 has no content"),
-        ([{"role": "user", "content": 5}], "message 0 has no content"),
-        ([{"role": "user", "content": ["a"]}], "message 0 holds a part that is no"),
+        ([{"role": "user"}], "message 0 needs a content: a text, or a list of parts"),
+        ([{"role": "user", "content": 5}], "message 0 needs a content: a text, or a list of parts"),
+        (
+            [{"role": "user", "content": ["a"]}],
+            "message 0 holds a part that is neither {'type': 'text', 'text': TEXT} nor",
+        ),
         ([{"role": "user", "content": [{"type": "text"}]}], "message 0 holds a part"),
     ],
 )
@@ -227,7 +230,7 @@ def test_images_stand_where_their_part_is(template: str, text: str):
 
 def test_the_marker_in_a_text_is_no_image():
     said = [{"type": "text", "text": "<pic>"}, IMAGE]
-    with pytest.raises(TemplateError, match="makes 2 times '<pic>' of 1 images"):
+    with pytest.raises(TemplateError, match="writes '<pic>' 2 times for 1 images"):
         ChatTemplate("{{ messages[0].content }}").render(
             [{"role": "user", "content": said}], image_marker="<pic>"
         )
@@ -295,10 +298,18 @@ class TestMetadata:
         [
             ({}, None, "the file has no chat template (tokenizer.chat_template); pass template="),
             ({"tokenizer.chat_template.rag": "x"}, None, "no chat template (tokenizer.chat_tem"),
-            ({"tokenizer.chat_template.rag": "x"}, None, "but 'rag'; pass template="),
-            (several, "chatml", "no chat template 'chatml', but 'default', 'rag', 'tool_use'"),
-            ({}, "chatml", "but none at all"),
-            ({"tokenizer.chat_template": 5}, None, "the chat template 'default' of the file is no"),
+            ({"tokenizer.chat_template.rag": "x"}, None, "only 'rag'; pass template="),
+            (
+                several,
+                "chatml",
+                "no chat template 'chatml'; its templates are: 'default', 'rag', 'tool_use'",
+            ),
+            ({}, "chatml", "its templates are: none"),
+            (
+                {"tokenizer.chat_template": 5},
+                None,
+                "the chat template 'default' of the file is int, not text",
+            ),
         ],
     )
     def test_missing(self, metadata: dict[str, Any], template: str | None, part: str):

@@ -1,29 +1,20 @@
-"""What README and docs say works: their code and their commands are run."""
+"""Runs the code and the commands of README and docs."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
+from tests.documents import ROOT, blocks, commands, printed, read
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-MEMORY = (ROOT / "docs" / "memory.md").read_text()
-DIFF = (ROOT / "docs" / "diff.md").read_text()
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+README, MEMORY, DIFF = read("README.md"), read("docs/memory.md"), read("docs/diff.md")
 
 
 def test_the_excerpt_is_part_of_a_model():
@@ -31,34 +22,19 @@ def test_the_excerpt_is_part_of_a_model():
     assert excerpt in (ROOT / "models" / "llama.py").read_text()
 
 
-def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    code = blocks(README, "python")[1]
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(code, "README.md", "exec"), {})
-    assert len(said.getvalue().split()) > 60
+def test_the_python_of_the_readme_runs():
+    assert len(printed(blocks(README, "python")[1], "README.md").split()) > 60
 
 
-def test_the_python_about_memory_runs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
+def test_the_python_about_memory_runs():
     (code,) = blocks(MEMORY, "python")
-    with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(code, "docs/memory.md", "exec"), {})
+    printed(code, "docs/memory.md")
 
 
-def test_the_python_about_embeddings_runs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    (code,) = blocks((ROOT / "docs" / "embeddings.md").read_text(), "python")
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(code, "docs/embeddings.md", "exec"), {})
-    assert len(re.findall(r"-?\d\.\d+|1\.", said.getvalue())) == 9
-
-
-def commands(text: str) -> list[str]:
-    lines = [line for block in blocks(text, "sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("ggmodel ")]
+def test_the_python_about_embeddings_runs():
+    (code,) = blocks(read("docs/embeddings.md"), "python")
+    said = printed(code, "docs/embeddings.md")
+    assert len(re.findall(r"-?\d\.\d+|1\.", said)) == 9
 
 
 SHELL = [line for block in blocks(README, "sh") for line in block.splitlines()]
@@ -78,7 +54,7 @@ def test_the_readme_shows_the_commands_and_the_make_targets():
     assert shown == {"run", "show", "check", "estimate", "devices", "bench", "trace", "profile"}
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
-    assert targets == {"demo", "test", "native", "peer", "bench"}
+    assert targets == {"demo", "check", "test", "native", "peer", "bench"}
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
@@ -95,7 +71,7 @@ def test_links_of_the_documents_lead_somewhere():
 
 
 def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.MonkeyPatch):
-    guide = blocks((ROOT / "docs" / "models.md").read_text(), "python")
+    guide = blocks(read("docs/models.md"), "python")
     assert len(guide) == 5
     # From the third on they go on with the class that the second one ends with.
     code = "\n".join(guide)

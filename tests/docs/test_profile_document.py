@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from .test_documents import ROOT, commands
+from tests.documents import ROOT, commands, read
 
-COMMANDS = commands((ROOT / "docs" / "profile.md").read_text())
+COMMANDS = commands(read("docs/profile.md"))
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -29,7 +29,7 @@ SIZES = [
     (33, 33),
     (1, 40),
 ]
-# Of the last pair the processor of Llama 4 makes a side one pixel shorter than exact numbers do.
+# Llama 4's processor makes a side of the last pair one pixel shorter than exact numbers would.
 LARGE = [(336, 336), (337, 300), (640, 480), (1080, 1920), (4032, 3024), (50, 3000), (1200, 1600)]
 
 

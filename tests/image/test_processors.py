@@ -116,6 +116,12 @@ def test_single_precision_can_move_a_side_by_one():
     assert fit((1200, 1600), (1008, 1344), single=True) == (1007, 1344)
 
 
+def test_a_side_is_scaled_in_the_precision_of_the_other_ones_ratio():
+    # Only the longer side exceeds the limit.
+    assert fit((110, 440), (336, 336), single=True) == (84, 336)
+    assert fit((440, 110), (336, 336), single=True) == (336, 84)
+
+
 def test_the_best_canvas_enlarges_least_else_reduces_least():
     canvases = [(10, 10), (20, 10), (10, 20), (20, 20)]
     assert best_canvas((8, 8), canvases) == (10, 10)
@@ -141,7 +147,7 @@ def test_tiles_go_row_by_row():
 def test_padding_is_black_to_the_right_and_below():
     padded = np.asarray(pad(Image.new("RGB", (2, 1), (9, 8, 7)), (3, 2)))
     assert padded.tolist() == [[[9, 8, 7], [9, 8, 7], [0, 0, 0]], [[0, 0, 0]] * 3]
-    with pytest.raises(ImageError, match="resize it first"):
+    with pytest.raises(ImageError, match="4 × 1 cannot be padded to 3 × 2; resize it first"):
         pad(Image.new("RGB", (4, 1)), (3, 2))
 
 
@@ -151,9 +157,18 @@ def test_transparency_shows_the_ground():
     assert composite(clear, (1, 2, 3)).getpixel((0, 0)) == (1, 2, 3)
 
 
-@pytest.mark.parametrize(("size", "method"), [((0, 4), "bilinear"), ((4, 4), "lanczos")])
+@pytest.mark.parametrize("to", [(5, 5), (45, 45)])
+def test_bicubic_weights_end_where_the_kernel_does(to):
+    # By an odd factor a pixel lies exactly at the end of the kernel, whose weight there is 0.
+    image = Image.fromarray((np.asarray(noise(15, 15)) // 4 + 96).astype(np.uint8))
+    theirs = np.asarray(image.resize(to, Image.Resampling.BICUBIC), int)
+    assert np.abs(np.asarray(resize(image, to, "bicubic"), int) - theirs).max() <= 1
+
+
+@pytest.mark.parametrize(("size", "method"), [((0, 4), "bilinear"), ((4, 5), "lanczos")])
 def test_resizing_to_nothing_or_by_an_unknown_method_is_refused(size, method):
-    with pytest.raises(ImageError, match="choose bilinear or bicubic"):
+    expected = f"{size[0]} × {size[1]} by '{method}'; choose bilinear or bicubic"
+    with pytest.raises(ImageError, match=expected):
         resize(noise(4, 4), size, method)
 
 

@@ -16,7 +16,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
 
-pytestmark = pytest.mark.slow
+# Two environments are installed from the package index.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +33,7 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.Complet
 
 
 def run_wheel(*command: str | Path, cwd: Path) -> str:
-    """What an installed program prints where it cannot compile: the wheel brings its binding."""
+    """The output of an installed program without a compiler: the wheel brings its binding."""
     variables = {"CC": "no-such-compiler", "XDG_CACHE_HOME": str(cwd / "cache")}
     return run(*command, cwd=cwd, **variables).stdout
 

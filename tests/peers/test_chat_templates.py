@@ -15,6 +15,8 @@ import pytest
 from ggmodel.chat import ChatTemplate, sandbox
 from ggmodel.errors import TemplateError
 
+pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
+
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 REFERENCE = json.loads((FIXTURES / "chat-digests.json").read_text("utf-8"))
 CASES: dict[str, dict[str, Any]] = REFERENCE["cases"]
@@ -26,7 +28,7 @@ FAILING: dict[tuple[str, str], str] = {
     for names, cases, why in (
         ("google-gemma-2-2b-it", "system tools", "refuses these messages: System role not"),
         ("google-gemma-2-2b-it", "calls", "refuses these messages: Conversation roles must alter"),
-        # They are only for tools, and no one else would choose them.
+        # Templates for tools only, which no conversation here would choose.
         (
             "CohereForAI-c4ai-command-r-plus-tool_use "
             "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use "
@@ -102,7 +104,7 @@ def unescaped(text: str) -> str:
 
 
 def literal(tokens: Iterator[re.Match[str]]) -> list[Any]:
-    """What stands between braces: texts, words, and lists of these."""
+    """Parses the text between braces: texts, words, and lists of these."""
     items: list[Any] = []
     current: Any = None
     for token in tokens:

@@ -16,6 +16,8 @@ from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer import Tokenizer
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 
+pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
+
 SEPARATOR = "\n__ggml_vocab_test__\n"
 
 # Texts of each vector file. A file that is not here, or has another number, fails the first test.

@@ -18,7 +18,9 @@ from ggmodel.gguf_file import open_gguf
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.convert.vocabulary.published import PUBLISHED
 
-# Of each published vocabulary, the entry of PUBLISHED that is in its tokenizer.json.
+pytestmark = pytest.mark.timeout(1200)  # the first test downloads what it compares with
+
+# Published vocabulary -> entry of PUBLISHED with the same tokenizer.json.
 SECTIONS = {
     "command-r": "command-r",
     "deepseek-coder": "deepseek coder",
@@ -32,7 +34,7 @@ SECTIONS = {
 }
 
 
-# Those that put a token in front of every text.
+# Vocabularies that put a token in front of every text.
 BEGIN = ("command-r", "deepseek-coder", "llama-bpe")
 
 

@@ -1,9 +1,10 @@
-"""What is read of a vocabulary, and what is kept of it."""
+"""Reading a vocabulary, and keeping it."""
 
 from __future__ import annotations
 
 from ggmodel.tokenizer import Tokenizer
-from ggmodel.tokenizer.vocabulary import TokenType, merge_pairs, read_vocabulary
+from ggmodel.tokenizer.merges import merge_pairs
+from ggmodel.tokenizer.vocabulary import TokenType, read_vocabulary
 
 G = "tokenizer.ggml."
 

@@ -1,7 +1,7 @@
-"""What is looked at before a template calls a method or a filter.
+"""Checks that run before a template calls a method or a filter.
 
-A check gets the arguments, the object itself first, and returns those to call with: an iterator has
-to be read in order to be weighed, and can be read only once.
+A check takes the arguments, the object itself first, and returns the arguments to call with: to
+weigh an iterator means to read it, which is possible only once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ggmodel.chat.limits import costs
+from .limits import costs
 
 Check = Callable[..., "tuple[Any, ...]"]
 
@@ -52,13 +52,13 @@ def _sum_filter(values: Any, *rest: Any, **kwargs: Any) -> tuple[Any, ...]:
     items = costs().joined("", values)
     start = rest[1] if len(rest) > 1 else kwargs.get("start", 0)
     if not isinstance(start, (int, float)):
-        # Lists are copied again for each that is added.
+        # Adding a list copies the sum of those before it.
         costs().steps(len(items) * sum(map(costs().weigh, items)))
     return (items, *rest)
 
 
 def _searches(text: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """For what compares each character with each, at worst."""
+    """For functions that compare each character with each in the worst case."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, str):
             costs().steps(len(str(text)) * len(value))
@@ -74,7 +74,7 @@ def _methods(plain: str, **checked: Check) -> dict[str, Check | None]:
     return {**dict.fromkeys(plain.split()), **checked}
 
 
-# Methods of what templates can hold, of each type, with what is to be checked.
+# Methods that templates may call, by the type of their object, each with its check.
 METHODS: tuple[tuple[type | tuple[type, ...], dict[str, Check | None]], ...] = (
     (
         str,

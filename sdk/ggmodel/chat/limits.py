@@ -1,10 +1,10 @@
-"""What a chat template may cost.
+"""Limits on the time and memory of a chat template.
 
 A template is a program by a stranger, and Jinja's sandbox does not limit its costs: `'a' * 10**10`,
 `9 ** (9 ** 9)` or three nested loops would take the machine down. A call into C cannot be
-interrupted, so every value is bounded before it is made: then no single step takes long, and the
-time is looked at between the steps. Sizes count characters; a number or a container adds `ITEM`,
-and a container what its items cost, each as often as it is in there.
+interrupted, so every value is bounded before it is made. No single step takes long then, and the
+time is checked between steps. Sizes count characters. Each value adds `ITEM`; a container adds the
+sizes of its items, repeated ones each time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from contextvars import ContextVar
 from typing import Any
 
 SECONDS = 2.0
-# Some templates look at all earlier messages for each: a thousand of them take a second.
+# Some templates read all earlier messages again for each: a thousand messages take a second.
 SECONDS_A_MESSAGE = 0.01
-VALUE = 1 << 23  # of one value: no context holds two million tokens of text
-TOTAL = 1 << 28  # of all values made, whether still in use or not
+VALUE = 1 << 23  # size of one value: two million tokens of text fit no context
+TOTAL = 1 << 28  # size of all values together, discarded ones included
 ITEM = 16
-WIDTH = 100_000  # a number that says how long a text shall be; Jinja's range() stops there, too
-STEPS = 1 << 31
-BITS = 4096  # of a whole number
+WIDTH = 100_000  # of padding and formatting; Jinja's range() has the same limit
+STEPS = 1 << 31  # characters that one call compares or copies
+BITS = 4096  # of an integer
 
 _CONVERSION = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 
@@ -34,49 +34,49 @@ class TooCostly(Exception):
 
 
 class Costs:
-    """What one rendering has cost so far.
+    """Costs of one rendering so far.
 
     Args:
-        messages: how many are rendered.
+        messages: number of messages that are rendered.
     """
 
     def __init__(self, messages: int) -> None:
         self._seconds = SECONDS + SECONDS_A_MESSAGE * messages
         self._deadline = time.monotonic() + self._seconds
         self._total = 0
-        # The containers as well, so that no id is given away a second time.
+        # Holds the containers too: an id is reused once its object is gone.
         self._weights: dict[int, tuple[int, Any]] = {}
 
     def tick(self) -> None:
-        """To be called wherever a template can repeat something."""
+        """Checks the time; called wherever a template can repeat something."""
         if time.monotonic() > self._deadline:
             raise TooCostly(f"it takes more than {self._seconds:.3g} seconds")
 
     def need(self, size: int) -> None:
-        """A value of that size is about to be made."""
+        """Checks the size of a value before it is made."""
         if size > VALUE:
             raise TooCostly(f"it makes a value of more than {VALUE:,} characters")
 
     def steps(self, count: int) -> None:
-        """So many characters are about to be copied or compared, by one call into C."""
+        """Checks the number of characters that one call into C will copy or compare."""
         if count > STEPS:
             raise TooCostly("it searches or copies long texts over and over")
 
     def made(self, value: Any) -> Any:
-        """The value, which has just been made."""
+        """Counts a new value and returns it."""
         self.tick()
         self.need(self.weigh(value))
         if isinstance(value, str):
             self._total += ITEM + len(value)
         elif isinstance(value, (list, tuple, dict)):
-            # With the note of its weight, even an empty one takes some 250 bytes.
+            # Even an empty one takes some 250 bytes, its entry in _weights included.
             self._total += ITEM * (16 + len(value))
         if self._total > TOTAL:
             raise TooCostly(f"it makes more than {TOTAL:,} characters in all")
         return value
 
     def weigh(self, value: Any) -> int:
-        """The size of a value; no less than, but for escapes, the text that it would print as."""
+        """The size of a value: at least the length of its printed text, escapes aside."""
         if isinstance(value, str):
             return ITEM + len(value)
         if isinstance(value, int):
@@ -94,29 +94,29 @@ class Costs:
         return known[0]
 
     def given(self, values: Iterable[Any]) -> None:
-        """A function is about to be called with these."""
+        """Checks the arguments of a call."""
         self.tick()
         self.need(sum(map(self.weigh, values)))
 
     def width(self, number: Any) -> int:
-        """A number that says how long a text shall be."""
+        """Checks a width, and returns it as a size; 0 unless it is a positive integer."""
         if isinstance(number, int) and number > WIDTH:
             raise TooCostly(f"it asks for a width of {number:,}")
         return max(number, 0) if isinstance(number, int) else 0
 
     def joined(self, separator: str, values: Iterable[Any]) -> list[Any]:
-        """The values, which are about to be joined."""
+        """Checks values before they are joined, and returns them as a list."""
         items = list(values)
         self.need(len(separator) * len(items) + sum(map(self.weigh, items)))
         return items
 
     def replaced(self, text: str, old: str, new: str) -> None:
-        """`text.replace(old, new)` is about to be called."""
+        """Checks `text.replace(old, new)` before it is called."""
         count = text.count(old) if old else len(text) + 1
         self.need(len(text) + count * len(new))
 
     def printf(self, text: str, values: Any) -> None:
-        """`text % values` is about to be computed."""
+        """Checks `text % values` before it is computed."""
         widest = 0
         for number in (n for found in _CONVERSION.findall(text) for n in found if n):
             if number == "*":
@@ -125,11 +125,11 @@ class Costs:
         self.need(len(text) + text.count("%") * (widest + self.weigh(values)))
 
     def number(self, digits: str) -> int:
-        """A width that is written in a format."""
+        """Checks a width or precision written in a format, and returns it."""
         return self.width(int(digits.lstrip("0")[: len(str(WIDTH)) + 1] or "0"))
 
     def operation(self, operator: str, left: Any, right: Any) -> None:
-        """`left operator right` is about to be computed."""
+        """Checks `left operator right` before it is computed."""
         self.tick()
         if operator == "%" and isinstance(left, str):
             self.printf(left, right)
@@ -142,20 +142,20 @@ class Costs:
         elif operator == "*":
             many, times = (right, left) if isinstance(left, int) else (left, right)
             if isinstance(times, int) and isinstance(many, (str, list, tuple)):
-                self.need(self.weigh(many) * max(times, 0))
+                self.need(ITEM + (self.weigh(many) - ITEM) * max(times, 0))
 
 
 _current: ContextVar[Costs] = ContextVar("costs")
 
 
 def costs() -> Costs:
-    """Those of the rendering under way."""
+    """The costs of the current rendering."""
     return _current.get()
 
 
 @contextmanager
 def counting(messages: int) -> Iterator[None]:
-    """A rendering of that many messages; includes compiling, which computes what is constant."""
+    """Limits a rendering of that many messages; compiling counts too: it folds constants."""
     token = _current.set(Costs(messages))
     try:
         yield
@@ -164,7 +164,7 @@ def counting(messages: int) -> Iterator[None]:
 
 
 def join(pieces: Iterable[str]) -> str:
-    """The pieces of a text joined; they come from a template's blocks and macros."""
+    """Joins pieces of text, such as the output of a block or a macro."""
     counted, size = [], 0
     tick, need = costs().tick, costs().need
     for piece in pieces:
@@ -176,7 +176,7 @@ def join(pieces: Iterable[str]) -> str:
 
 
 def each(values: Iterable[Any]) -> Iterator[Any]:
-    """The values one by one, for a loop."""
+    """Yields the values of a loop, and checks the time at each."""
     tick = costs().tick
     for value in values:
         tick()
@@ -184,6 +184,6 @@ def each(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def printed_width(spec: str) -> None:
-    """Checks the part of a `str.format` field that follows the colon."""
+    """Checks the widths in a `str.format` field, the part after the colon."""
     for digits in re.findall(r"\d+", spec):
         costs().number(digits)

@@ -1,35 +1,34 @@
-"""Messages as templates get them: checked, and made of nothing but plain data."""
+"""Checks messages and reduces them to plain data for templates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ggmodel.errors import PromptError, Unsupported
+from ..errors import PromptError, Unsupported
 
 _OTHER_MEDIA = ("image", "audio", "video")
 _OF_IMAGES = ("image", "image_url", "input_image")
-# Where parts of messages keep an image; "image_url" may hold a dict with the "url".
+# Keys of a part that may hold its image; "image_url" may be a dict with the "url".
 _IMAGE_KEYS = ("image", "image_url", "url", "path", "base64", "data")
-# A message's reasoning has had several names; templates read one of the first two.
+# Names of a message's reasoning; templates read one of the first two.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 Message = Mapping[str, Any]
-IMAGE = {"type": "image"}  # a part of a message that stands for an image
+IMAGE = {"type": "image"}  # the part of a message that marks the place of an image
 
 
 def take_images(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
-    """The messages with `IMAGE` where an image was, and these images in order.
+    """The messages with `IMAGE` in place of each image, and the images in order.
 
     An image is a part of a content, {"type": "image", "image": …} or {"type": "image_url",
-    "image_url": {"url": …}}, or stands in the list `images` of a message, before its content.
+    "image_url": {"url": …}}, or an item of a message's list `images`, which precedes its content.
 
     Raises:
-        PromptError: they are no list, or a part that should hold an image holds none.
+        PromptError: the messages are no list, or an image part holds no image.
     """
     images: list[Any] = []
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise _no_list(messages)
+    _check_list(messages)
     return [_without_images(m, images) for m in messages], images
 
 
@@ -39,7 +38,7 @@ def _without_images(message: Any, images: list[Any]) -> Any:
     own, content = message.get("images"), message.get("content")
     own = () if own is None else own
     if not isinstance(own, (list, tuple)):
-        raise PromptError("the images of a message are a list")
+        raise PromptError(f"the images of a message are a list, not {type(own).__name__}")
     images += own
     parts: list[Any] = [IMAGE for _ in own]
     if isinstance(content, (list, tuple)):
@@ -65,22 +64,22 @@ def _without_image(part: Any, images: list[Any]) -> Any:
     return IMAGE
 
 
-def _no_list(messages: object) -> PromptError:
-    return PromptError(
-        f"messages are a list of dicts, not {type(messages).__name__}; "
-        "give [{'role': 'user', 'content': TEXT}]"
-    )
+def _check_list(messages: object) -> None:
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise PromptError(
+            f"messages are a list of dicts, not {type(messages).__name__}; "
+            "give [{'role': 'user', 'content': TEXT}]"
+        )
 
 
 def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Copies of the messages, without keys whose value is None.
 
     Raises:
-        PromptError: they are no list of dicts that have a role and a content.
-        Unsupported: one holds an image that `take_images` has not taken, audio or video.
+        PromptError: they are no list of dicts with a role and a content.
+        Unsupported: a message holds audio, video, or an image that `take_images` left in place.
     """
-    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
-        raise _no_list(messages)
+    _check_list(messages)
     if not messages:
         raise PromptError("there are no messages; give at least one")
     return [_message(message, f"message {i}") for i, message in enumerate(messages)]
@@ -98,7 +97,7 @@ def _message(message: Any, what: str) -> dict[str, Any]:
             _check_part(part, what)
     elif not isinstance(content, str) and (content is not None or "tool_calls" not in found):
         raise PromptError(
-            f"{what} has no content that is a text or a list of parts such as "
+            f"{what} needs a content: a text, or a list of parts such as "
             "{'type': 'text', 'text': TEXT}"
         )
     reasoning = next((found[key] for key in _REASONING if key in found), None)
@@ -116,7 +115,9 @@ def _check_part(part: Any, what: str) -> None:
             f"{what} holds a part of type {kind!r}, which this model cannot take: leave it out"
         )
     if kind != "text" or not isinstance(part.get("text"), str):
-        raise PromptError(f"{what} holds a part that is no {{'type': 'text', 'text': TEXT}}")
+        raise PromptError(
+            f"{what} holds a part that is neither {{'type': 'text', 'text': TEXT}} nor an image"
+        )
 
 
 def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
@@ -137,13 +138,13 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None
 
 
 def plain(value: Any) -> Any:
-    """A copy made of JSON's types; of anything else only the name of its type is left.
+    """A copy made of JSON's types; any other object becomes the name of its type.
 
-    Methods of other objects would be open to templates.
+    A template could call the methods of other objects.
     """
     if value is None or isinstance(value, bool):
         return value
-    # Not str(value) and the like, for what an enumeration or a subclass makes of that.
+    # An enumeration or a subclass may override what str(value) gives.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -160,7 +161,7 @@ def plain(value: Any) -> Any:
 
 
 def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages, every content a list of parts."""
+    """The messages with every content as a list of parts."""
     return [
         {**m, "content": [{"type": "text", "text": m["content"]}]}
         if isinstance(m.get("content"), str)
@@ -170,7 +171,7 @@ def with_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def without_parts(messages: list[dict[str, Any]], marker: str = "") -> list[dict[str, Any]]:
-    """The messages, every content a text; parts go on lines of their own, images as `marker`."""
+    """The messages with every content as one text: a line for each part, `marker` for images."""
     return [
         {**m, "content": "\n".join(part.get("text", marker) for part in m["content"])}
         if isinstance(m.get("content"), (list, tuple))

@@ -1,4 +1,4 @@
-"""Jinja as chat templates expect it: what transformers offers them, within limits."""
+"""The Jinja environment of chat templates: as in transformers, but with limits."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from jinja2.tests import TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, pass_eval_context
 from jinja2.visitor import NodeTransformer
 
-from ggmodel.chat.checks import FILTER_CHECKS, METHODS
-from ggmodel.chat.limits import TooCostly, costs, counting, each, join, printed_width
+from .checks import FILTER_CHECKS, METHODS
+from .limits import TooCostly, costs, counting, each, join, printed_width
 
-FILE = "<chat template>"  # as it stands in tracebacks
+FILE = "<chat template>"  # the file name in tracebacks
 LONGEST = 1 << 18  # characters of a template; the longest published ones have 2^14
-# They lay out web pages, cost more than their results show, or differ each time.
+# Unsupported: for web pages, costlier than their results show, or random.
 NO_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
-# No template can spell these.
+# Names of our own filters, which no template can spell.
 _MADE, _JOINED, _EACH = "a container", "a concatenation", "a loop"
 _TIME_FORMAT = 1000  # characters
 _INDENT = 100
 
 
 class Refusal(Exception):
-    """What a template raised with `raise_exception`."""
+    """Raised by a template through `raise_exception`."""
 
 
 def _raise_exception(message: Any = "") -> None:
@@ -72,7 +72,7 @@ def _tojson(
 
 
 class _Dict:
-    """`dict` without what a class could give away."""
+    """`dict` as an instance: the attributes of a class lead out of the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -82,7 +82,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace` whose text stays short, and whose names are a template's own."""
+    """`namespace` with a short repr and without private names."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # a template may name one `self`
         self, *rest = args
@@ -105,7 +105,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Generation(Extension):
-    """`{% generation %}` … `{% endgeneration %}`: marks what the model said, for training."""
+    """`{% generation %}` … `{% endgeneration %}`: marks the model's text, for training."""
 
     tags = {"generation"}
 
@@ -122,7 +122,7 @@ class _Formatter(SandboxedFormatter):
 
 
 class _Counted(NodeTransformer):
-    """Lets what is made or repeated inside a template go through functions that count it."""
+    """Wraps the containers, slices and loops of a template in functions that count them."""
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)
@@ -133,17 +133,15 @@ class _Counted(NodeTransformer):
         node.iter = _filter(_EACH, node.iter)
         return node
 
-    def visit_List(self, node: nodes.List) -> nodes.Expr:
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:
         self.generic_visit(node)
         return _filter(_MADE, node)
 
-    def visit_Dict(self, node: nodes.Dict) -> nodes.Expr:
-        self.generic_visit(node)
-        return _filter(_MADE, node)
+    visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
         self.generic_visit(node)
-        # Neither a target of an assignment nor `x[1:2, 3]`, which nothing here understands.
+        # Targets of assignments are no values, and nothing here understands `x[1:2, 3]`.
         plain = node.ctx == "load" and not any(isinstance(i, nodes.Slice) for i in node.items)
         return _filter(_MADE, node) if plain else node
 
@@ -163,12 +161,12 @@ def _concatenate(context: nodes.EvalContext, values: list[Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """What `{{ value }}` prints."""
+    """The text that `{{ value }}` prints."""
     return value if isinstance(value, str) else costs().made(str(value))
 
 
 def _checked(function: Callable[..., Any], check: Callable[..., Any] | None) -> Callable[..., Any]:
-    """A filter or test that is looked at before and after it runs."""
+    """A filter or test with its arguments checked and its result counted."""
     skipped = 1 if hasattr(function, "jinja_pass_arg") else 0
 
     @wraps(function)
@@ -182,7 +180,7 @@ def _checked(function: Callable[..., Any], check: Callable[..., Any] | None) -> 
 
 
 class Environment(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which every value is bounded and every repetition takes a tick."""
+    """Jinja's sandbox with bounded values and a check of the time in every loop."""
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
     concat = staticmethod(join)  # type: ignore[assignment]
@@ -219,10 +217,10 @@ class Environment(ImmutableSandboxedEnvironment):
     def _arguments(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """The arguments, which the check of a method may have read.
+        """The arguments to call with; the check of a method may have replaced an iterator.
 
         Raises:
-            SecurityError: the function is none that templates need.
+            SecurityError: templates may not call the function.
         """
         owner = getattr(function, "__self__", None)
         if isinstance(function, (BuiltinMethodType, MethodType)):
@@ -240,7 +238,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is not _Namespace or attribute.startswith("_"):
             return super().getattr(obj, attribute)
-        # Jinja's way around takes ten times as long, in the innermost loops of templates.
+        # Jinja's own lookup takes ten times as long, in the innermost loops of templates.
         try:
             return getattr(obj, attribute)
         except AttributeError:
@@ -273,7 +271,7 @@ def _compiled(source: str) -> Template:
 
 
 def run(source: str, variables: Mapping[str, Any]) -> str:
-    """The text that a template makes of `messages` and more; raises whatever goes wrong."""
+    """Renders a template; errors of Jinja and of the template pass through."""
     if len(source) > LONGEST:
         raise TooCostly(f"it has more than {LONGEST:,} characters")
     with counting(len(variables["messages"])):

@@ -1,4 +1,4 @@
-"""Chat templates: from messages to the text of a prompt."""
+"""Renders messages into the text of a prompt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from functools import lru_cache
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
-from ggmodel.chat.messages import (
+from ..errors import TemplateError, TokenizerError, Unsupported
+from .messages import (
     IMAGE,
     Message,
     checked,
@@ -17,29 +18,28 @@ from ggmodel.chat.messages import (
     with_parts,
     without_parts,
 )
-from ggmodel.errors import TemplateError, TokenizerError, Unsupported
 
 if TYPE_CHECKING:
-    from ggmodel.tokenizer import Tokenizer
+    from ..tokenizer import Tokenizer
 
 KEY = "tokenizer.chat_template"
 _OTHERWISE = "pass another template, or write the prompt yourself and use generate()"
 _PROBE = "ggmodel probes"
-_LONG = 2000  # characters of a message out of a template
+_LONG = 2000  # characters of an error message that comes from a template
 
 
 class ChatTemplate:
-    """Jinja source that makes a prompt out of messages.
+    """A Jinja template that renders messages into a prompt.
 
     Attributes:
         source: the Jinja text.
-        tool_source: used instead of it where there are tools, or None.
+        tool_source: the Jinja text for conversations with tools, None for the same.
     """
 
     def __init__(
         self, source: str, tokenizer: Tokenizer | None = None, *, tool_source: str | None = None
     ):
-        """With a tokenizer, its `bos_token` and `eos_token` are known to the template."""
+        """A tokenizer gives the template `bos_token` and `eos_token`."""
         self.source, self.tool_source = source, tool_source
         self._tokenizer = tokenizer
 
@@ -50,11 +50,11 @@ class ChatTemplate:
         """The template of a GGUF file.
 
         Args:
-            template: Jinja source to use instead, or the name of one of the file's further
-                templates, such as "rag". None takes the usual one, and "tool_use" for tools.
+            template: Jinja source to use instead, or the name of another template of the file,
+                such as "rag". None takes the default one, and "tool_use" for tools.
 
         Raises:
-            TemplateError: there is none, or none of that name.
+            TemplateError: the file has no template, or none of that name.
         """
         named = {
             key.removeprefix(KEY).removeprefix(".") or "default": value
@@ -63,18 +63,21 @@ class ChatTemplate:
         }
         for name, value in named.items():
             if not isinstance(value, str):
-                raise TemplateError(f"the chat template {name!r} of the file is no text")
+                raise TemplateError(
+                    f"the chat template {name!r} of the file is {type(value).__name__}, not text; "
+                    "pass template= with Jinja text"
+                )
         if template is not None and template not in named:
             if re.fullmatch(r"[\w-]*", template):
+                others = ", ".join(map(repr, sorted(named))) or "none"
                 raise TemplateError(
-                    f"the file has no chat template {template!r}, but "
-                    f"{', '.join(map(repr, sorted(named))) or 'none at all'}"
+                    f"the file has no chat template {template!r}; its templates are: {others}"
                 )
             return cls(template, tokenizer)
         if template is not None:
             return cls(named[template], tokenizer)
         if "default" not in named:
-            others = "".join(f", but {name!r}" for name in sorted(named))
+            others = "".join(f", only {name!r}" for name in sorted(named))
             raise TemplateError(
                 f"the file has no chat template ({KEY}){others}; pass template= with Jinja text "
                 "or the name of one, or write the prompt yourself and use generate()"
@@ -96,16 +99,16 @@ class ChatTemplate:
             messages: dicts with `role` and `content`, a text or a list of parts
                 `{"type": "text", "text": …}`; further keys go to the template as they are.
             tools: JSON schemas of functions that the model may call.
-            add_generation_prompt: end with what begins an answer.
-            image_marker: what stands for an image, a part `{"type": "image"}`, in the text.
-            extra: further variables of the template, such as `documents`, `enable_thinking` or
+            add_generation_prompt: end with the header of an answer.
+            image_marker: text in place of an image, a part `{"type": "image"}`.
+            extra: more variables of the template, such as `documents`, `enable_thinking` or
                 `date_string`.
 
         Raises:
-            PromptError: the messages or tools are not as above.
-            Unsupported: a message holds an image, and no marker is given, or audio or video.
-            TemplateError: the template does not parse, refuses the messages, fails, or costs more
-                time or memory than any template needs.
+            PromptError: the messages or tools have another form.
+            Unsupported: a message holds audio or video, or an image though no marker is given.
+            TemplateError: the template does not parse, refuses the messages, fails, or exceeds the
+                limits on time and memory.
         """
         source = self.tool_source if tools and self.tool_source is not None else self.source
         wants_text, wants_parts = _contents(source)
@@ -128,19 +131,19 @@ class ChatTemplate:
         text = ""
         if wants_parts:
             text = run(given if wants_text else with_parts(given))
-        if not wants_parts or (count and text.count(image_marker) != count):  # it knows no images
+        if not wants_parts or (count and text.count(image_marker) != count):  # it drops images
             text = run(without_parts(given, image_marker))
         if count and text.count(image_marker) != count:
             raise TemplateError(
-                f"the chat template makes {text.count(image_marker)} times {image_marker!r} of "
+                f"the chat template writes {image_marker!r} {text.count(image_marker)} times for "
                 f"{count} images; leave it out of the texts, or pass template= with another one"
             )
         return text
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
-        """Token ids of what `render` makes, its special tokens recognised.
+        """The token ids of the rendered text, special tokens recognised.
 
-        They begin with the token that begins a sequence, if the vocabulary asks for it, once.
+        They begin with `bos`, once, if the vocabulary asks for it.
         """
         (ids,) = self.encode_parts(messages, **options)
         return ids
@@ -148,7 +151,7 @@ class ChatTemplate:
     def encode_parts(
         self, messages: Sequence[Message], *, image_marker: str = "", **options: Any
     ) -> list[list[int]]:
-        """`encode`, in parts with an image between each two of them."""
+        """`encode` cut at the images: one part more than there are images."""
         if self._tokenizer is None:
             raise TokenizerError(
                 "there is no vocabulary (tokenizer.ggml.*) to encode the messages with"
@@ -173,8 +176,8 @@ def _run(source: str, variables: Mapping[str, Any]) -> str:
     from jinja2 import TemplateSyntaxError, UndefinedError
     from jinja2.exceptions import SecurityError
 
-    from ggmodel.chat.limits import TooCostly
-    from ggmodel.chat.sandbox import Refusal, run
+    from .limits import TooCostly
+    from .sandbox import Refusal, run
 
     try:
         return run(source, variables)
@@ -185,9 +188,9 @@ def _run(source: str, variables: Mapping[str, Any]) -> str:
     except TooCostly as error:
         raise _error("was stopped", error) from error
     except SecurityError as error:
-        raise _error("does what no template may", error) from None
+        raise _error("does what templates may not do", error) from None
     except UndefinedError as error:
-        raise _error("uses what is not there", error) from None
+        raise _error("uses an undefined variable", error) from None
     except RecursionError as error:
         raise _error("is nested too deeply", error) from None
     except Exception as error:
@@ -195,7 +198,7 @@ def _run(source: str, variables: Mapping[str, Any]) -> str:
 
 
 def _error(what: str, error: Exception, line: int | None = None) -> TemplateError:
-    from ggmodel.chat.sandbox import FILE
+    from .sandbox import FILE
 
     if line is None:
         frames = walk_tb(error.__traceback__)
@@ -210,19 +213,19 @@ def _error(what: str, error: Exception, line: int | None = None) -> TemplateErro
 
 @lru_cache(maxsize=64)
 def _contents(source: str) -> tuple[bool, bool]:
-    """Whether a template takes contents that are texts, and those that are lists of parts."""
+    """Whether a template takes a text as content, and whether a list of parts."""
     return _takes(source, _PROBE), _takes(source, [{"type": "text", "text": _PROBE}])
 
 
 def _takes(source: str, content: Any) -> bool:
-    from ggmodel.chat.limits import TooCostly
+    from .limits import TooCostly
 
     messages = [{"role": "user", "content": content}]
     try:
         text = _run(source, {"messages": messages, "bos_token": "", "eos_token": ""})
     except TemplateError as error:
         if isinstance(error.__cause__, TooCostly):
-            raise  # rather than wait for it again
+            raise  # the real messages would cost the same time again
         return False
-    # A list that was not looked into is printed with its keys.
+    # A template that knows no parts prints the list with its keys.
     return _PROBE in text and not re.search(r"""['"]type['"]""", text)

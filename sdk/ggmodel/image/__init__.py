@@ -1,7 +1,7 @@
-"""Pictures: opening them safely, and the steps that make a vision model's input of them.
+"""Opens pictures safely, and prepares them for vision models.
 
-A model's preprocessing is `composite`, `resize`, perhaps `pad`, `normalize`, perhaps
-`split_tiles`; each step gives exactly what the image processors of transformers give.
+A model calls `composite`, `resize`, perhaps `pad`, `normalize`, perhaps `split_tiles`. Each step
+gives the same numbers as the image processors of transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens pictures, from wherever they come, as upright 8-bit RGB or RGBA."""
+"""Opens pictures as upright 8-bit RGB or RGBA."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ _CONVERT = "convert it to PNG or JPEG"
 
 
 def open_image(source: Source) -> Image.Image:
-    """A picture, turned upright by its EXIF orientation.
+    """Opens a picture, upright by its EXIF orientation.
 
     Args:
         source: a path, the bytes of a file, a data URL (`data:image/png;base64,…`) or a PIL
-            image. Files are PNG, JPEG, WebP, GIF (of which the first frame counts) or BMP.
+            image. Files are PNG, JPEG, WebP, GIF (the first frame) or BMP.
 
     Returns:
         Mode RGB, or RGBA where the picture has transparency; 8 bits a channel.
 
     Raises:
-        ImageError: there is no such file, it is no picture of these formats, broken, or exceeds
-            `MAX_PIXELS`, `MAX_SIDE` or `MAX_BYTES`.
+        ImageError: the file is missing, broken, in another format, or exceeds `MAX_PIXELS`,
+            `MAX_SIDE` or `MAX_BYTES`.
     """
     from PIL import Image
 
@@ -49,7 +49,7 @@ def open_image(source: Source) -> Image.Image:
         return _upright(source, "the image")
     data, name = _read(source)
     try:
-        with warnings.catch_warnings():  # of Pillow's own limits, which are others
+        with warnings.catch_warnings():  # Pillow has other limits of its own
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.UnidentifiedImageError:
@@ -65,11 +65,10 @@ def open_image(source: Source) -> Image.Image:
 
 
 def content_hash(source: Source) -> str:
-    """The SHA-256 of a picture, in hexadecimal: of the file's bytes however they are given, or of
-    a PIL image's pixels.
+    """The SHA-256 of a file's bytes, or of a PIL image's pixels, in hexadecimal.
 
     Raises:
-        ImageError: it cannot be read. Files are not decoded.
+        ImageError: the picture cannot be read. Files are not decoded.
     """
     from PIL import Image
 
@@ -81,7 +80,7 @@ def content_hash(source: Source) -> str:
 
 
 def _read(source: str | Path | bytes | bytearray | memoryview) -> tuple[bytes, str]:
-    """The bytes of a file, and how to name it in messages."""
+    """The bytes of a file, and its name in messages."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         data, name = bytes(source), "the image"
     elif isinstance(source, str) and source[:5].lower() == "data:":
@@ -117,7 +116,7 @@ def _file(path: str | Path) -> bytes:
     if text.lower().startswith(("http://", "https://")):
         raise ImageError(f"{text:.200} is not fetched; download the picture and give its path")
     try:
-        # Looked at before it is opened: opening a pipe would wait for a writer for ever.
+        # Opening a pipe would wait for a writer for ever.
         if Path(path).exists() and not Path(path).is_file():
             raise ImageError(f"{text:.200} is not a regular file; give the path of a picture")
         with open(path, "rb") as file:
@@ -129,7 +128,7 @@ def _file(path: str | Path) -> bytes:
 
 
 def _upright(image: Image.Image, name: str) -> Image.Image:
-    """Decodes a picture once its size is known to be bearable."""
+    """Checks the size of a picture, decodes it and turns it upright."""
     from PIL import ImageOps
 
     width, height = image.size
@@ -157,7 +156,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         image = Image.fromarray(((levels * 255 + 32767) // 65535).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ImageError(
-            f"the image has mode {image.mode}, whose range is not known; convert it to 8 bits"
+            f"the image has mode {image.mode}, whose range is unknown; convert it to 8 bits"
         )
     wanted = "RGBA" if image.has_transparency_data else "RGB"
     return image if image.mode == wanted else image.convert(wanted)

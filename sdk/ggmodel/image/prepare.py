@@ -1,4 +1,4 @@
-"""From a picture to the numbers a vision model reads."""
+"""Turns a picture into the numbers that a vision model reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHITE = (255, 255, 255)
 
 
 def composite(image: Image.Image, colour: tuple[int, int, int] = WHITE) -> Image.Image:
-    """The picture on a ground of one colour, mode RGB."""
+    """Lays a picture over one colour; the result has mode RGB."""
     from PIL import Image
 
     if image.mode != "RGBA":
@@ -27,7 +27,7 @@ def composite(image: Image.Image, colour: tuple[int, int, int] = WHITE) -> Image
 
 
 def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """The picture in the top left corner of a black one of `size` (width, height).
+    """Pads a picture with black, right and below, to `size` (width, height).
 
     Raises:
         ImageError: the picture is larger than that.
@@ -55,7 +55,7 @@ def normalize(
 
     Args:
         image: mode RGB.
-        mean, std: for all channels, or for red, green and blue.
+        mean, std: one for all channels, or one each for red, green and blue.
         bfloat16: round the result of each step to bfloat16, as Llama 4 was trained.
 
     Returns:
@@ -70,7 +70,7 @@ def normalize(
     if bfloat16:
         centred = _bfloat16(_bfloat16(planes * np.float32(rescale)) - _bfloat16(centre))
         return _bfloat16(centred / _bfloat16(width))
-    # Mean and deviation in levels: one rounding less, and the order of transformers.
+    # Mean and deviation in levels, as in transformers: one rounding less.
     level = np.float32(1 / rescale)
     return np.ascontiguousarray((planes - centre * level) / (width * level))
 
@@ -83,6 +83,6 @@ def rgb_array(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The nearest numbers of 8 significant bits, ties to even."""
+    """Rounds to 8 significant bits, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)

@@ -1,8 +1,8 @@
-"""Resizing with antialias, to the last bit as torchvision does on bytes.
+"""Resizes with antialias, bit for bit as torchvision does on bytes.
 
-Both passes weigh with integers of 16 bits and round to bytes, the horizontal one first. Pillow's
-own `resize` has finer weights, so that levels differ by one here and there, and may take the
-vertical pass first, so that bicubic peaks are cut off elsewhere.
+The horizontal pass comes first. Both passes use integer weights of 16 bits and round to bytes.
+Pillow's `resize` has finer weights, so that some levels differ by one, and may take the vertical
+pass first, so that bicubic peaks are clipped elsewhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Method = Literal["bilinear", "bicubic"]
 
 _REACH = {"bilinear": 1.0, "bicubic": 2.0}
 _CUBIC = -0.5  # Keys' a
-_BLOCK = 16  # outputs that are made at once
+_BLOCK = 16  # output lines of one matrix product
 
 
 def resize(image: Image.Image, size: tuple[int, int], method: Method = "bilinear") -> Image.Image:
-    """The picture scaled to `size` (width, height), whatever its proportions.
+    """Scales a picture to `size` (width, height); the proportions may change.
 
     Raises:
-        ImageError: the picture is not RGB, a side of `size` is below 1, or there is no such method.
+        ImageError: the picture is not RGB, a side of `size` is below 1, or the method unknown.
     """
     from PIL import Image
 
@@ -38,7 +38,7 @@ def resize(image: Image.Image, size: tuple[int, int], method: Method = "bilinear
         raise ImageError(f"cannot resize to {size[0]} × {size[1]} by {method!r}; choose {known}")
     for side in (0, 1):
         if size[side] != image.size[side]:
-            # Pillow turns a picture faster than numpy, and here to have its columns as lines.
+            # Columns become lines; Pillow transposes faster than numpy.
             turned = image if side else image.transpose(Image.Transpose.TRANSPOSE)
             lines = rgb_array(turned).reshape(turned.height, -1)
             scaled = _scaled(lines, size[side], method).reshape(size[side], turned.width, 3)
@@ -48,7 +48,7 @@ def resize(image: Image.Image, size: tuple[int, int], method: Method = "bilinear
 
 
 def _scaled(lines: NDArray[np.uint8], count: int, method: Method) -> NDArray[np.uint8]:
-    """`count` lines out of [n, m]; in blocks, and by float64 where all these integers are exact."""
+    """Scales lines [n, m] to [count, m], in float64, where all these integers are exact."""
     first, weights, bits = _weights(len(lines), count, method)
     taps = weights.shape[1]
     scaled = np.empty((count, lines.shape[1]), np.uint8)
@@ -68,11 +68,11 @@ def _scaled(lines: NDArray[np.uint8], count: int, method: Method) -> NDArray[np.
 def _weights(
     n: int, count: int, method: Method
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
-    """How `count` outputs are made of `n` inputs.
+    """The weights of `n` inputs in each of `count` outputs.
 
     Returns:
-        the first input of each output, [count]; the integer weights of the inputs from there,
-        [count, taps], zero where there are fewer; and the bits to shift the sums by.
+        the first input of each output, [count]; the integer weights of the inputs from there on,
+        [count, taps], padded with zeros; and the bits by which to shift the sums.
     """
     scale = n / count
     wide = max(scale, 1.0)

@@ -1,4 +1,4 @@
-"""Pictures cut into tiles, as Llama 3.2 Vision and Llama 4 see them.
+"""Cuts pictures into tiles for Llama 3.2 Vision and Llama 4.
 
 Sizes are (width, height), as in Pillow; grids are (rows, columns).
 """
@@ -23,10 +23,10 @@ def tile_grids(most: int) -> list[tuple[int, int]]:
 
 
 def best_canvas(size: Size, canvases: Sequence[Size]) -> Size:
-    """The canvas that a picture of `size`, scaled without distortion, fills best.
+    """The canvas that a picture of `size` fills best without distortion.
 
-    That is the one it is enlarged least for; where none is large enough, the one it is reduced
-    least for. Of several with the same scale the smallest.
+    It needs the least enlargement, or the least reduction where no canvas is large enough. The
+    smallest canvas wins a tie.
     """
     scales = [min(width / size[0], height / size[1]) for width, height in canvases]
     enough = [scale for scale in scales if scale >= 1]
@@ -39,8 +39,8 @@ def fit(size: Size, limit: Size, single: bool = False) -> Size:
     """The largest size of the same proportions, rounded down, within `limit`; at least 1 × 1.
 
     Args:
-        single: reckon with float32 where `limit` is the smaller. Llama 4's processor does, which
-            at times moves a side by one pixel.
+        single: use float32 where `limit` is smaller, as Llama 4's processor does; at times this
+            moves a side by one pixel.
     """
     number = [np.float32 if single and limit[n] < size[n] else np.float64 for n in (0, 1)]
     across, down = (number[n](limit[n]) / number[n](size[n]) for n in (0, 1))
@@ -50,7 +50,7 @@ def fit(size: Size, limit: Size, single: bool = False) -> Size:
 
 
 def split_tiles(pixels: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-    """[3, H, W] as [rows · columns, 3, H / rows, W / columns], row by row."""
+    """Cuts [3, H, W] into [rows · columns, 3, H / rows, W / columns], row by row."""
     channels, height, width = pixels.shape
     grid = pixels.reshape(channels, rows, height // rows, columns, width // columns)
     tiles = grid.transpose(1, 3, 0, 2, 4)

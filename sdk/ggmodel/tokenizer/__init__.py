@@ -1,7 +1,7 @@
-"""Text to tokens and back, exactly as the model was trained.
+"""Text to tokens and back, exactly as in training.
 
-`Tokenizer.from_metadata(metadata)` rebuilds a vocabulary out of the metadata of a GGUF: byte pair
-vocabularies ("gpt2", "gemma4"), SentencePiece ("llama") and WordPiece ("bert").
+`Tokenizer.from_metadata(metadata)` builds the vocabulary of a GGUF: byte pairs ("gpt2", "gemma4"),
+SentencePiece ("llama") or WordPiece ("bert").
 """
 
 from .stream import TextStream

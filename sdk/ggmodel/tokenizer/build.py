@@ -1,33 +1,29 @@
-"""Vocabularies rebuilt for the `tokenizers` package, and the bytes their tokens stand for.
+"""Builds encoders of the `tokenizers` package, and gives the bytes of a token.
 
-What is built here maps plain text to ids. Special tokens, the space SentencePiece puts in front
-and the tokens added around a text are the business of `Tokenizer`.
+An encoder maps plain text to ids. `Tokenizer` handles special tokens, the space that SentencePiece
+puts in front of a text, and the tokens added around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TokenizerError
+from .merges import Merge, check_merges, has_one_score, merge_pairs, merges_by_score
 from .pretokenizers import Pre
-from .vocabulary import TokenType, Vocabulary, check_merges, merge_pairs
+from .vocabulary import NEVER_TEXT, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
 SPACE = "▁"
 _BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
-# Types that plain text never becomes: they stand for something else than their spelling.
-_NEVER_TEXT = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.BYTE)
-# Longer pieces take no part in merging: no language has them, and a hostile file must not cost
-# time that grows with the square of its tokens.
-_LONGEST = 256
 
 
 def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
-    """The encoder of plain text for all of `vocab`.
+    """The encoder of the whole vocabulary.
 
     Raises:
         TokenizerError: the vocabulary contradicts itself.
@@ -59,69 +55,29 @@ def _whole(vocab: Vocabulary) -> tokenizers.Tokenizer:
 
 
 def kept_apart(vocab: Vocabulary, made: Iterable[str] = ()) -> frozenset[int]:
-    """Tokens that an encoder must not know, for plain text never becomes them. (It has to know
-    bytes and the unknown token, which stand where a character is missing.)
+    """Tokens that an encoder must not know, since plain text never becomes them.
+
+    It has to know the byte tokens and the unknown one, which replace characters without a token.
 
     Args:
-        made: the texts that merges make.
+        made: results of the merges.
     """
     if vocab.model == "llama":
         apart = vocab.of_type((TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED))
         return frozenset(apart.values()) - {vocab.token_id("unknown", 0)}
     if vocab.pre is None or not vocab.pre.ignore_merges:
         return frozenset()
-    # Whole words are looked up, and "<s>" in a text must not become the control token.
-    hidden = {text: i for text, i in vocab.of_type(_NEVER_TEXT).items() if len(text) > 1}
+    # A whole word is looked up first, and "<s>" in a text must not become the control token.
+    hidden = {text: i for text, i in vocab.of_type(NEVER_TEXT).items() if len(text) > 1}
     for text in filter(hidden.__contains__, made):
         del hidden[text]
     return frozenset(hidden.values())
 
 
-def pairs_making(text: str, pieces: Container[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of pieces that make `text`."""
-    for at in range(1, len(text)):
-        if (left := text[:at]) in pieces and (right := text[at:]) in pieces:
-            yield left, right
-
-
-def merges_by_score(vocab: Vocabulary, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
-    """SentencePiece joins the neighbours whose union scores best; as ranks that is plain BPE.
-
-    Args:
-        pieces: tokens, by rising id.
-    """
-    scores = vocab.scores
-    assert scores is not None
-    ids = {t: i for t, i in pieces.items() if len(t) <= _LONGEST and may_merge(vocab, i)}
-    # Equal scores occur for runs of spaces, which grow from the left: so the longest is first.
-    ranked = sorted(ids, key=lambda text: (-scores[ids[text]], -len(text)))
-    return [pair for text in ranked for pair in pairs_making(text, ids)]
-
-
-def has_one_score(vocab: Vocabulary) -> bool:
-    """Whether a SentencePiece vocabulary has several merges, and one score for all of them."""
-    ids, scores = vocab.ids, vocab.scores
-    assert scores is not None
-    found = (
-        scores[i]
-        for text, i in ids.items()
-        if len(text) <= _LONGEST and may_merge(vocab, i)
-        for left, right in pairs_making(text, ids)
-        if may_merge(vocab, ids[left]) and may_merge(vocab, ids[right])
-    )
-    first, second = next(found, None), next(found, None)
-    return second is not None and first == second and all(score == first for score in found)
-
-
-def may_merge(vocab: Vocabulary, token: int) -> bool:
-    """Whether the token of a SentencePiece vocabulary takes part in merging."""
-    return vocab.types[token] not in _NEVER_TEXT
-
-
 def assemble(
-    vocab: Vocabulary, pieces: dict[str, int], merges: list[tuple[str, str]]
+    vocab: Vocabulary, pieces: dict[str, int], merges: list[Merge]
 ) -> tokenizers.Tokenizer:
-    """The encoder of a SentencePiece or byte pair vocabulary that knows these tokens only."""
+    """The encoder that knows only these pieces of a SentencePiece or byte pair vocabulary."""
     from tokenizers import Tokenizer, models
 
     unknown = _unknown(vocab) if _names_bytes(vocab) else None
@@ -151,7 +107,7 @@ def _pre_tokenizer(pre: Pre) -> Any:
 
 
 def _names_bytes(vocab: Vocabulary) -> bool:
-    # To a byte-level vocabulary bytes are characters.
+    # A byte-level vocabulary spells bytes as characters.
     return vocab.pre is None or not vocab.pre.byte_level
 
 
@@ -160,8 +116,7 @@ def _unknown(vocab: Vocabulary) -> int | None:
 
 
 def stand_ins(vocab: Vocabulary) -> set[int]:
-    """What stands for a character that has no token: those of its bytes, "<0xE2>", or else the
-    unknown one."""
+    """Tokens that replace a character without a token: of its bytes ("<0xE2>"), or unknown."""
     if not _names_bytes(vocab):
         return set()
     found = {*map(vocab.ids.get, _BYTE_NAMES), _unknown(vocab)}
@@ -179,7 +134,7 @@ def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
         )
     pieces = {}
     for text, i in _spellable(vocab.ids).items():
-        if vocab.types[i] not in _NEVER_TEXT:
+        if vocab.types[i] not in NEVER_TEXT:
             pieces[text[1:] if text.startswith(SPACE) else "##" + text] = i
     pieces[vocab.tokens[unknown]] = unknown
     lowercase = vocab.keys.get("tokenizer.ggml.normalizer.lowercase", bool, True)
@@ -193,12 +148,12 @@ def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _spellable(ids: dict[str, int]) -> dict[str, int]:
-    """The tokens that are text: the reader escapes bytes that are no UTF-8 as surrogates."""
+    """The tokens that are text; the reader escapes bytes that are no UTF-8 as surrogates."""
     return ids if is_text("".join(ids)) else {t: i for t, i in ids.items() if is_text(t)}
 
 
 def is_text(text: str) -> bool:
-    """Whether it has no lone surrogates."""
+    """Whether a text has no lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -207,7 +162,7 @@ def is_text(text: str) -> bool:
 
 
 def token_bytes(vocab: Vocabulary, token: int) -> bytes:
-    """The bytes that `token` stands for; special tokens stand for their own text."""
+    """The bytes of a token; special tokens give their own text."""
     text, kind = vocab.tokens[token], vocab.types[token]
     if kind in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED):
         return _raw(text)
@@ -226,7 +181,7 @@ def token_bytes(vocab: Vocabulary, token: int) -> bytes:
 
 
 def _raw(text: str) -> bytes:
-    # The first handler gives back bytes that the reader escaped, the second any other surrogate.
+    # The first handler restores bytes that the reader escaped, the second keeps other surrogates.
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -234,7 +189,7 @@ def _raw(text: str) -> bytes:
 
 
 def in_byte_alphabet(text: str) -> str:
-    """A text as byte-level vocabularies spell it."""
+    """Spells a text in the alphabet of byte-level vocabularies."""
     return text.encode().decode("latin-1").translate(_letters())
 
 

@@ -1,9 +1,8 @@
-"""Plain text to ids, for a few texts without building all of the vocabulary.
+"""Encodes a few texts without building the whole vocabulary.
 
-A merge only ever makes a piece that occurs in the text (or in what is left of it when characters
-are left out that have no token). So an encoder that knows nothing but the tokens that occur there,
-and the merges among them, gives the same ids as one that knows all. It is built in a millisecond;
-that of 262,144 tokens takes a second and 120 MB.
+A merge only makes pieces that occur in the text, or in the text without the characters that have no
+token. An encoder that knows just these tokens, and the merges among them, gives the same ids as one
+that knows all. It is built in a millisecond; one of 262,144 tokens takes a second and 120 MB.
 """
 
 from __future__ import annotations
@@ -18,33 +17,26 @@ from ..errors import ConfigError
 from .build import (
     assemble,
     build,
-    has_one_score,
     in_byte_alphabet,
     is_text,
     kept_apart,
-    may_merge,
-    merges_by_score,
-    pairs_making,
     stand_ins,
 )
+from .merges import has_one_score, may_merge, merges_by_rank, merges_by_score
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
-# The whole takes as long to build as about this many lookups for each token of the vocabulary; a
-# part takes as long as this many, and those of its texts.
+# Cost of building in lookups: of the whole for each token, and of a part besides its texts'.
 _LOOKUPS_A_TOKEN = 8
 _LOOKUPS_A_PART = 2_000
-# A hostile file must not cost time that grows with the square of its tokens.
+# Longest token, since the time for a text grows with the square of its tokens' lengths.
 _LONGEST = 1024
 
 
 class Encoder:
-    """Encodes as `build(vocab)` does, which is built once parts would have cost as much.
-
-    Several threads may use it.
-    """
+    """Encodes by parts, and by `build(vocab)` once parts have cost as much; thread-safe."""
 
     def __init__(self, vocab: Vocabulary):
         """
@@ -59,7 +51,7 @@ class Encoder:
         self._lock = Lock()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in which spaces are spelled as in the vocabulary."""
+        """The ids of each text, whose spaces are spelled as in the vocabulary."""
         if not texts:
             return []
         encoder = self._encoder_for(texts)
@@ -77,7 +69,7 @@ class Encoder:
 
 
 class _Parts:
-    """Encoders of what a SentencePiece or byte pair vocabulary has for some texts.
+    """Makes encoders of the tokens that occur in some texts (SentencePiece, byte pairs).
 
     Args:
         apart: `kept_apart` of the vocabulary.
@@ -92,12 +84,12 @@ class _Parts:
         self._named = stand_ins(vocab)
 
     def lookups(self, texts: Sequence[str]) -> int:
-        """What `build` costs."""
+        """Cost of `build` in lookups."""
         letters = sum(map(len, texts))
         return _LOOKUPS_A_PART + letters * len(self._lengths)
 
     def build(self, texts: Sequence[str]) -> tokenizers.Tokenizer:
-        """An encoder of these texts."""
+        """The encoder of these texts."""
         vocab, found = self.vocab, set[int | None](self._named)
         for text in texts:
             for spelled in self._spellings(text):
@@ -108,17 +100,10 @@ class _Parts:
         pieces = {vocab.tokens[i]: i for i in known}
         if vocab.model == "llama":
             return assemble(vocab, pieces, merges_by_score(vocab, pieces))
-        ranked = sorted(
-            (rank, left, right)
-            for text in pieces
-            for left, right in pairs_making(text, pieces)
-            if (rank := self._ranks.get(f"{left} {right}")) is not None
-        )
-        return assemble(vocab, pieces, [(left, right) for _, left, right in ranked])
+        return assemble(vocab, pieces, merges_by_rank(self._ranks, pieces))
 
     def _spellings(self, text: str) -> Iterator[str]:
-        """The text, and what is left of it without characters that have no token: unless something
-        stands for these, their neighbours meet."""
+        """The text, also without characters that have no token: their neighbours may merge."""
         ids, apart = self.vocab.ids, self._apart
         if self.vocab.pre is not None and self.vocab.pre.byte_level:
             text = in_byte_alphabet(text)
@@ -129,7 +114,7 @@ class _Parts:
 
 
 def _parts_of(vocab: Vocabulary) -> _Parts | None:
-    """None if parts would not be exact, or if something is wrong: building the whole tells what."""
+    """None if parts would not be exact, or if an error is to be raised by building the whole."""
     lengths = sorted(set(map(len, vocab.ids)))
     if vocab.model == "bert" or lengths[-1] > _LONGEST or not is_text("".join(vocab.ids)):
         return None

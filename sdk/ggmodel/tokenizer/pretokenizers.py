@@ -1,11 +1,10 @@
-"""The pre-tokenizer table: what `tokenizer.ggml.pre` stands for, as data.
+"""The table of pre-tokenizers that `tokenizer.ggml.pre` names.
 
-A GGUF with a byte pair vocabulary names its pre-tokenizer and carries nothing else of it: neither
-the expressions that split the text before merging, nor whether whole words skip the merges, nor
-whether a beginning-of-sequence token is added by default. Those facts are here. The expressions
-are those of the models' own tokenizer.json wherever they are known (Oniguruma syntax, which the
-`tokenizers` package runs), so that a text splits as it did in training; they are applied one after
-the other, each to the pieces the one before left. What an expression does not match stays a piece.
+A GGUF with a byte pair vocabulary gives only the name. This table adds the expressions that split a
+text before merging, whether whole words skip the merges, and whether `bos` is added by default. The
+expressions are those of the models' tokenizer.json where they are known (in Oniguruma syntax, as
+the `tokenizers` package runs them). Each is applied to the pieces that the one before it left; text
+between its matches stays a piece.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pre:
-    """One kind of pre-tokenizer.
+    """One pre-tokenizer.
 
     Attributes:
         splits: expressions, in the order they are applied.
-        ignore_merges: a piece that is a token as a whole is taken without merging.
+        ignore_merges: a piece that is itself a token is taken without merging.
         add_bos: default of `tokenizer.ggml.add_bos_token`.
         byte_level: pieces are spelled in the byte alphabet of GPT-2; otherwise in plain text with
             "▁" for a space and <0xXX> tokens for what the vocabulary lacks.
@@ -37,7 +36,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 
-# The cl100k family, which differs in how many digits go together.
+# The cl100k family; its members differ in the number of digits in a piece.
 _LLAMA3 = rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_MARKS}|{_SPACES}"
 _QWEN2 = rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_MARKS}|{_SPACES}"
 
@@ -53,7 +52,7 @@ _CASED_CONTRACTED = (
 _GPT4O = rf"{_CASED_CONTRACTED}|\p{{N}}{{1,3}}|{_SLASHED}|{_SPACES}"
 _TEKKEN = rf"{_CASED}|\p{{N}}|{_SLASHED}|{_SPACES}"
 
-# The same with Han characters taken out of the classes of letters and kept together.
+# The same with Han characters in pieces of their own.
 _KIMI_CASED = _CASED_CONTRACTED.replace(_UPPER, _UPPER[:-1] + r"&&[^\p{Han}]]").replace(
     _LOWER, _LOWER[:-1] + r"&&[^\p{Han}]]"
 )

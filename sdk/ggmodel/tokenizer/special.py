@@ -1,4 +1,4 @@
-"""Special tokens: which end a generation, and finding them in a text."""
+"""Special tokens: finds those in a text, and those that end a generation."""
 
 from __future__ import annotations
 
@@ -7,47 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from .vocabulary import TokenType, Vocabulary
 
-# Tokens that end a turn or a text by convention. Files rarely name more than one of theirs.
+# Tokens that end a turn or a text by convention; files rarely name more than one.
 _ENDS = frozenset(
-    {
-        "<|eot_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|return|>",
-        "<|call|>",
-        "<|flush|>",
-        "<|calls|>",
-        "<end_of_turn>",
-        "<|endoftext|>",
-        "<|eom_id|>",
-        "<EOT>",
-        "_<EOT>",
-        "[EOT]",
-        "[EOS]",
-        "<|end_of_text|>",
-        "<end_of_utterance>",
-        "<eos>",
-        "<turn|>",
-        "<|tool_response>",
-        "<｜end▁of▁sentence｜>",
-        "[e~[",
-    }
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
+    "<|endoftext|> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> "
+    "<eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~[".split()
 )
 # Fill-in-the-middle tokens after which a model only writes the next file.
 _FIM_ENDS = frozenset(
-    {
-        "<|fim_pad|>",
-        "<fim-pad>",
-        "<fim_pad>",
-        "<PAD>",
-        "[PAD]",
-        "<|fim_repo|>",
-        "<|repo_name|>",
-        "<fim-repo>",
-        "<REPO>",
-        "<reponame>",
-        "<|file_sep|>",
-    }
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> "
+    "<reponame> <|file_sep|>".split()
 )
 # White space as Unicode has it (Python's own notion adds four control characters).
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -56,9 +25,9 @@ _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
 
 
 def end_tokens(vocab: Vocabulary) -> frozenset[int]:
-    """The ids after which generation stops: those of the metadata and those known by name."""
+    """The ids after which generation stops, by the metadata and by name."""
     ends = {vocab.ids[name] for name in _ENDS & vocab.ids.keys()}
-    # Several vocabularies have these as ordinary text: "</s>" is an HTML tag to gemma.
+    # Several vocabularies have these as plain text: gemma has "</s>" as an HTML tag.
     by_type = [vocab.ids[name] for name in (_FIM_ENDS | {"</s>"}) & vocab.ids.keys()]
     ends |= {i for i in by_type if vocab.types[i] == TokenType.CONTROL}
     # In the harmony format a message ends with <|end|>, the turn with <|return|> or <|call|>.
@@ -76,7 +45,7 @@ def end_tokens(vocab: Vocabulary) -> frozenset[int]:
 def stripping(vocab: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
     """Special tokens that swallow the white space on their left, and on their right.
 
-    A GGUF does not carry this; it hangs on the family of the model, as in llama.cpp.
+    A GGUF does not say so: it follows from the family of the model, as in llama.cpp.
     """
     name = vocab.keys.get("general.name", str, "").lower()
     architecture = vocab.keys.get("general.architecture", str, "")
@@ -93,10 +62,10 @@ def stripping(vocab: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
 
 
 class Splitter:
-    """Cuts a text at special tokens: the leftmost first, of those at one place the longest.
+    """Cuts a text at special tokens: at the leftmost first, and at the longest that begins there.
 
-    It looks at a place only if a token begins with the two characters there, and then compares by
-    slices, so that the cost does not grow with the number of special tokens (gemma has 6,400).
+    It compares slices, only at places where a token's first two characters stand, so that the cost
+    does not grow with the number of special tokens (gemma has 6,400).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Text out of tokens, one at a time."""
+"""Decodes tokens one at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 class TextStream:
     """Turns ids into text as they come; made by `Tokenizer.stream`.
 
-    The texts that `push` and `flush` return, put together, are `Tokenizer.decode` of all the ids.
-    A character whose bytes are spread over several tokens is held back until it is complete.
+    The joined results of `push` and `flush` equal `Tokenizer.decode` of all the ids. A character
+    whose bytes are spread over several tokens is held back until it is complete.
     """
 
     def __init__(self, tokenizer: Tokenizer, skip_special: bool, strip: bool):
@@ -23,7 +23,7 @@ class TextStream:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """Add one token and return the text that is complete now, maybe "".
+        """Adds one token, and returns the text that is complete now, maybe "".
 
         Raises:
             TokenizerError: the id lies outside the vocabulary.
@@ -40,7 +40,7 @@ class TextStream:
         return self._utf8.decode(data)
 
     def flush(self) -> str:
-        """End the stream: what is still held back becomes U+FFFD. It can be used again then."""
+        """Ends the text: an incomplete character becomes U+FFFD. The stream can be used again."""
         rest = self._utf8.decode(b"", final=True)
         self._strip = self._tokenizer.hides_space
         return rest

@@ -1,4 +1,4 @@
-"""The tokenizer: text to ids and back, out of the metadata of a GGUF."""
+"""The tokenizer of a GGUF: text to ids and back."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Tokenizer:
 
     def __init__(self, vocab: Vocabulary):
         self._encoder = Encoder(vocab)
-        # The encoder alone needs the merges, and drops them when it can.
+        # Only the encoder needs the merges, and drops them once it is built.
         self._vocab = vocab = replace(vocab, merges=None)
         self._known: dict[int, tuple[bytes, bool]] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
-        # Byte pair vocabularies have the key too, but their text takes no space in front.
-        # Gemma's takes none, which not all converters say.
+        # Only SentencePiece puts a space in front, though byte pair files have the key too.
+        # Gemma's text takes none, even if its converter left the key out.
         gemma = vocab.keys.get("general.architecture", str, "").startswith("gemma")
         self._space_first = vocab.model == "llama" and vocab.keys.get(
             PREFIX + "add_space_prefix", bool, not gemma
@@ -62,14 +62,14 @@ class Tokenizer:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Tokenizer:
-        """Build the tokenizer that the `tokenizer.ggml.*` keys describe.
+        """Builds the tokenizer that the `tokenizer.ggml.*` keys describe.
 
-        Arrays may be lists, numpy arrays or whatever has `tolist()`.
+        Arrays may be lists, numpy arrays or other objects with `tolist()`.
 
         Raises:
             ConfigError: a key is missing or has the wrong type, length or value.
-            TokenizerError: the kind of vocabulary or its pre-tokenizer is unknown, or its tokens
-                and merges do not belong together.
+            TokenizerError: the vocabulary's kind or pre-tokenizer is unknown, or its tokens and
+                merges do not belong together.
         """
         return cls(read_vocabulary(metadata))
 
@@ -86,7 +86,7 @@ class Tokenizer:
         by_pre = vocab.pre is not None and vocab.pre.add_bos
         self.add_bos = self._flag("add_bos", self.bos, bert or spm or by_pre)
         if self.bos is not None and vocab.pre is PRE_TOKENIZERS["gemma4"]:
-            self.add_bos = True  # early files say false, yet the model needs it
+            self.add_bos = True  # early files say false, but the model needs it
         self.add_eos = self._flag("add_eos", closing, bert)
         self.eog = end_tokens(vocab)
         self._first = [self.bos] if self.add_bos and self.bos is not None else []
@@ -107,17 +107,17 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of `text`.
 
-        Characters a vocabulary has no token for become its unknown token. A byte-level vocabulary
-        without one drops such bytes (falcon and starcoder lack a few rare ones), as the
-        tokenizers they were published with do.
+        Characters without a token become the unknown token. A byte-level vocabulary without one
+        drops such bytes, as its original tokenizer does (falcon and starcoder lack a few rare
+        ones).
 
         Args:
             text: any text without lone surrogates.
             add_special: put `bos` before and `eos` after it where `add_bos` and `add_eos` say so.
-                A text that spells them as well gets them twice; a chat template usually spells
-                them, so encode its result with False.
+                A text that spells them too gets them twice: encode the result of a chat template,
+                which usually spells them, with False.
             parse_special: "<|eot_id|>" in the text becomes that token. With False it is plain
-                text: do that with text from strangers. User-defined tokens are found either way.
+                text, as text from strangers should be. User-defined tokens are found either way.
 
         Raises:
             TokenizerError: the text holds a lone surrogate, which is no character.
@@ -141,7 +141,7 @@ class Tokenizer:
         return ids
 
     def _spelled(self, parts: Iterable[str | int]) -> list[str | int]:
-        """Texts as the vocabulary spells them, between the ids of special tokens."""
+        """Spells the texts between special tokens as the vocabulary does."""
         spelled: list[str | int] = []
         begins = True
         for part in parts:
@@ -176,8 +176,8 @@ class Tokenizer:
 
         Args:
             skip_special: as for `decode`.
-            after: the token before the first that will be pushed, when the text goes on from a
-                prompt: then a leading space belongs to the text and stays.
+            after: the last token of the prompt that the text continues: then a leading space
+                belongs to the text and stays.
 
         Raises:
             TokenizerError: `after` lies outside the vocabulary.
@@ -202,7 +202,7 @@ class Tokenizer:
         return found
 
     def token(self, id: int) -> str:
-        """The text of a token as the vocabulary spells it, such as "▁the" or "Ġthe".
+        """The spelling of a token in the vocabulary, such as "▁the" or "Ġthe".
 
         Raises:
             TokenizerError: the id lies outside the vocabulary.
@@ -223,7 +223,7 @@ class Tokenizer:
         return kind in (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def starts_text(self, id: int) -> bool:
-        """Whether what follows this token is encoded as if it stood at the beginning.
+        """Whether the text after this token is encoded as at the beginning.
 
         Raises:
             TokenizerError: the id lies outside the vocabulary.

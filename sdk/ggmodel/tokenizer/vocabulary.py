@@ -1,4 +1,4 @@
-"""What a GGUF says about its vocabulary, read and checked once."""
+"""Reads and checks the vocabulary in the metadata of a GGUF."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import compress, count, repeat
+from itertools import compress, count
 from typing import Any, TypeVar
 
 from ..errors import ConfigError, TokenizerError
@@ -15,7 +15,7 @@ from .pretokenizers import PRE_TOKENIZERS, Pre
 PREFIX = "tokenizer.ggml."
 MODELS = ("gpt2", "llama", "gemma4", "bert")
 
-# How files spell "there is no such token": -1, stored as an unsigned number.
+# Ids that mean "no such token": -1, also stored as an unsigned number.
 _NONE = (-1, 2**32 - 1)
 _REQUIRED: Any = object()
 _Items = TypeVar("_Items", bound="Sequence[Any] | None")
@@ -33,6 +33,10 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
+# Types that plain text never becomes: they stand for something else than their spelling.
+NEVER_TEXT = (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.BYTE)
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """A checked vocabulary: tokens unique, arrays of one length, ids in range.
@@ -44,11 +48,11 @@ class Vocabulary:
         ids: id of each text.
         types: `TokenType` of each id.
         scores: score of each id where the file has them (SentencePiece needs them).
-        merges: in order of rank, as in the file; see `merge_pairs` (byte pair vocabularies).
+        merges: lines of the file, by rank; see `merge_pairs` (byte pair vocabularies).
         keys: the metadata, for single values.
 
-    Vocabularies have hundreds of thousands of tokens, and every start of a model reads them: what
-    looks at each of them should do so in one comprehension, or in C.
+    Every start of a model reads hundreds of thousands of tokens: loops over all of them belong into
+    one comprehension, or into C.
     """
 
     model: str
@@ -68,10 +72,10 @@ class Vocabulary:
     def token_id(self, name: str, default: int | None = None) -> int | None:
         """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
 
-        `default` counts when the key is absent and the id exists.
+        `default` is used when the key is absent and the id exists.
 
         Raises:
-            ConfigError: the id is no number or lies outside the vocabulary.
+            ConfigError: the value is no integer or lies outside the vocabulary.
         """
         key = f"{PREFIX}{name}_token_id"
         value = self.keys.get(key, int, None)
@@ -137,7 +141,7 @@ class Keys:
 
 
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
-    """Read the `tokenizer.ggml.*` keys.
+    """Reads the `tokenizer.ggml.*` keys.
 
     Raises:
         ConfigError: a key is missing, of the wrong type or of the wrong length.
@@ -152,7 +156,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     tokens = keys.array(PREFIX + "tokens", (str,), required=True) or []
     if not tokens:
         raise ConfigError(f"{PREFIX}tokens is empty; convert the model again with its tokenizer")
-    # An empty text would match everywhere; the id keeps its place under a name of its own.
+    # An empty text would match everywhere; its id gets another name.
     if "" in tokens:
         tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
     ids = dict(zip(tokens, range(len(tokens)), strict=True))
@@ -189,20 +193,20 @@ def _read_scores(keys: Keys, required: bool) -> array[float] | None:
 def _of_length(found: _Items, name: str, ids: dict[str, int]) -> _Items:
     if found is not None and len(found) != len(ids):
         raise ConfigError(
-            f"{PREFIX}{name} has {len(found)} items but {PREFIX}tokens has {len(ids)}; they must "
-            f"be as many; convert the model again"
+            f"{PREFIX}{name} has {len(found)} items but {PREFIX}tokens has {len(ids)}; their "
+            f"lengths must be equal; convert the model again"
         )
     return found
 
 
 def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
-    """Types for a file without `token_type`: only byte tokens can be told by their spelling."""
+    """Types for a file without `token_type`: only byte tokens show by their spelling."""
     spelled = set() if byte_pairs else {f"<0x{value:02X}>" for value in range(256)}
     return [TokenType.BYTE if text in spelled else TokenType.NORMAL for text in tokens]
 
 
 def _packed(types: list[int]) -> Sequence[int]:
-    """A byte each, unless a file has types that no one knows."""
+    """One byte for each type, unless a file has types beyond 255."""
     try:
         return bytes(types)
     except ValueError:
@@ -221,41 +225,3 @@ def _read_pre(keys: Keys, model: str) -> Pre:
     if name not in PRE_TOKENIZERS:
         raise TokenizerError(f"{key} = {name!r} is unknown; known are: {known}")
     return PRE_TOKENIZERS[name]
-
-
-def merge_pairs(lines: list[str]) -> list[tuple[str, str]]:
-    """The pairs that the lines of `tokenizer.ggml.merges` spell.
-
-    Raises:
-        TokenizerError: one is no pair.
-    """
-    if set(map(str.count, lines, repeat(" "))) == {1}:
-        pieces = " ".join(lines).split(" ")
-        if "" not in pieces:
-            return list(zip(pieces[::2], pieces[1::2], strict=True))
-    merges: list[Any] = [tuple(line.split(" ", 1)) for line in lines]
-    for rank in [rank for rank, pair in enumerate(merges) if len(pair) < 2 or "" in pair]:
-        # A piece may itself begin with a space; then the separator is behind it.
-        at = lines[rank].find(" ", 1)
-        merges[rank] = lines[rank][:at], lines[rank][at + 1 :]
-        if at < 0 or not merges[rank][1]:
-            raise TokenizerError(
-                f"{PREFIX}merges[{rank}] = {lines[rank]!r:.80} is no pair; the file is "
-                f"damaged or was not written for ggml; convert the model again"
-            )
-    return merges
-
-
-def check_merges(vocab: Vocabulary) -> None:
-    """Find the merge that does not fit. It costs time: for use once building has failed.
-
-    Raises:
-        TokenizerError: a merge names a piece that is not in the vocabulary.
-    """
-    for rank, (left, right) in enumerate(merge_pairs(vocab.merges or [])):
-        if not {left, right, left + right} <= vocab.ids.keys():
-            raise TokenizerError(
-                f"{PREFIX}merges[{rank}] = {f'{left} {right}'!r:.80} names a piece that is not in "
-                f"the vocabulary; the merges and the tokens of this file do not belong together; "
-                f"convert the model again"
-            )

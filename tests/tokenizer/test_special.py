@@ -86,6 +86,43 @@ def test_runs_with_equal_scores_grow_from_the_left():
     assert [tokenizer.token(id) for id in ids] == ["▁▁▁▁", "▁a"]
 
 
+def scored(scores: dict[str, float], **keys: object) -> Tokenizer:
+    """A SentencePiece vocabulary with these pieces behind its three special tokens."""
+    metadata = {
+        G + "model": "llama",
+        G + "tokens": ["<unk>", "<s>", "</s>", *scores],
+        G + "scores": [0.0, 0.0, 0.0, *scores.values()],
+        G + "token_type": [2, CONTROL, CONTROL, *[NORMAL] * len(scores)],
+        G + "add_space_prefix": False,
+    }
+    return Tokenizer.from_metadata(metadata | {G + key: value for key, value in keys.items()})
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.token(id) for id in tokenizer.encode(text, add_special=False)]
+
+
+def test_the_better_score_joins_first():
+    letters = {"a": -9.0, "b": -9.0, "c": -9.0}
+    assert spelled(scored({**letters, "ab": -2.0, "bc": -1.0}), "abc") == ["a", "bc"]
+    assert spelled(scored({**letters, "ab": -1.0, "bc": -2.0}), "abc") == ["ab", "c"]
+
+
+def test_pieces_of_256_characters_join_and_longer_ones_do_not():
+    runs = scored({"a" * 2**n: -float(n) for n in range(10)})
+    assert spelled(runs, "a" * 512) == ["a" * 256] * 2
+    assert spelled(scored({"a": -1.0, "a" * 256: -2.0, "a" * 257: -3.0, "b": -4.0}), "b") == ["b"]
+    odd = {"a" * 128: -1.0, "a" * 129: -2.0, "a": -3.0, "a" * 257: 0.0}
+    runs = {"a" * 2**n: -float(9 - n) for n in range(8)}
+    assert "a" * 257 not in spelled(scored(runs | odd), "a" * 257)
+
+
+def test_the_unknown_token_is_number_0_by_default():
+    assert spelled(scored({"a": -1.0}), "a?a") == ["a", "<unk>", "a"]
+    other = scored({"a": -1.0, "[unk]": -2.0}, unknown_token_id=4)
+    assert spelled(other, "a?a") == ["a", "[unk]", "a"]
+
+
 def test_byte_level_text_takes_no_space_in_front(metadata):
     plain = Tokenizer.from_metadata(metadata).encode("the", add_special=False)
     metadata[G + "add_space_prefix"] = True
@@ -145,6 +182,16 @@ def test_a_harmony_message_ends_no_turn(metadata):
     harmony = Tokenizer.from_metadata(with_tokens(metadata, "<|end|>", "<|return|>", "<|call|>"))
     assert harmony.id_of("<|end|>") not in harmony.eog
     assert harmony.id_of("<|return|>") in harmony.eog
+    solar = Tokenizer.from_metadata(with_tokens(metadata, "<|end|>", "<|flush|>", "<|calls|>"))
+    assert solar.id_of("<|end|>") not in solar.eog
+
+
+def test_only_sentencepiece_has_a_default_end(vocabularies):
+    for name, ends in (("spm-bytes", {2}), ("gpt-2", set())):
+        metadata = {k: v for k, v in vocabularies[name]["metadata"].items() if "_token_id" not in k}
+        metadata |= {G + "add_bos_token": False}
+        named = {i for i, text in enumerate(metadata[G + "tokens"]) if text.startswith("<|")}
+        assert Tokenizer.from_metadata(metadata).eog - named == ends
 
 
 def test_phi_3_swallows_space_on_the_right_and_llama_does_not(vocabularies):
@@ -202,3 +249,11 @@ def test_gemma_takes_no_space_in_front_even_where_the_file_does_not_say_so(metad
     assert ids["llama"] != ids["gemma3"]
     metadata[G + "add_space_prefix"] = True
     assert Tokenizer.from_metadata(metadata).encode("the", add_special=False) == ids["llama"]
+
+
+def test_white_space_is_that_of_unicode():
+    swallowing = Splitter({"<x>": 0}, strip_right=frozenset({"<x>"}))
+    for space in "\t \x85\xa0\u2000\u200a\u3000":
+        assert list(swallowing.split(f"<x>{space}a")) == [0, "a"], ascii(space)
+    for letter in "\x1c\x1f\u200b":
+        assert list(swallowing.split(f"<x>{letter}a")) == [0, f"{letter}a"], ascii(letter)

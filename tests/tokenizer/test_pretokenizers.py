@@ -56,3 +56,24 @@ def test_pieces(pre):
 def test_every_kind_is_shown():
     shown = {PRE_TOKENIZERS[pre] for pre in PIECES}
     assert shown == set(PRE_TOKENIZERS.values())
+
+
+@pytest.mark.parametrize(
+    ("fact", "names"),
+    [
+        (
+            "add_bos",
+            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano "
+            "tekken chameleon gemma4 granite-embed-multi-311m",
+        ),
+        (
+            "ignore_merges",
+            "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano "
+            "glm4 glm5 minicpm5 granite-embed-multi-97m tekken youtu",
+        ),
+    ],
+)
+def test_facts_that_a_name_implies(fact: str, names: str):
+    assert {n for n, pre in PRE_TOKENIZERS.items() if getattr(pre, fact)} == set(names.split())
+    plain = {name for name, pre in PRE_TOKENIZERS.items() if not pre.byte_level}
+    assert plain == {"gemma4", "granite-embed-multi-311m", "sarvam-moe"}

@@ -1,0 +1,39 @@
+"""The parts of `Model` that architectures override."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ggmodel import Config, Model
+from ggmodel.errors import ArchitectureError, Unsupported
+from ggmodel.model.registry import find_hf
+
+
+class Blind(Model):
+    config: Config
+
+
+def test_a_model_sees_nothing_and_has_no_largest_image_by_default():
+    model: Any = Blind(Config())
+    assert not model.sees
+    with pytest.raises(Unsupported, match="Blind has no largest_image"):
+        _ = model.largest_image
+
+
+def test_a_special_token_is_found_by_its_text():
+    model: Any = Blind(Config())
+    model.tokenizer = None
+    assert model.token_id("<image>", 7) == 7
+    model.tokenizer = SimpleNamespace(id_of={"<image>": 0}.get)
+    assert model.token_id("<image>", 7) == 0
+    assert model.token_id("<end>", 8) == 8
+
+
+def test_an_unknown_class_is_answered_with_the_nearest():
+    with pytest.raises(ArchitectureError, match=r"did you mean MistralForCausalLM\?"):
+        find_hf(["MistralForCausalML"])
+    with pytest.raises(ArchitectureError, match=r"serves Zzz\. Served are: .*MistralForCausalLM"):
+        find_hf(["Zzz"])
