@@ -26,10 +26,10 @@ from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine import graphs as runner_graphs
 from ggmodel.workbench import profile as workbench
-from ggmodel.workbench.chrome import chrome_trace
 from ggmodel.workbench.modules import folded, layer_of, module_of, parts_of
 from ggmodel.workbench.profile import Profile, Work, profile
-from ggmodel.workbench.traffic import VIEWS, traffic
+from ggmodel.workbench.roofline import VIEWS, traffic
+from ggmodel.workbench.timeline import chrome_trace
 from tests.golden.files import load_golden
 
 ROOT = Path(__file__).parents[2]

@@ -40,8 +40,7 @@ def graph(
     A box is a module, with its ops and weights; between boxes stand the tensors that go from one to
     the other. Layers that are alike are one box until --layer opens one.
     """
-    from ..workbench.drawing import dot, svg
-    from ..workbench.picture import picture
+    from ..workbench.diagram import build, dot, svg
     from ..workbench.recorded import record
     from ..workbench.writing import write_text
 
@@ -57,7 +56,7 @@ def graph(
         models=models,
         strict=strict,
     )
-    drawn = picture(graphs, layer)
+    drawn = build(graphs, layer)
     content = dot(drawn) if write == "dot" else svg(drawn)
     if output == "-":
         sys.stdout.write(content)

@@ -53,7 +53,7 @@ def profile(
     of such weights reach while they stay in the caches.
     """
     from ..workbench import profile as workbench
-    from ..workbench.chrome import chrome_trace as timeline
+    from ..workbench.timeline import chrome_trace as timeline
     from ..workbench.writing import check_target, write_text
 
     works = _works(prompt_length, decode, image_graph, depth)

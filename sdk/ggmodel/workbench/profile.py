@@ -28,7 +28,7 @@ from ..model import Step
 from ..runner import LoadedModel
 from ..runner.engine.graphs import Forward, Graphs, trace
 from .modules import folded, layer_of, module_of
-from .traffic import VIEWS, Traffic, traffic
+from .roofline import VIEWS, Traffic, traffic
 
 _SEED = 0
 
