@@ -50,7 +50,7 @@ class Test:
 
     @property
     def context(self) -> int:
-        """Positions that a sequence takes; decoding starts behind one token read and one sampled."""
+        """Positions of a sequence; decoding starts behind one token read and one sampled."""
         return self.depth + max(self.prompt, self.tokens + 2)
 
 
