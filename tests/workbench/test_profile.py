@@ -31,11 +31,7 @@ from ggmodel.workbench.profile import Profile, Workload, profile
 from ggmodel.workbench.roofline import VIEWS, traffic
 from ggmodel.workbench.timeline import chrome_trace
 from tests.golden.files import load_golden
-
-ROOT = Path(__file__).parents[2]
-STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-SHAPES = ROOT / "examples" / "assets" / "shapes.gguf"
-EMBEDDER = ROOT / "tests" / "golden" / "gemma3" / "converted" / "embedding.gguf"
+from tests.workbench.models import EMBEDDER, ROOT, SHAPES, STORIES
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from ggmodel.convert import from_hf
-from ggmodel.errors import ConfigError, FormatError, LoadError, Unsupported
+from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.workbench.diagram import Box, Diagram, build, dot, svg
@@ -22,11 +19,8 @@ from ggmodel.workbench.diagram.build import plain, ranges
 from ggmodel.workbench.diagram.layout import CHARACTER, FONT, PAD, lay_out
 from ggmodel.workbench.recorded import record
 from tests.golden.files import load_golden
+from tests.workbench.models import EMBEDDER, SHAPES, STORIES
 
-ROOT = Path(__file__).parents[2]
-STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-SHAPES = ROOT / "examples" / "assets" / "shapes.gguf"
-EMBEDDER = ROOT / "tests" / "golden" / "gemma3" / "converted" / "embedding.gguf"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -156,7 +150,7 @@ def test_texts_stay_in_their_boxes(drawn: Diagram):
     assert count == sum(bool(s.title) + len(s.lines) for s in shapes) > 10
 
 
-def test_the_same_model_gives_the_same_build(drawn: Diagram, request: pytest.FixtureRequest):
+def test_the_same_model_gives_the_same_picture(drawn: Diagram, request: pytest.FixtureRequest):
     again = CASES[request.node.callspec.params["drawn"]]()
     assert svg(drawn) == svg(again)
     assert dot(drawn) == dot(again)
@@ -233,19 +227,6 @@ def test_layers_with_other_settings_are_others():
     assert titles == ["blk[0-1]  Layer × 2", "blk.2  Layer", "blk.3  Layer"]
 
 
-def test_both_graphs_of_a_model_that_sees():
-    assert [g.title for g in record(SHAPES)] == [
-        "vision: an image of 64 x 64 pixels", "text: 512 tokens",
-    ]  # fmt: skip
-    for parts, count in ((["vision"], 1), (["text"], 1), (["vision", "text"], 2)):
-        titles = [g.title.partition(":")[0] for g in record(SHAPES, parts=parts)]
-        assert titles == parts and len(titles) == count
-    (text,) = record(SHAPES, parts=["text"])
-    assert any(x is not None and x.name == "multimodal" for op in text.ops for x in op.sources)
-    (text,) = record(SHAPES, parts=["text"], tokens=1)
-    assert not any(x is not None and x.name == "multimodal" for op in text.ops for x in op.sources)
-
-
 def test_dot_names_all_that_is_drawn(drawn: Diagram):
     text = dot(drawn)
     assert text.startswith("digraph model {") and text.count("{") == text.count("}")
@@ -307,21 +288,3 @@ def test_no_such_layer():
 def test_ranges():
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert ranges([]) == "" and ranges([3]) == "3"
-
-
-def test_what_cannot_be_recorded(tmp_path: Path, source: MemorySource, vary: Any):
-    with pytest.raises(ConfigError, match="0 tokens; there must be at least 1"):
-        record(STORIES, tokens=0)
-    with pytest.raises(Unsupported, match="holds no vision tensors"):
-        record(STORIES, parts=["vision"])
-    (tmp_path / "none.gguf").write_bytes(b"no model, but long enough to be one" * 9)
-    with pytest.raises(FormatError):
-        record(tmp_path / "none.gguf")
-    with pytest.raises(LoadError):
-        record(vary(source, drop=("output_norm.weight",)))
-
-
-def test_a_source_stays_open(source: MemorySource):
-    record(source, tokens=4)
-    assert len(source.data("output_norm.weight")) == 4 * 64
-    assert np.frombuffer(source.data("output_norm.weight"), np.float32).all()
