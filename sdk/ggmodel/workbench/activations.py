@@ -88,7 +88,7 @@ class Activations:
             if about["format"] != _FORMAT:
                 raise FormatError(
                     f"{path} has activations of format {about['format']!r}, this version reads "
-                    f"{_FORMAT}; save them anew"
+                    f"{_FORMAT}; save them again"
                 )
             inputs = {
                 k.removeprefix("input."): v for k, v in arrays.items() if k.startswith("input.")

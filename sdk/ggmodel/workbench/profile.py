@@ -110,12 +110,12 @@ class OpGroup:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second; 0 where they take no time."""
+        """Bytes a second; 0 if they take no time."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def flop_rate(self) -> float:
-        """Operations of products a second; 0 where they take no time."""
+        """Operations of products a second; 0 if they take no time."""
         return self.flops / self.seconds if self.seconds else 0.0
 
 

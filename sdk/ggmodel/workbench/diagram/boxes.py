@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """A line of text in a box; its kind is "op", "weight", "cache", "input" or "note"."""
+    """A line of text in a box; its kind is "op", "weight", "cache" or "input"."""
 
     kind: str
     text: str

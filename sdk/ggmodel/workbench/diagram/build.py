@@ -187,7 +187,7 @@ class _Builder:
                 if x is None or x.op is None or owner.get(x.uid) is reader:
                     continue
                 source = owner.get(x.uid)
-                # Where layers of two kinds alternate, edges back are left out.
+                # Edges back between alternating kinds of layers are left out.
                 if source is None or order[source] < order[reader]:
                     readers = read.setdefault(x, [])
                     readers += [] if reader in readers else [reader]

@@ -14,7 +14,7 @@ from ...convert import from_hf
 from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.registry import find_hf
-from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases
+from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt
 
 # Covers float32 sums in another order; transformers itself is 3e-13 away from float64. Models whose
 # GELU reads ggml's table in F16 have 1e-6 in BOUNDS of cases.py.
@@ -190,6 +190,3 @@ def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
         if not same and not name.endswith("margins"):
             wrong.append(name)
     return wrong
-
-
-__all__ = ["EXACT", "Outcome", "architecture_of", "cases", "check", "compare", "nmse", "source_of"]
