@@ -3,9 +3,9 @@
     python benchmarks/compare.py --peer FOLDER --models FOLDER [--ggml PREFIX] [--output FILE.md]
     python benchmarks/compare.py --peer FOLDER --models FOLDER --quick
 
-FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; --quick makes do with
-the first. That of --models gets the files, of random weights, that are not there. Rows come in
-groups, of which a pair measures all at once:
+FOLDER of --peer has llama-bench, llama-batched-bench and llama-completion; --quick needs only the
+first. FOLDER of --models gets missing files, of random weights. A pair measures a group of rows at
+once:
 
     speed      a prompt of 512 tokens, decoding 64
     depth      decoding 32 tokens behind 2,048
@@ -15,11 +15,11 @@ groups, of which a pair measures all at once:
     cold       the same, the file not in the page cache
     long       decoding 16 tokens behind 8,192 (files with 1b in their name) or 32,768
 
-Both sides: flash attention, keys and values in f16, batches of 512 tokens, mapped files, the same
-number of threads. Which side goes first alternates. A pair during which others use more than 5 % of
-the cores is measured again, at most three times. What counts is the ratio within a pair. Results
-are kept in a JSON file as they come: a comparison that was stopped goes on, --again measures anew.
-Needs Linux.
+Both sides use flash attention, keys and values in f16, batches of 512 tokens, mapped files and the
+same number of threads, and take turns in going first. A pair is measured again, at most three
+times, if other processes use more than 5 % of the cores. The ratio within a pair counts. Results
+are kept in a JSON file as they come: a stopped comparison goes on, --again starts over. Needs
+Linux.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ FILES = (
 )  # fmt: skip
 QUICK = {"files": FILES[:2], "groups": ("speed", "start"), "pairs": 6}
 FOREIGN = 0.05
-_FOR_AUTHORS = ("convert", "workbench")  # of the source, what computes nothing here
+_FOR_AUTHORS = ("convert", "workbench")  # packages that compute nothing here
 RETRIES = 3
 
 Pair = dict[str, Any]  # ours, peer: {row: value}; foreign: share of the cores
 
 
 def measure_pair(ours: Side, peer: Side, file: Path, group: str, first: int) -> Pair:
-    """A pair that nobody disturbed, or the least disturbed one of several."""
+    """An undisturbed pair, or the least disturbed one of several."""
     pairs: list[Pair] = []
     while len(pairs) <= RETRIES:
         _wait_for_quiet()
@@ -110,8 +110,8 @@ class Results:
     """Pairs by "FILE GROUP", in a file that is written after each pair.
 
     Args:
-        setting: what they were measured with; those of another setting do not belong here.
-        forgotten: keys of which nothing is kept.
+        setting: machine, versions and options; results of other settings are refused.
+        forgotten: keys whose pairs are dropped.
     """
 
     def __init__(self, path: Path, setting: dict[str, str], forgotten: Sequence[str] = ()):
@@ -136,14 +136,14 @@ class Results:
 
 
 def make_missing(folder: Path, name: str) -> Path:
-    """The file of that name; made if it is one of those that can be."""
+    """The file of that name, made if it is missing and its shape is known."""
     path = folder / f"{name}.gguf"
     if not path.exists():
         from benchmarks.make_model import SHAPES, TYPES, make
 
         shape, _, kind = name.rpartition("-")
         if shape not in SHAPES or kind not in TYPES:
-            raise SystemExit(f"{path} does not exist, and is not one that can be made")
+            raise SystemExit(f"{path} does not exist, and its name is no known shape and type")
         folder.mkdir(parents=True, exist_ok=True)
         print(f"making {path}", file=sys.stderr)
         make(path, shape, SHAPES[shape], kind)
@@ -151,7 +151,7 @@ def make_missing(folder: Path, name: str) -> Path:
 
 
 def machine() -> dict[str, str]:
-    """What the figures are of."""
+    """The machine of the figures."""
     cpu = [x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")]
     memory = Path("/proc/meminfo").read_text().split()[1]
     return {
@@ -161,7 +161,7 @@ def machine() -> dict[str, str]:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Measures what is missing, and shows everything."""
+    """Measures missing pairs, and shows all."""
     ours = Ours(options.threads, shlex.split(options.our_args))
     if options.ggml:
         ours.env["GGMODEL_GGML"] = str(options.ggml)
@@ -201,14 +201,14 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
-    """Those groups that the peer has the program for: all, or, if `quick`, at least speed."""
+    """The groups for which the peer has a program; must be all, or with `quick` at least speed."""
     lacking = {group: name for group in asked if (name := peer.lacks(group))}
     kept = [group for group in asked if group not in lacking]
     if lacking:
         names = " and no ".join(dict.fromkeys(lacking.values()))
         if not (quick and "speed" in kept):
             raise Failed(
-                f"{peer.folder} has no {names}, which {', '.join(lacking)} takes: `make peer` "
+                f"{peer.folder} has no {names}, which {', '.join(lacking)} needs: `make peer` "
                 "builds it, --rows chooses other groups"
             )
         print(f"no {names}: without {', '.join(lacking)}")
@@ -216,7 +216,7 @@ def groups_of(peer: Peer, asked: Sequence[str], quick: bool) -> list[str]:
 
 
 def digest_of_source(package: Path = SDK / "ggmodel") -> str:
-    """Of what is measured of ours: results of other code are not to be continued."""
+    """A digest of the measured source: results of other code must not be continued."""
     found = [
         Path(folder, name)
         for folder, _, names in os.walk(package, followlinks=True)  # models and native are links
@@ -231,7 +231,7 @@ def digest_of_source(package: Path = SDK / "ggmodel") -> str:
 
 
 def show(results: Results, keys: list[str], options: argparse.Namespace, same: bool) -> None:
-    """Prints the tables of these keys, and writes those of all into the document."""
+    """Prints the tables of these keys, and writes the tables of all into the document."""
     rows = list(rows_of({key: results.pairs[key] for key in keys}))
     for lines in filter(None, (table(rows), table_outside(rows))):
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

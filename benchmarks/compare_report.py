@@ -1,4 +1,4 @@
-"""What pairs of measurements say: ratio, interval, verdict, and tables of them."""
+"""The report on pairs of measurements: ratio, interval, verdict, and tables."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Row:
 
     Attributes:
         name: "pp512", "tg32 x8", "start", "resident", …
-        ours, peer: in tokens/s, seconds or bytes; one of each a pair.
-        disturbed: how many pairs others took part in, in spite of all retries.
-        outside: of decoding, microseconds a token that ours spends outside ggml; one a pair, or
-            none where nothing is known of it.
+        ours, peer: tokens/s, seconds or bytes, one of each a pair.
+        disturbed: number of pairs that other processes disturbed in spite of all retries.
+        outside: microseconds that a decoded token of ours spends outside ggml, one a pair; empty if
+            unknown.
     """
 
     file: str
@@ -33,12 +33,12 @@ class Row:
 
     @property
     def speed(self) -> bool:
-        """Whether more is better; of seconds and bytes less is."""
+        """Whether more is better, unlike for seconds and bytes."""
         return self.name.startswith(("pp", "tg"))
 
     @property
     def ratios(self) -> list[float]:
-        """Ours to the peer's, pair by pair."""
+        """Ours divided by the peer's, pair by pair."""
         return [a / b for a, b in zip(self.ours, self.peer, strict=True)]
 
     @property
@@ -49,9 +49,9 @@ class Row:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """An interval that has the median with at least 95 % confidence, whatever the distribution:
-    from the k-th smallest to the k-th largest value, with the largest k that is safe. (The number
-    of values below the median is binomial with p = 1/2.) None below six values."""
+    """A distribution-free interval that holds the median with at least 95 % confidence: from the
+    k-th smallest to the k-th largest value, with the largest k that is safe. (The number of values
+    below the median is binomial with p = 1/2.) None below six values."""
     n = len(values)
     k, outside = 0, 0.0
     while outside + 2 * math.comb(n, k) / 2**n <= 1 - CONFIDENCE:
@@ -62,10 +62,10 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def verdict(median: float, bounds: tuple[float, float] | None, pairs: int) -> str:
-    """Of ratios of which more is better.
+    """The verdict on ratios of which more is better.
 
-    "level": the median is at least 1.00, or at least 0.98 where the interval has 1.00 in it.
-    "ahead": all of the interval is above 1.00. Else "behind"; "?" below ten pairs.
+    "level": the median is at least 1.00, or at least 0.98 with 1.00 in the interval. "ahead": the
+    whole interval is above 1.00. Else "behind"; "?" below ten pairs.
     """
     if bounds is None or pairs < ENOUGH:
         return "?"
@@ -96,8 +96,8 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def table_outside(rows: Sequence[Row]) -> list[list[str]]:
-    """The header, and a line for each row of which the time outside ggml is known: medians of it
-    and of its share. Empty if there is no such row."""
+    """The header, and a line for each row with a known time outside ggml: medians of the time and
+    of its share. Empty without such rows."""
     lines = [["file", "row", "outside ggml, a token", "of its time"]]
     for row in rows:
         if row.outside:
@@ -115,7 +115,7 @@ def _quantity(row: Row, values: Sequence[float]) -> str:
 
 
 def markdown(rows: Sequence[Row], about: Mapping[str, str]) -> str:
-    """On what it was measured, and the tables."""
+    """The machine and the versions, then the tables."""
     facts = "".join(f"- {name}: {value}\n" for name, value in about.items())
     tables = filter(None, (table(rows), table_outside(rows)))
     return "\n".join([facts, *map(_markdown, tables)])
@@ -127,8 +127,7 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def write_between(path: Path, name: str, text: str) -> None:
-    """Puts a text between the markers of that name in a document; they are appended if there are
-    none."""
+    """Puts a text between the markers of that name in a document; appends them if missing."""
     begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
     old = path.read_text() if path.exists() else ""
     if begin not in old or end not in old:

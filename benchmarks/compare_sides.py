@@ -1,4 +1,4 @@
-"""What is measured of either side: processes of ours and of the peer's that do the same."""
+"""The two sides of a comparison: our processes, and the peer's that do the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 SDK = Path(__file__).parents[1] / "sdk"
 PROMPT = "Once upon a time there was"
-CONTEXT = 4096  # of a start: ours by default
+CONTEXT = 4096  # of a start; our default
 OUTSIDE = ", outside ggml"  # behind a row's name: microseconds a token, only of ours
 PROGRAMS = {
     "speed": "llama-bench",
@@ -29,9 +29,9 @@ PROGRAMS = {
     "cold": "llama-completion",
     "long": "llama-bench",
 }
-"""What the peer measures each group with."""
+"""The peer's program for each group."""
 
-_SETTLED = 0.025  # seconds before the first token in which memory is looked at
+_SETTLED = 0.025  # seconds before the first token in which memory is sampled
 _TICK = os.sysconf("SC_CLK_TCK")
 
 # The versions of ggml and ggmodel, and the folder of ggml's libraries.
@@ -54,16 +54,16 @@ with load(sys.argv[1], threads=int(sys.argv[2])) as model:
 
 
 class Failed(Exception):
-    """A process did not end well."""
+    """A process failed."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """A moment, to tell the CPU time that others take.
+    """A moment, to measure the CPU time of other processes.
 
     Attributes:
-        busy: seconds in which the cores of this process have worked so far, for whomever.
-        own: seconds of this process and its children that have ended.
+        busy: seconds that the cores of this process have worked so far, for any process.
+        own: CPU seconds of this process and its ended children.
     """
 
     wall: float
@@ -74,7 +74,7 @@ class Clock:
     def now(cls, stat: str | None = None) -> Clock:
         """
         Args:
-            stat: what is in /proc/stat.
+            stat: the content of /proc/stat.
         """
         stat = Path("/proc/stat").read_text() if stat is None else stat
         cores = {f"cpu{n}" for n in os.sched_getaffinity(0)}
@@ -89,7 +89,7 @@ class Clock:
         return cls(time.perf_counter(), busy / _TICK, own)
 
     def foreign(self, later: Clock, cores: int) -> float:
-        """The share of the cores that others used until then."""
+        """The share of the cores that other processes used until then."""
         others = (later.busy - self.busy) - (later.own - self.own)
         return max(0.0, others) / (cores * max(later.wall - self.wall, 1e-9))
 
@@ -112,15 +112,15 @@ def run(command: Sequence[str], env: Mapping[str, str], *, watch: bool = False) 
     """Runs a process to its end.
 
     Args:
-        watch: look at its memory until it says something.
+        watch: sample its memory until its first output.
 
     Raises:
-        Failed: there is no such program, or its exit status is not 0.
+        Failed: the program is missing, or its exit status is not 0.
     """
     began, output, samples = Clock.now(), b"", []
     said = 0.0
     if not shutil.which(command[0]):
-        raise Failed(f"{command[0]} is no program")
+        raise Failed(f"there is no program {command[0]}")
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
@@ -151,7 +151,7 @@ def run(command: Sequence[str], env: Mapping[str, str], *, watch: bool = False) 
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """Of their names and contents."""
+    """A digest of names and contents."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.name.encode() + path.read_bytes())
@@ -173,7 +173,7 @@ class Side:
 
     Attributes:
         extra: further arguments of every command that computes.
-        foreign: the largest share of the cores that others used, since it was last set to 0.
+        foreign: the largest share of the cores used by other processes since it was set to 0.
     """
 
     threads: int

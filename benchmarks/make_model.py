@@ -2,14 +2,14 @@
 
     python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b FILE.gguf [--type q4_K_M]
 
-What is stored as which type follows llama.cpp's quantiser: norms stay F32, the embedding, which is
-the output as well, becomes Q6_K unless the type is larger, rows that a type's blocks do not divide
-get one of smaller blocks, and in the mixture q4_K_M some matrices are Q6_K.
+Types follow llama.cpp's quantiser: norms stay F32; the embedding, which is the output as well,
+becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller blocks;
+some matrices of the mixture q4_K_M are Q6_K.
 
 Weights are normal random numbers (deviation 0.02), norms are 1. One pool of 16 million numbers is
-drawn and quantised by ggml; a matrix takes its rows from it, beginning at a row of its own, over
-and over. So the largest repeat rows, and tokens that share a row have equal logits. Vocabularies
-have the right kind and size, and made-up words.
+drawn and quantised by ggml; each matrix takes rows from it in turn, from its own starting row. The
+largest matrices repeat rows, and tokens that share a row have equal logits. Vocabularies have the
+right kind and size, and made-up words.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _SMALLER = {
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model is made of.
+    """The sizes and the vocabulary of a model.
 
     Attributes:
-        vocabulary: number of tokens. special: of these, how many are for the model.
-        pre: the pre-tokenizer of a BPE vocabulary; "" is a SentencePiece one.
+        vocabulary: number of tokens. special: number of special ones among them.
+        pre: the pre-tokenizer of a BPE vocabulary; "" for a SentencePiece vocabulary.
         metadata: further keys below the architecture's name.
         rope_factors: whether long waves are slowed down, as Llama 3 does by 32.
     """
@@ -127,7 +127,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
-    """What a tensor is stored as."""
+    """The type that stores a tensor."""
     kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
     if len(ne) == 1:
         return Type.F32
@@ -147,8 +147,8 @@ def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
 
 
 def words(first: list[str], letters: list[str], count: int) -> tuple[list[str], list[str]]:
-    """So many different tokens, each one of `first` or an earlier one and a letter more; and the
-    merges "left right" that make them."""
+    """Different tokens, each one of `first` or an earlier token and a letter, and the merges "left
+    right" that make them."""
     tokens, merges = list(first), []
     for token in tokens:  # which grows
         for letter in letters:

@@ -2,10 +2,9 @@
 
     python benchmarks/prefix.py [FILE.gguf [PREFIX [QUESTION]]]
 
-Without a file, on a llama of 135 million random parameters in Q8_0. Prompts are PREFIX tokens
-(2,000) that two requests share and QUESTION tokens (20) of their own; the first request computes
-all of them, the second one finds the prefix in the cache. Medians of five pairs, each with a prefix
-of its own.
+Without a file, on a llama of 135 million random parameters in Q8_0. Two requests share PREFIX
+tokens (2,000) and have QUESTION tokens (20) each; the first computes all of them, the second finds
+the prefix in the cache. Medians of five pairs with different prefixes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What `ggmodel estimate` says beside the memory that a run really takes.
+"""Estimated memory beside the memory that a run really takes.
 
     python benchmarks/resident.py [FILE.gguf [CONTEXT]]
 
 Without a file, on a llama of 1.2 billion parameters in Q8_0, all of them zero. A prompt of 512
-tokens and four single ones are computed; what counts is by how much the resident memory of the
-process has grown since before the model was loaded, with all of ggmodel imported.
+tokens and four single ones are computed; the growth of the process's resident memory counts, from
+before the model was loaded, with all of ggmodel imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory, mapped files included."""
+    """Resident bytes of this process, mapped files included."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:"))
 

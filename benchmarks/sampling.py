@@ -3,8 +3,8 @@
     python benchmarks/sampling.py [REPETITIONS]
 
 The logits are normal random numbers: with deviation 3 nine tenths of the probability lie on some
-hundreds of tokens, with deviation 1 on tens of thousands. Each number is a median over steps that
-look at other logits in turn, the best of five: what else the machine does counts little.
+hundreds of tokens, with deviation 1 on tens of thousands. Each number is the best of five medians
+over steps with changing logits, so that other load on the machine matters little.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
     python benchmarks/speculation.py [FILE.gguf [TOKENS [PAIRS]]]
 
-Without a file, on a llama of 135 million random parameters in Q8_0. The answers are given, so that
-any model can say them: its logits are computed and chosen from as always, then the next word of the
-answer is taken instead. Texts of TOKENS words (300) from docs/, a word a token:
+Without a file, on a llama of 135 million random parameters in Q8_0. Answers are dictated, so any
+model will do: its logits are computed and sampled as usual, then the next word of the answer is
+taken instead. Texts have TOKENS words (300) from docs/, a token each:
 
     copied     the answer is the prompt
     edited     every 40th word is another one
-    continued  a document goes on: there is in it what prose repeats by itself
+    continued  a document goes on, with the repetitions of prose
     new        no two words follow each other twice
 
-PAIRS (5) of both ways, in turn; medians. A batch's cost is that of a single token's, and what can
-be gained at best is its size divided by its cost.
+Results are medians of PAIRS (5) of both ways, in turn. The cost of a batch is in units of a single
+token's; the best gain is its size divided by its cost.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main(file: str | None = None, tokens: str = "300", pairs: str = "5") -> None
 
 
 def compared(model: ggmodel.LoadedModel, prompt: list[int], answer: list[int], pairs: int) -> str:
-    """Tokens a second with and without guesses, and what became of these."""
+    """Tokens a second with and without guesses, and the number of right guesses."""
 
     def said(prompt_lookup: bool) -> Usage:
         return model.generate(
@@ -124,7 +124,7 @@ def compared(model: ggmodel.LoadedModel, prompt: list[int], answer: list[int], p
 
 
 def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
-    """What batches take behind `depth` tokens, as multiples of what one token takes."""
+    """The time of batches behind `depth` tokens, in units of a single token's."""
     engine, tokens = model.engine, np.arange(depth, dtype=np.int32) % model.engine.vocabulary
     seconds: dict[int, list[float]] = {
         size: [] for size in (1, *SIZES) if size <= engine.batch_size

@@ -2,8 +2,8 @@
 
     python examples/batch.py [FILE.gguf [COUNT]]
 
-Without arguments the embedded model begins a thousand stories. As many of them are computed
-together as the model was loaded with (`parallel`); threads take the pieces.
+Without arguments the embedded model begins a thousand stories. `parallel` sets how many are
+computed together; a pool of threads submits them.
 """
 
 from __future__ import annotations

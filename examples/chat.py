@@ -1,4 +1,4 @@
-"""Talk with a model: two questions, and what was said goes into the second.
+"""Talk with a model: two questions, the second with the first and its answer as history.
 
     python examples/chat.py [FILE.gguf] [QUESTION] [QUESTION]
 

@@ -2,8 +2,8 @@
 
     python examples/describe_image.py [FILE.gguf] [IMAGE] [QUESTION ...]
 
-Without arguments the embedded model, which knows coloured shapes, looks at scene.png. A model whose
-vision lies in a file of its own (mmproj) finds that beside itself.
+Without arguments the embedded model, which knows coloured shapes, describes scene.png. A separate
+vision projector (mmproj) is found beside the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(
 ) -> None:
     with ggmodel.load(file) as model:
         for question in questions or QUESTIONS:
-            # The picture is encoded once, however often it is asked about.
+            # The picture is encoded once for all questions.
             messages = [{"role": "user", "content": question, "images": [image]}]
             print(f"> {question}")
             print(model.chat(messages, temperature=0, max_tokens=100))

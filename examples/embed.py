@@ -1,4 +1,4 @@
-"""Embed sentences and compare them: one row of numbers each, near where texts are alike.
+"""Embed sentences and compare them: similar texts have similar rows of numbers.
 
 python examples/embed.py [FILE.gguf [SENTENCE ...]]
 """
@@ -24,7 +24,7 @@ def main(file: str = str(STORIES), *sentences: str) -> None:
     texts = sentences or SENTENCES
     with ggmodel.load(file) as model:
         rows = model.embed(texts, normalize=True)  # float32 [sentences, width]
-    # What all texts have in common says nothing about any of them.
+    # The mean is common to all texts and says nothing about one of them.
     rows -= rows.mean(axis=0)
     rows /= (rows**2).sum(axis=1, keepdims=True) ** 0.5 + 1e-12
     print("cosine of the angle between sentences, their mean taken off\n")

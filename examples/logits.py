@@ -1,4 +1,4 @@
-"""What a model expects after every token of a prompt, and how well it guessed.
+"""Show the likeliest tokens at every position of a prompt, and its perplexity.
 
 python examples/logits.py [FILE.gguf] [PROMPT]
 """

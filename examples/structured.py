@@ -1,9 +1,9 @@
-"""Make a model answer in a form that programs can read.
+"""Make a model answer in JSON of a schema, or with one of several words.
 
     python examples/structured.py [FILE.gguf]
 
-Needs `pip install 'ggmodel[structured]'`. The embedded model knows nothing but stories, and yet its
-answer is JSON of the schema: tokens that would break it are never taken.
+Needs `pip install 'ggmodel[structured]'`. The embedded model only knows stories, and still answers
+in valid JSON: tokens that would break the schema are never chosen.
 """
 
 from __future__ import annotations

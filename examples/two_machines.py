@@ -1,10 +1,10 @@
-"""Run a model with a part of its layers on another machine.
+"""Run a model with some of its layers on another machine.
 
     python examples/two_machines.py [FILE.gguf [HOST:PORT …]]
 
-The other machine has to run `ggmodel worker --host ADDRESS`; docs/distributed.md tells how to keep
-strangers out. Without an address, this script starts a worker on this machine instead. Both sides
-need a ggml with RPC: `make native`, then set GGMODEL_GGML as it says.
+Start `ggmodel worker --host ADDRESS` on the other machine first; docs/distributed.md explains how
+to keep strangers out. Without an address this script starts a worker here.
+Both sides need a ggml with RPC: `make native`, then set GGMODEL_GGML as it says.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STORIES = Path(__file__).parent / "assets" / "stories.gguf"
 
 @contextmanager
 def worker_here() -> Iterator[str]:
-    """A worker on this machine, in place of another one."""
+    """A worker on this machine."""
     with socket.socket() as probe:  # finds a free port
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -47,7 +47,7 @@ def worker_here() -> Iterator[str]:
 
 
 def tell(file: str, workers: list[str]) -> None:
-    # Every worker gets a layer; the others stay here. "auto" would place as many as fit.
+    # Every worker gets one layer, the others stay here. "auto" would place as many as fit.
     layers = {f"RPC{i}": [i] for i in range(len(workers))}
     with ggmodel.load(file, rpc=workers, gpu_layers=layers) as model:
         print(model.memory, end="\n\n")

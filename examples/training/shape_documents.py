@@ -1,4 +1,4 @@
-"""What the model of ``shapes.py`` reads: its vocabulary, its prompts and its training documents.
+"""The vocabulary, prompts and training documents of the model of ``shapes.py``.
 
 Questions come in two forms, the picture (P) as gemma3 frames it, and mostly first:
 

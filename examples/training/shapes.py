@@ -1,4 +1,4 @@
-"""Train the embedded example model that sees: a gemma3 of about a million parameters.
+"""Train the embedded multimodal model: a gemma3 of about a million parameters.
 
     pip install torch==2.13.0 transformers==5.23.0 safetensors -e .
     python examples/training/shapes.py --work shapes --minutes 75
@@ -6,11 +6,10 @@
 
 On a CPU, a small SentencePiece-like vocabulary and a gemma3 with a SigLIP tower are trained on the
 pictures and questions of ``shape_pictures.py``, in the prompts of ``shape_documents.py``: first the
-tower alone, to say what is where, then all of it, to answer. ``--work`` holds the state of a run,
-which goes on where it was stopped, and in the end the checkpoint in Hugging Face's layout
-(``hf/``), rounded to F16. ggmodel converts that to ``shapes.gguf``. The figures that transformers
-gets with the same weights go to ``shapes.json``, where a test of another engine finds what it has
-to reproduce.
+tower alone, to locate shapes, then the whole model, to answer. ``--work`` holds the state of a run,
+which can be stopped and continued, and finally the checkpoint in Hugging Face's layout (``hf/``),
+rounded to F16. ggmodel converts that to ``shapes.gguf``. The results of transformers with the same
+weights go to ``shapes.json``, for the tests of other engines.
 
 The file in ``assets`` was made with interruptions: on the way the batch went from 48 documents to
 16, and pictures of one shape and the topics learned first became rarer, as they are now; its
@@ -139,7 +138,7 @@ def configuration(vocabulary: int) -> Gemma3Config:
 
 
 def new_model(vocabulary: int) -> Gemma3ForConditionalGeneration:
-    """Fresh weights; the projection too, which transformers leaves zero."""
+    """Fresh weights, including the projection, which transformers leaves zero."""
     model = Gemma3ForConditionalGeneration(configuration(vocabulary))
     projection = model.model.multi_modal_projector.mm_input_projection_weight
     torch.nn.init.normal_(projection, std=projection.shape[0] ** -0.5)
@@ -147,7 +146,7 @@ def new_model(vocabulary: int) -> Gemma3ForConditionalGeneration:
 
 
 class Sight(torch.nn.Module):
-    """Says what is at each place from the tokens of a picture: a scaffold, for training only."""
+    """Classifies each place of a picture from its tokens; used for training only."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -182,7 +181,7 @@ def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
 
 
 class Run:
-    """A training run that can be stopped and taken up again."""
+    """A training run that can be stopped and continued."""
 
     def __init__(self, tokenizer: Tokenizer, work: Path, seed: int):
         self.writer = Writer(tokenizer)
@@ -256,10 +255,10 @@ class Run:
 
 @torch.inference_mode()
 def accuracy(model: Gemma3ForConditionalGeneration, writer: Writer, count: int) -> dict[str, float]:
-    """The share of held-out questions answered right, word for word; by topic, and of all.
+    """The share of held-out questions answered right, word for word; by topic and in all.
 
-    Each picture is asked about once in either form. A greedy answer is right exactly where each of
-    its tokens is the likeliest after those before.
+    Each picture gets one question in either form. A greedy answer is right if each of its tokens is
+    the likeliest after those before.
     """
     right: dict[str, list[bool]] = {}
     for first in range(0, count, 32):
@@ -281,7 +280,7 @@ def accuracy(model: Gemma3ForConditionalGeneration, writer: Writer, count: int) 
 
 
 def held_out(writer: Writer, seed: int, raw: bool) -> tuple[str, list[int], str]:
-    """What is asked about a picture that was never trained on: topic, prompt and right answer."""
+    """The question about a held-out picture: topic, prompt and right answer."""
     topic, question, answer = pictures.ask(pictures.picture(seed), random.Random(2 * seed + raw))
     return topic, writer.prompt(question, raw), answer
 

@@ -112,7 +112,7 @@ TOKENIZE = (
 
 
 def train_tokenizer() -> Tokenizer:
-    """A byte-level BPE vocabulary, cut as GPT-2 cuts text."""
+    """A byte-level BPE vocabulary with GPT-2's splitting of text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -129,12 +129,12 @@ def train_tokenizer() -> Tokenizer:
 
 
 def story_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """A story as the model sees it: BOS, text, EOS."""
+    """The token ids of a story: BOS, text, EOS."""
     return [BOS, *tokenizer.encode(text).ids, EOS]
 
 
 def chat_ids(tokenizer: Tokenizer, seed: int) -> list[int]:
-    """A conversation as the model sees it."""
+    """The token ids of a conversation."""
     ids = [BOS]
     for request, answer in grammar.chat(seed):
         ids += [USER, *tokenizer.encode(request).ids, END]
@@ -190,7 +190,7 @@ def token_losses(model: LlamaForCausalLM, ids: torch.Tensor) -> torch.Tensor:
 
 
 def optimizers(model: LlamaForCausalLM) -> list[torch.optim.Optimizer]:
-    """Muon needs two thirds of AdamW's tokens here, but it is for the layers' matrices only."""
+    """Muon for the layers' matrices, with two thirds of AdamW's tokens; AdamW for the rest."""
     named = dict(model.named_parameters())
     layers = [p for name, p in named.items() if p.dim() == 2 and ".layers." in name]
     tables = [p for name, p in named.items() if p.dim() == 2 and ".layers." not in name]
@@ -284,7 +284,7 @@ def tensor_names() -> dict[str, str]:
 
 
 def rope_heads(name: str) -> int:
-    """How many heads a tensor's rows are rotated in; 0 for the tensors that are not."""
+    """The number of heads in a rotated tensor's rows; 0 for tensors without rope."""
     return {"attn_q": HEADS, "attn_k": KV_HEADS}.get(name.split(".")[-2], 0)
 
 
@@ -428,7 +428,7 @@ def generate(
 def greedy_example(
     model: LlamaForCausalLM, tokenizer: Tokenizer, template: str, chat: bool = False
 ) -> dict[str, object]:
-    """Of many prompts, the one whose greedy continuation hangs least on a rounding error."""
+    """The prompt whose greedy continuation depends least on rounding errors."""
     best: dict[str, object] = {}
     floor = 0.0
     for kind, name in HEROES:
@@ -454,7 +454,7 @@ def greedy_example(
 
 @torch.inference_mode()
 def perplexity(model: LlamaForCausalLM, tokenizer: Tokenizer) -> dict[str, object]:
-    """How well the model foresees stories that it was never trained on."""
+    """The model's likelihood of held-out stories."""
     texts = [grammar.story(seed) for seed in grammar.HELD_OUT_SEEDS]
     nll, count = 0.0, 0
     for text in texts:

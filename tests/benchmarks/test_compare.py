@@ -360,7 +360,7 @@ def test_quick_makes_do_with_llama_bench(
 )
 def test_a_program_that_is_not_there(peer: Path, tmp_path: Path, asked: list[str]):
     (peer / "llama-completion").unlink()
-    with pytest.raises(SystemExit, match=r"no llama-completion, which start.* takes: `make peer`"):
+    with pytest.raises(SystemExit, match=r"no llama-completion, which start.* needs: `make peer`"):
         compare.main(["--peer", str(peer), "--models", str(tmp_path), "--results",
                       str(tmp_path / "r.json"), *asked])  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["peer"]  # no file, no log

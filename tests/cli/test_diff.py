@@ -86,7 +86,7 @@ def test_errors_say_what_to_do(gguf: Path, tmp_path: Path):
         (*reference, "--tokens", "1,x"): "give token ids, such as 1,2,3",
         (*reference, "--prompt", "hello"): "holds no vocabulary",
         (*reference, "--save-reference", "a.npz"): "not both",
-        ("--reference", str(gguf)): "holds no activations that can be read",
+        ("--reference", str(gguf)): "holds no readable activations",
         (): "give HF_DIR, or --reference",
         (str(tmp_path), "--tokens", "1"): "config.json",
         (str(gemma3), "--tokens", "1"): "is 'Gemma3ForConditionalGeneration'",

@@ -1,4 +1,4 @@
-"""Write docs/goldens.md: how far each golden is from transformers.
+"""Write docs/goldens.md: the error of each golden against transformers.
 
 python -m tests.golden.table
 """
@@ -15,12 +15,13 @@ TARGET = Path(__file__).parents[2] / "docs" / "goldens.md"
 HEAD = """\
 # Models against transformers
 
-Tiny models of every architecture, their weights derived from the tensors' names, against what
-transformers computes with the same checkpoint: float32, whole prompt. The error is that of the
-logits of all positions (of an image: of the rows that the vision graph makes of it), the mean
-square of the difference relative to that of the logits. Where it is 1e-7 rather than 1e-13 ggml's
-GELU goes through a table in F16. Greedy: how many of the next tokens are equal. Tests hold all
-this, and more: batch splits, F16 and Q8_0 weights, files by llama.cpp's converter.
+Check here how closely every architecture follows transformers. Each case is a tiny model, with
+weights derived from the tensors' names, compared with the results of transformers for the same
+checkpoint: float32, whole prompt. The error is the normalized mean square error of the logits of
+all positions, or of the rows that the vision graph makes of an image. Errors of 1e-7 instead of
+1e-13 come from ggml's GELU, which reads a table in F16. "Greedy" counts equal tokens of the
+continuation. Tests hold all this, and batch splits, F16 and Q8_0 weights, and files by llama.cpp's
+converter.
 
 `python -m tests.golden.table` writes this page.
 

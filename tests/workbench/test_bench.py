@@ -25,10 +25,7 @@ from ggmodel.workbench.bench import (
     plan,
     setting,
 )
-
-ROOT = Path(__file__).parents[2]
-STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-EMBEDDER = ROOT / "tests" / "golden" / "gemma3" / "converted" / "embedding.gguf"
+from tests.workbench.models import EMBEDDER, STORIES
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from ggmodel import Module, gguf
 from ggmodel.convert.declaration import Pair, pairs
 from ggmodel.model import Part, PermuteRope
 from ggmodel.nn import Linear
-from ggmodel.workbench.reference import _located
 from tests.workbench.saved import CASES, saved, source_of
 
 RANDOM = np.random.default_rng(2)
@@ -84,57 +82,6 @@ def test_fused_projections_are_parts():
         ("q", "qkv_proj", Part("qkv_proj", 0, (12, 6, 6)), None),
         ("k", "qkv_proj", Part("qkv_proj", 1, (12, 6, 6)), PermuteRope(1)),
     ]  # neither of two that claim the whole of a module is what that does
-
-
-class Held:
-    """A parameter as torch has it."""
-
-    def __init__(self, values: np.ndarray):
-        self.values = values
-
-    def cpu(self) -> Held:
-        return self
-
-    def numpy(self) -> np.ndarray:
-        return self.values
-
-
-def test_modules_that_were_renamed_are_found_by_what_is_in_them():
-    ones = np.ones(8, np.float32)
-    on_disk = {
-        "language_model.model.layers.0.norm.weight": ones,
-        "language_model.model.layers.1.norm.weight": ones,
-        "language_model.model.layers.0.moe.gate.weight": W,
-        "language_model.model.layers.1.moe.gate.weight": 2 * W,
-        "tower.layers.0.norm.weight": ones,
-    }
-    in_memory = {
-        "model.language_model.layers.0.norm.weight": ones,
-        "model.language_model.layers.1.norm.weight": ones,
-        "model.language_model.layers.0.mlp.gate.weight": W,
-        "model.language_model.layers.1.mlp.gate.weight": 2 * W,
-        "model.tower.encoder.layers.0.norm.weight": ones,
-        "lm_head.weight": W,
-    }
-    modules = {"": "whole"}
-    for name in in_memory:
-        parts = name.split(".")[:-1]
-        modules |= {".".join(parts[:i]): ".".join(parts[:i]) for i in range(1, len(parts) + 1)}
-    net: Any = SimpleNamespace(
-        named_modules=modules.items,
-        state_dict=lambda: {name: Held(values) for name, values in in_memory.items()},
-    )
-    checkpoint: Any = SimpleNamespace(tensors=on_disk, array=on_disk.__getitem__)
-    wanted = {
-        "language_model.model": "model.language_model",
-        "language_model.model.layers.1": "model.language_model.layers.1",
-        "language_model.model.layers.1.norm": "model.language_model.layers.1.norm",
-        "language_model.model.layers.1.moe": "model.language_model.layers.1.mlp",
-        "language_model.model.layers.0.moe.gate": "model.language_model.layers.0.mlp.gate",
-        "tower.layers.0.norm": "model.tower.encoder.layers.0.norm",
-        "lm_head": "lm_head",
-    }
-    assert _located(net, checkpoint, [*wanted, "nothing.of.it"]) == wanted
 
 
 def test_every_case_is_of_an_architecture_with_names_for_all():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from ggmodel.errors import ComputeError, ConfigError, PromptError, TokenizerErro
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.perplexity import Perplexity, perplexity
+from tests.workbench.models import STORIES
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 TEXT = (
     "Once upon a time, there was a little fox who lived near the river. One day, the fox found a "
     "shiny stone. It asked the owl what to do. The owl smiled and said that stones like to be seen."

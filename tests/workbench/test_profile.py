@@ -26,16 +26,12 @@ from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine import graphs as runner_graphs
 from ggmodel.workbench import profile as workbench
-from ggmodel.workbench.chrome import chrome_trace
 from ggmodel.workbench.modules import folded, layer_of, module_of, parts_of
-from ggmodel.workbench.profile import Profile, Work, profile
-from ggmodel.workbench.traffic import VIEWS, traffic
+from ggmodel.workbench.profile import Profile, Workload, profile
+from ggmodel.workbench.roofline import VIEWS, traffic
+from ggmodel.workbench.timeline import chrome_trace
 from tests.golden.files import load_golden
-
-ROOT = Path(__file__).parents[2]
-STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-SHAPES = ROOT / "examples" / "assets" / "shapes.gguf"
-EMBEDDER = ROOT / "tests" / "golden" / "gemma3" / "converted" / "embedding.gguf"
+from tests.workbench.models import EMBEDDER, ROOT, SHAPES, STORIES
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +61,18 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     return found
 
 
-def one(model: LoadedModel, work: Work, repetitions: int = 2) -> Profile:
+def one(model: LoadedModel, work: Workload, repetitions: int = 2) -> Profile:
     (found,) = profile(model, [work], repetitions)
     return found
 
 
-WORKS = [Work(), Work(depth=40), Work(prompt=12), Work(prompt=12, depth=7)]
+WORKS = [Workload(), Workload(depth=40), Workload(prompt=12), Workload(prompt=12, depth=7)]
 
 
 @pytest.mark.parametrize("work", WORKS, ids=lambda w: w.name)
-def test_every_recorded_op_is_there_once(stories: LoadedModel, recorded: list[Graph], work: Work):
+def test_every_recorded_op_is_there_once(
+    stories: LoadedModel, recorded: list[Graph], work: Workload
+):
     found = one(stories, work)
     (graph,) = recorded
     assert [(op.name, op.op, op.shape) for op in found.ops] == [
@@ -84,7 +82,7 @@ def test_every_recorded_op_is_there_once(stories: LoadedModel, recorded: list[Gr
 
 
 def test_sums_agree(stories: LoadedModel):
-    found = one(stories, Work(prompt=16))
+    found = one(stories, Workload(prompt=16))
     for rows in (found.by_op(), found.by_module(), found.by_layer()):
         assert sum(row.seconds for row in rows) == pytest.approx(found.seconds_of_ops)
         assert sum(row.ops for row in rows) == len(found.ops)
@@ -101,7 +99,7 @@ def test_sums_agree(stories: LoadedModel):
 def test_a_decoded_token_reads_the_file_s_weights_once(name: Path):
     """Of a dense model: each weight as often as it is used, of the table of embeddings a row."""
     with ggmodel.load(name, context_length=64, threads=1) as model:
-        found = one(model, Work(), 1)
+        found = one(model, Workload(), 1)
         infos = dict(model.source.tensors)
         table = infos["token_embd.weight"]
         row = table.dtype.row_size(table.shape[0])
@@ -115,7 +113,7 @@ def test_a_decoded_token_reads_the_file_s_weights_once(name: Path):
 
 
 def test_where_there_is_nothing_to_compute(stories: LoadedModel):
-    found = one(stories, Work())
+    found = one(stories, Workload())
     for op in found.ops:
         if op.op in VIEWS:
             assert (op.seconds, op.nbytes, op.traffic.flops) == (0, 0, 0)
@@ -124,7 +122,7 @@ def test_where_there_is_nothing_to_compute(stories: LoadedModel):
 
 
 def test_products(stories: LoadedModel):
-    found = one(stories, Work(prompt=10))
+    found = one(stories, Workload(prompt=10))
     config = stories.model.config
     (head,) = [op for op in found.ops if op.module == "head"]
     assert head.weight == "token_embd.weight" and head.kind == "mulmat Q8_0"
@@ -135,7 +133,7 @@ def test_products(stories: LoadedModel):
 
 
 def test_the_bytes_of_a_cache_are_rows_that_are_written(stories: LoadedModel):
-    found = one(stories, Work(prompt=3, depth=5))
+    found = one(stories, Workload(prompt=3, depth=5))
     writes = [op for op in found.ops if op.op == "set_rows"]
     width = stories.model.config.k_width
     assert len(writes) == 10
@@ -148,7 +146,7 @@ def test_experts_that_are_chosen():
     source = from_hf(find("llama"), golden.config, golden.weights())
     experts, used = golden.config["num_local_experts"], golden.config["num_experts_per_tok"]
     with ggmodel.load(source, threads=1, context_length=64) as model:
-        decoded, prompt = profile(model, [Work(), Work(prompt=8)], 1)
+        decoded, prompt = profile(model, [Workload(), Workload(prompt=8)], 1)
         whole = model.source.tensors["blk.0.ffn_gate_exps.weight"].nbytes
     for found, chosen in ((decoded, used), (prompt, min(experts, 8 * used))):
         ops = [op for op in found.ops if op.weight == "blk.0.ffn_gate_exps.weight"]
@@ -157,7 +155,7 @@ def test_experts_that_are_chosen():
 
 def test_an_image():
     with ggmodel.load(SHAPES, threads=1, context_length=64) as model:
-        found = one(model, Work(image=True))
+        found = one(model, Workload(image=True))
         weights = {n: i.nbytes for n, i in model.source.tensors.items() if n[:2] in ("v.", "mm")}
     assert sum(op.traffic.weights for op in found.ops) == sum(weights.values())
     conv = next(op for op in found.ops if op.op == "conv_2d")
@@ -167,16 +165,16 @@ def test_an_image():
 
 def test_an_embedder():
     with ggmodel.load(EMBEDDER, threads=1) as model:
-        found = one(model, Work(prompt=9))
+        found = one(model, Workload(prompt=9))
         assert found.ops[0].op == "rows" and found.seconds > 0
-        for work in (Work(), Work(prompt=3, depth=4)):
+        for work in (Workload(), Workload(prompt=3, depth=4)):
             with pytest.raises(Unsupported, match=r"only embeds|reads a text at once"):
                 one(model, work)
 
 
 def test_requests_go_on_afterwards(stories: LoadedModel):
     want = stories.generate("A fox", temperature=0, max_tokens=10).tokens
-    list(profile(stories, [Work(), Work(prompt=9, depth=5)], 1))
+    list(profile(stories, [Workload(), Workload(prompt=9, depth=5)], 1))
     assert stories.generate("A fox", temperature=0, max_tokens=10).tokens == want
 
 
@@ -203,7 +201,7 @@ def test_time_goes_to_the_op_that_takes_it(stories: LoadedModel, monkeypatch: py
 
     compute_lib = compute.lib
     monkeypatch.setattr(compute, "lib", Slow())
-    found = one(stories, Work())
+    found = one(stories, Workload())
     slow = [op.name for op in found.ops if op.seconds > PAUSE / 2]
     assert sorted(slow) == ["blk.2.ffn.gate", "blk.4.attn.rope", "blk.4.attn.rope"]
     assert found.seconds < 3 * PAUSE <= found.seconds_apart
@@ -238,7 +236,7 @@ def test_on_a_scheduler(monkeypatch: pytest.MonkeyPatch):
         assert isinstance(backend, GGMLBackend)
         scheduler = Scheduler(backend.hardware, False)
         monkeypatch.setattr(backend, "compute_for", lambda graph: scheduler)
-        found = one(model, Work())
+        found = one(model, Workload())
         timed = [op for op in found.ops if op.op == "mulmat"]
         assert timed and all(op.seconds > 0 for op in timed)
         assert found.seconds_apart > sum(op.seconds for op in timed) > 0
@@ -256,7 +254,7 @@ def test_what_fails_is_an_error(stories: LoadedModel, monkeypatch: pytest.Monkey
     real = compute.lib
     monkeypatch.setattr(compute, "lib", Failing())
     with pytest.raises(ComputeError, match="ggml stopped computing"):
-        one(stories, Work())
+        one(stories, Workload())
 
 
 # peaks
@@ -269,13 +267,13 @@ def test_peaks(stories: LoadedModel):
     assert bandwidth is not None and 1e8 < bandwidth < 1e13
     for dtype in (DType.F32, DType.Q8_0, DType.Q4_0):
         assert peaks.product_rate(backend.hardware, dtype) > 1e8
-    found = one(stories, Work())
+    found = one(stories, Workload())
     assert found.peaks.flops.keys() == {"Q8_0"}
 
 
 def test_no_sweep_without_memory(stories: LoadedModel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(peaks, "_LEAST", 1 << 60)
-    assert one(stories, Work(), 1).peaks.bandwidth is None
+    assert one(stories, Workload(), 1).peaks.bandwidth is None
 
 
 def test_the_last_cache(tmp_path: Path):
@@ -301,7 +299,7 @@ def test_paths():
 
 
 def test_modules_of_ops(stories: LoadedModel, recorded: list[Graph]):
-    one(stories, Work(), 1)
+    one(stories, Workload(), 1)
     (graph,) = recorded
     found = [(module_of(node), node.op.name) for node in graph.schedule if node.op]
     assert found[:3] == [
@@ -330,7 +328,7 @@ def within(e: Any, outer: Any) -> bool:
 
 
 def test_a_timeline(stories: LoadedModel):
-    profiles = list(profile(stories, [Work(prompt=8), Work()], 1))
+    profiles = list(profile(stories, [Workload(prompt=8), Workload()], 1))
     read = json.loads(json.dumps(chrome_trace(profiles)))
     events = read["traceEvents"]
     assert {e["ph"] for e in events} == {"M", "X"}
@@ -362,25 +360,25 @@ def test_a_timeline(stories: LoadedModel):
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (Work(prompt=-1), "prompts and depths are 0 or more"),
-        (Work(depth=-1), "prompts and depths are 0 or more"),
-        (Work(prompt=513), "computed in batches of 512"),
-        (Work(depth=512), "tg1 @ d512 needs 513 positions of 512"),
+        (Workload(prompt=-1), "prompts and depths are 0 or more"),
+        (Workload(depth=-1), "prompts and depths are 0 or more"),
+        (Workload(prompt=513), "computed in batches of 512"),
+        (Workload(depth=512), "tg1 @ d512 needs 513 positions of 512"),
     ],
 )
-def test_what_cannot_be_profiled(stories: LoadedModel, work: Work, message: str):
+def test_what_cannot_be_profiled(stories: LoadedModel, work: Workload, message: str):
     with pytest.raises(ConfigError, match=message):
         one(stories, work)
 
 
 def test_no_repetitions(stories: LoadedModel):
     with pytest.raises(ConfigError, match="0 repetitions"):
-        one(stories, Work(), 0)
+        one(stories, Workload(), 0)
 
 
 def test_a_model_that_sees_nothing(stories: LoadedModel):
     with pytest.raises(Unsupported, match="takes no images"):
-        one(stories, Work(image=True))
+        one(stories, Workload(image=True))
 
 
 def test_without_ggml(source: MemorySource):
@@ -388,4 +386,4 @@ def test_without_ggml(source: MemorySource):
         ggmodel.load(source, backend="reference", context_length=16) as model,
         pytest.raises(Unsupported, match="a profile needs ggml in this process"),
     ):
-        one(model, Work())
+        one(model, Workload())

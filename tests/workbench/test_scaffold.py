@@ -154,7 +154,7 @@ def test_what_a_checkpoint_lacks_is_said(tmp_path: Path, llama: golden.Golden):
 def test_nothing_is_overwritten(tmp_path: Path):
     scaffold("new-one", tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists; choose another name"):
         scaffold("new-one", tmp_path, template="gemma3")
     scaffold("another", tmp_path)  # beside it, under the same README
     assert all(p.read_bytes() == content for p, content in before.items())

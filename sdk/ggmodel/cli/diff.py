@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..runner import LoadedModel
     from ..workbench.activations import Activations
     from ..workbench.comparison import Errors
-    from ..workbench.diff import Diff, Row
+    from ..workbench.diff import Diff, ModuleDiff
 
 _TEXT = "The quick brown fox jumps over the lazy dog."
 _STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "elsewhere": "dim"}
@@ -74,7 +74,7 @@ def diff(
     from ..atomic import atomic_write, check_target
     from ..workbench.activations import Activations
     from ..workbench.diff import diff as compare
-    from ..workbench.page import page
+    from ..workbench.diff.page import page
 
     if reference is not None:
         ran = {"HF_DIR": hf_dir, "--image": image, "--save-reference": save_reference}
@@ -179,14 +179,14 @@ def _print(d: Diff, everything: bool) -> None:
     _print_first(out, d)
 
 
-def _summary(layer: str, group: list[Row], worst: Errors | None) -> tuple[str, ...]:
+def _summary(layer: str, group: list[ModuleDiff], worst: Errors | None) -> tuple[str, ...]:
     """A layer as one line, with the numbers of the module that is furthest off."""
     counts = Counter(row.verdict for row in group)
     said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
     return f"  {layer}.*", "", "", *_numbers(worst), said
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: ModuleDiff) -> tuple[str, ...]:
     verdict = row.verdict + (f": {row.note}" if row.note else "")
     shape = str(list(row.shape)) if row.shape else ""
     return row.name or "", shape, *_numbers(row.result), verdict
@@ -221,8 +221,8 @@ def _print_first(out: Any, d: Diff) -> None:
         if row.line:
             out.print(printable(f"  made at {row.line}"))
         if (inner := d.seen_in) is not None and inner.input is not None:
-            given = f"  first seen in what {inner.path} is given, NMSE {inner.input.nmse:.1e}"
-            out.print(printable(given))
+            said = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
+            out.print(printable(said))
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
         pairs = [[title, *(f"{v:.6g}" for v in v)] for title, v in _samples(e)]
         out.print(table(pairs, right="1234567"))

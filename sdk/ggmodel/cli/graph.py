@@ -41,8 +41,7 @@ def graph(
     the other. Layers that are alike are one box until --layer opens one.
     """
     from ..atomic import atomic_write
-    from ..workbench.drawing import dot, svg
-    from ..workbench.picture import picture
+    from ..workbench.diagram import build, dot, svg
     from ..workbench.recorded import record
 
     write = _format(output)
@@ -57,7 +56,7 @@ def graph(
         models=models,
         strict=strict,
     )
-    drawn = picture(graphs, layer)
+    drawn = build(graphs, layer)
     content = dot(drawn) if write == "dot" else svg(drawn)
     if output == "-":
         sys.stdout.write(content)

@@ -16,7 +16,7 @@ from .terminal import console, count, print_json, printable, progress_bar, size,
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
-    from ..workbench.profile import Profile, Row, Work
+    from ..workbench.profile import OpGroup, Profile, Workload
 
 _MODULES = 20  # the most that are listed
 
@@ -54,7 +54,7 @@ def profile(
     """
     from ..atomic import atomic_write, check_target
     from ..workbench import profile as workbench
-    from ..workbench.chrome import chrome_trace as timeline
+    from ..workbench.timeline import chrome_trace as timeline
 
     works = _works(prompt_length, decode, image_graph, depth)
     if repetitions < 1:
@@ -79,17 +79,17 @@ def profile(
             _print(model, results)
 
 
-def _works(prompt: int | None, decode: bool, image: bool, depth: int) -> list[Work]:
-    from ..workbench.profile import Work
+def _works(prompt: int | None, decode: bool, image: bool, depth: int) -> list[Workload]:
+    from ..workbench.profile import Workload
 
     if prompt is not None and prompt < 1:
         raise ConfigError(f"--prompt-length {prompt}: give 1 or more")
     if depth < 0:
         raise ConfigError(f"--depth {depth}: give 0 or more")
-    works = [Work(prompt, depth)] if prompt else []
+    works = [Workload(prompt, depth)] if prompt else []
     if decode or (prompt is None and not image):
-        works.append(Work(depth=depth))
-    return [*works, Work(image=True)] if image else works
+        works.append(Workload(depth=depth))
+    return [*works, Workload(image=True)] if image else works
 
 
 def _json(result: Profile) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _json(result: Profile) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: OpGroup) -> dict[str, Any]:
     rates = {"bytes_per_second": row.bandwidth, "flops_per_second": row.flop_rate}
     return {**asdict(row), **rates}
 
@@ -160,7 +160,7 @@ def _print_sums(result: Profile) -> None:
         out.print(f"products in the caches, GFLOP/s: {rates}")
 
 
-def _cells(result: Profile, row: Row, whole: float, flops: bool) -> tuple[str, ...]:
+def _cells(result: Profile, row: OpGroup, whole: float, flops: bool) -> tuple[str, ...]:
     peak = result.peaks.bandwidth
     # Of what takes no longer than computing it alone costs, the time is known but roughly.
     exact = row.seconds > row.computed * result.overhead

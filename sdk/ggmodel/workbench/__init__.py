@@ -1,5 +1,6 @@
-"""For those who write architectures: looking into files and at how a model fits them.
+"""Tools for authors of architectures and for users who look into a model.
 
-`ggmodel.workbench.show` describes a file, `ggmodel.workbench.check` holds it against the
-declaration of its architecture. Both give data; `ggmodel.cli` prints it.
+Files and memory: `show`, `check`, `estimate`. Speed and quality: `bench`, `profile`, `perplexity`.
+Computation: `diagram`, `trace`, `diff`. New architectures: `scaffold`, `golden`. All return data;
+`ggmodel.cli` prints it.
 """

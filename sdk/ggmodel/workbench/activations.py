@@ -1,4 +1,4 @@
-"""Activations of a reference, in a file: NumPy's .npz, without pickles."""
+"""Activations of a reference, saved as NumPy's .npz without pickles."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from ..atomic import atomic_write
 from ..errors import FormatError
 
 _FORMAT = 1
-_RATIO = 64  # bytes that one byte of a file may become: numbers hardly shrink
+_RATIO = 64  # the most bytes that a byte of a file may unpack to: numbers hardly shrink
 _SPARE = 16 << 20
 _TEXTS = ("config", "tensors", "versions", "image", "order", "others")
 
 
 @dataclass
 class Activations:
-    """What a reference computed on the way.
+    """The inputs and results of a reference's modules.
 
     Attributes:
         config: config.json of the checkpoint.
         tensors: names and shapes (numpy order) in the checkpoint.
-        versions: of what computed it.
-        inputs: what it was given, by keyword; `input_ids` [n].
-        image: what belongs to the pixels in `inputs`.
-        order: modules by the checkpoint's names, in the order in which they returned; "" is the
-            whole.
-        others: modules with weights of their own that were called and not looked at, in names of
-            the reference.
-        given, results: float32, by module: what it read and what it gave. Of several tensors that
-            a module gives, the others of the first one's size are called "name#1", …
+        versions: of the libraries.
+        inputs: of the whole model, by keyword; `input_ids` [n].
+        image: data that belongs to the pixels in `inputs`.
+        order: modules by their names in the checkpoint, in the order of returning; "" is the whole.
+        others: modules with weights that were called without being recorded, by the reference's
+            names.
+        given, results: module → its input, its result; float32. Further results of the same size
+            are called "name#1", …
     """
 
     config: dict[str, Any]
@@ -53,12 +52,11 @@ class Activations:
 
     @property
     def ids(self) -> list[int]:
-        """The prompt's token ids, with what stands for an image."""
+        """The prompt's token ids, placeholders of images included."""
         return self.inputs["input_ids"].reshape(-1).tolist()
 
     def save(self, path: str | Path) -> None:
-        """Writes them: all numbers one after the other, and once what is the same in several
-        places. Raises as `atomic_write` does."""
+        """Writes a file, shared arrays once; raises as `atomic_write`."""
         numbers: dict[int, tuple[int, list[int]]] = {}
         arrays: list[np.ndarray] = []
         size = 0
@@ -82,7 +80,7 @@ class Activations:
         """Reads a file.
 
         Raises:
-            FormatError: it is none that `save` wrote, or broken.
+            FormatError: the file is damaged, or not by `save`.
         """
         arrays = read_npz(path)
         try:
@@ -90,7 +88,7 @@ class Activations:
             if about["format"] != _FORMAT:
                 raise FormatError(
                     f"{path} has activations of format {about['format']!r}, this version reads "
-                    f"{_FORMAT}; save them anew"
+                    f"{_FORMAT}; save them again"
                 )
             inputs = {
                 k.removeprefix("input."): v for k, v in arrays.items() if k.startswith("input.")
@@ -106,13 +104,13 @@ class Activations:
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             if isinstance(error, FormatError):
                 raise
-            raise _broken(path, f"it lacks something: {type(error).__name__}: {error}") from None
+            raise _broken(path, f"a part is missing: {type(error).__name__}: {error}") from None
         _check(found, path)
         return found
 
 
 def _check(found: Activations, path: str | Path) -> None:
-    """Raises `FormatError` unless all is of the kind it should be."""
+    """Raises `FormatError` if a part has the wrong type."""
     texts = [*found.tensors, *found.order, *found.others, *found.versions.values()]
     kinds: tuple[tuple[Any, type], ...] = (
         (found.config, dict),
@@ -130,15 +128,14 @@ def _check(found: Activations, path: str | Path) -> None:
         or ids.dtype.kind not in "iu"
         or not ids.size
     ):
-        raise _broken(path, "parts of it are of another kind than they should be")
+        raise _broken(path, "a part has the wrong type")
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz that may come from anywhere: numbers and text, nothing is unpickled,
-    and it does not grow beyond measure.
+    """The arrays of an untrusted .npz: numbers and text, nothing unpickled, its size bounded.
 
     Raises:
-        FormatError: it is no such file, or broken.
+        FormatError: the file is damaged, or something else.
     """
     found: dict[str, np.ndarray] = {}
     try:
@@ -147,7 +144,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             for info in file.infolist():
                 most -= info.file_size
                 if most < 0 or not info.filename.endswith(".npy"):
-                    raise _broken(path, f"{info.filename!r:.60} has no place in it, or no end")
+                    raise _broken(path, f"{info.filename!r:.60} is no array, or too large")
                 with file.open(info) as stream:
                     found[info.filename.removesuffix(".npy")] = _array(stream, info.file_size, path)
     except OSError as error:
@@ -183,14 +180,14 @@ def _array(stream: Any, size: int, path: str | Path) -> np.ndarray:
 
 
 def _broken(path: str | Path, reason: str) -> FormatError:
-    return FormatError(f"{path} holds no activations that can be read: {reason}")
+    return FormatError(f"{path} holds no readable activations: {reason}")
 
 
 def same_prompt(found: Activations, ids: Mapping[str, Any] | list[int], path: str) -> None:
-    """Raises `FormatError` where activations are of another prompt."""
+    """Raises `FormatError` if activations belong to another prompt."""
     if found.ids != list(ids):
         shown = found.ids[:8]
         raise FormatError(
             f"{path} has activations of another prompt, tokens {shown}"
-            f"{' …' * (len(found.ids) > len(shown))}; leave the prompt out to take that one"
+            f"{' …' * (len(found.ids) > len(shown))}; leave the prompt out to use that one"
         )

@@ -1,7 +1,7 @@
 """How fast a model is on this machine: prompts, decoding, and both at a depth.
 
-What is measured is what a user pays for: requests to the engine, streamed, with greedy sampling and
-text. Tests are named as in llama-bench and measured alike, so that figures can be compared.
+Times are those of whole requests to the engine: streamed, sampled greedily, decoded to text. Tests
+have the names and the method of llama-bench, so that figures can be compared.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..runner.requests.generation import Generation
 
 @dataclass(frozen=True)
 class Test:
-    """Either a prompt or decoding.
+    """A prompt or decoding to measure.
 
     Attributes:
-        prompt: tokens of the prompt; 0 where decoding is measured.
-        tokens: decoded of each sequence.
+        prompt: tokens of the prompt; 0 to measure decoding.
+        tokens: decoded in each sequence.
         depth: tokens that each sequence holds before.
         sequences: decoded at once.
     """
 
-    __test__ = False  # pytest looks at names
+    __test__ = False  # no test of pytest, despite its name
 
     prompt: int = 0
     tokens: int = 0
@@ -50,7 +50,7 @@ class Test:
 
     @property
     def context(self) -> int:
-        """Positions that a sequence takes; before decoding, a token is read and one sampled."""
+        """Positions of a sequence; decoding starts behind one token read and one sampled."""
         return self.depth + max(self.prompt, self.tokens + 2)
 
 
@@ -59,10 +59,9 @@ class Measured:
     """A test's result.
 
     Attributes:
-        samples: tokens a second, of all sequences together, of each repetition.
-        microseconds_outside_ggml: of the time of a decoded token that in which ggml did not
-            compute, the median of the repetitions; None for prompts, and where ggml computes in
-            another process.
+        samples: tokens a second of all sequences together, a sample a repetition.
+        microseconds_outside_ggml: a decoded token's time less the time in which ggml computed, the
+            median of the repetitions; None for prompts, and if ggml computes in another process.
     """
 
     test: Test
@@ -76,18 +75,18 @@ class Measured:
 
     @property
     def stddev(self) -> float:
-        """Of the samples; 0 if there is one."""
+        """Standard deviation of the samples; 0 for a single one."""
         return statistics.stdev(self.samples) if len(self.samples) > 1 else 0.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured, and on what.
+    """The model that is measured, and the machine.
 
     Attributes:
         type: of the weights that take most bytes.
-        devices: what computes, and as what ggml knows it where it does so in this process.
-        threads: of the CPU. ggml: its version. None where another process, or none of it, computes.
+        devices: name → ggml's description, "" if ggml computes in another process.
+        threads: of the CPU. ggml: its version. None unless ggml computes in this process.
     """
 
     model: str
@@ -103,10 +102,10 @@ class Setting:
 def plan(
     prompts: Iterable[int], tokens: Iterable[int], depths: Iterable[int], sequences: Iterable[int]
 ) -> list[Test]:
-    """All combinations; prompts are of one sequence. Zero prompts or tokens leave that test out.
+    """The tests for all combinations; prompts have one sequence, and a zero leaves a test out.
 
     Raises:
-        ConfigError: a number is negative, no sequences, or nothing is left.
+        ConfigError: a number is out of range, or no test is left.
     """
     tests: list[Test] = []
     prompts, tokens, sequences = list(prompts), list(tokens), list(sequences)
@@ -134,16 +133,16 @@ def first_token(model: LoadedModel) -> float:
 
 
 def bench(model: LoadedModel, tests: Sequence[Test], repetitions: int = 5) -> Iterator[Measured]:
-    """Runs the tests, which the model must have been loaded for: with a `context_length` of the
-    largest `Test.context` and as many sequences.
+    """Runs tests. The model must be loaded with the largest `Test.context` and as many sequences as
+    any test has.
 
-    Tokens are random, the same every time and others in each repetition. Every test starts with
-    empty sequences; like llama-bench it runs once before it counts, a prompt wholly, decoding with
-    one token. A depth is filled once, and cut back to before each repetition.
+    Tokens are random: the same in every run, different in each repetition. Every test starts with
+    empty sequences and, as in llama-bench, an uncounted run: the whole prompt, or one decoded
+    token. A depth is filled once; each repetition cuts the sequence back to it.
 
     Raises:
         ConfigError: no repetitions, or a test needs more than the model was loaded with.
-        Unsupported: the model generates nothing.
+        Unsupported: the model only embeds.
         ComputeError: its logits are NaN.
     """
     _refuse_embedders(model)
@@ -191,7 +190,7 @@ def _prompt(
 def _decode(
     model: LoadedModel, test: Test, held: list[np.ndarray], random: np.random.Generator
 ) -> tuple[float, float | None]:
-    """Seconds in all, and those in which ggml did not compute."""
+    """Seconds in all, and seconds in which ggml did not compute."""
     prompts = [np.concatenate([tokens, _random(model, 1, random)]) for tokens in held]
     with ExitStack() as ended:
         streams = _begin(model, prompts, test.tokens + 1, ended)
@@ -206,7 +205,7 @@ def _decode(
 
 
 class _Endless(Generation):
-    """A request that no token ends, greedy; it may begin before somebody iterates."""
+    """A greedy request that no token ends; `begin` may be called before it is iterated."""
 
     def __init__(self, model: LoadedModel, prompt: np.ndarray, tokens: int):
         sampler = Sampler(temperature=0)
@@ -223,7 +222,7 @@ class _Endless(Generation):
 def _begin(
     model: LoadedModel, prompts: list[np.ndarray], tokens: int, ended: ExitStack
 ) -> Sequence[Iterator[str]]:
-    """Streams of so many tokens, of which the first has come: all are in the same batches."""
+    """Starts a stream for each prompt and takes its first token, so that all share batches."""
     requests = [_Endless(model, prompt, tokens) for prompt in prompts]
     for request in requests:
         ended.callback(model.engine.cancel, request)
@@ -235,7 +234,7 @@ def _begin(
 
 
 def _run(model: LoadedModel, prompts: list[np.ndarray]) -> None:
-    """Computes prompts, nothing behind them."""
+    """Computes prompts without decoding."""
     requests = [_Endless(model, prompt, 0) for prompt in prompts]
     with ExitStack() as ended:
         for request in requests:
@@ -250,14 +249,14 @@ def _random(model: LoadedModel, n: int, random: np.random.Generator) -> np.ndarr
 
 
 def _empty(model: LoadedModel) -> None:
-    """Makes all sequences forget what they hold."""
+    """Empties all sequences."""
     with ExitStack() as slots:
         for _ in model.engine.slots.all:
             slots.enter_context(model.engine.apart.slot())
 
 
 def _computed(model: LoadedModel) -> float | None:
-    """Seconds in which ggml has computed so far; None where it does so in another process."""
+    """Seconds in which ggml has computed so far; None if it computes in another process."""
     return getattr(model.backend, "compute_seconds", None)
 
 
@@ -267,7 +266,7 @@ def _refuse_embedders(model: LoadedModel) -> None:
 
 
 def setting(model: LoadedModel) -> Setting:
-    """What a model is, and what it runs on."""
+    """Describes the model and the machine."""
     from ..ml.ggml.ggml_backend import GGMLBackend
     from ..native import describe
 
@@ -294,10 +293,10 @@ def setting(model: LoadedModel) -> Setting:
 
 
 def peak_memory() -> int:
-    """The most bytes of this process that were in memory at a time, mapped files included."""
+    """Peak resident bytes of this process, mapped files included."""
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.exists() else ():
-        if line.startswith("VmHWM:"):  # which not every sandbox tells
+        if line.startswith("VmHWM:"):  # missing in some sandboxes
             return int(line.split()[1]) * 1024
     import resource
 

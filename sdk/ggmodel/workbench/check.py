@@ -1,4 +1,4 @@
-"""How a file fits the declaration of its architecture: field by field, then by a trace."""
+"""A file checked against its architecture's declaration: field by field, then by a trace."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class TensorCheck:
     """A tensor of the file.
 
     Attributes:
-        fields: paths of the fields it fills; several where it is shared.
-        status: "computed" where the file lacks it and the architecture makes it, "unknown" where
-            the fields could not be filled at all.
+        fields: paths of the fields it fills; several if it is shared.
+        status: "computed" if the file lacks it and the architecture makes it, "unknown" if the
+            fields could not be filled at all.
     """
 
     name: str
@@ -34,12 +34,12 @@ class TensorCheck:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong, or that deserves a look.
+    """A problem or a warning.
 
     Attributes:
         kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "refused" (by
-            the model), "vocabulary", "trace", "memory", or "unread": filled, but the forward does
-            not read it.
+            the model), "vocabulary", "trace", "memory", or "unread" (filled, but not read by the
+            forward).
     """
 
     kind: str
@@ -48,12 +48,12 @@ class Finding:
 
 @dataclass
 class Check:
-    """What came out.
+    """The result of a check.
 
     Attributes:
-        architecture: None if it could not be told or is not known.
-        problems: what keeps the file from being loaded.
-        warnings: what does not.
+        architecture: None if the file names none that is known.
+        problems: reasons why `load` refuses the file.
+        warnings: findings that do not prevent loading.
         traced: the forward was traced without an error.
     """
 
@@ -71,14 +71,14 @@ class Check:
 
 
 def check(source: TensorSource, *, models: str | Path | None = None, strict: bool = True) -> Check:
-    """Holds a source against its architecture.
+    """Checks a source against its architecture.
 
-    It takes the steps of `ggmodel.load` up to reading the weights, memory and all, and goes on
-    after an error wherever it can. So it has problems exactly where `load` raises (but for what a
-    model may do in `post_load`).
+    Takes the steps of `ggmodel.load` up to reading the weights, memory included, and goes on after
+    an error wherever possible. It finds problems exactly where `load` raises, except for errors in
+    a model's `post_load`.
 
     Args:
-        models: a folder with architectures, looked in first.
+        models: a folder of architectures, searched first.
         strict: unused tensors are problems, not warnings.
     """
     result = Check(source.name, None)
@@ -119,7 +119,7 @@ def _tried(kind: str, step: Callable[[], None], result: Check) -> bool:
 
 
 def _compare(steps: Preparation, result: Check) -> bool:
-    """Notes what the report says; whether the model is complete enough to be traced."""
+    """Adds the report's findings. Returns whether the model is complete enough to be traced."""
     report = steps.report
     result.problems += [Finding("missing", str(m)) for m in report.missing]
     result.problems += [Finding("shape", str(w)) for w in report.wrong]
@@ -134,7 +134,7 @@ def _compare(steps: Preparation, result: Check) -> bool:
 def _tensors(
     source: TensorSource, completed: TensorSource, report: LoadReport | None
 ) -> list[TensorCheck]:
-    """In the order of declaration, then what no field holds."""
+    """The tensors of fields in the order of declaration, then all others."""
     fields: dict[str, list[str]] = {}
     for name, path in report.bound if report is not None else ():
         fields.setdefault(name, []).append(path)

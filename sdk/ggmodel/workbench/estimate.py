@@ -1,4 +1,4 @@
-"""How much memory a model will take, before any is taken: what a dry run of `load` reports."""
+"""The memory that a model will take, from a dry run of `load` that allocates none."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ..runner.loading.preparation import Options, Preparation
 from ..runner.loading.sources import open_source
 
 _STEP = 256  # the largest context is a multiple of this
-_MOST_RUNS = 6  # of looking for it; three are the rule
+_MOST_RUNS = 6  # dry runs in search of it; three are usual
 
 
 @dataclass(frozen=True)
 class DeviceEstimate:
-    """What one device has to hold, in bytes.
+    """The memory that one device needs, in bytes.
 
     Attributes:
-        layers: that are computed there; the last one there is, is the output layer.
+        layers: computed there; the highest number in the model is the output layer.
         input_weights: embeddings; on the CPU only.
         weights, cache: one figure a layer of the model, the output layer last.
         graph: intermediate results.
-        free: what a model can have there: free memory, on GPUs less what their library takes.
+        free: available memory, on GPUs less the share of their library.
         shared: it uses the CPU's memory.
     """
 
@@ -44,22 +44,23 @@ class DeviceEstimate:
 
     @property
     def size(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.input_weights + sum(self.weights) + sum(self.cache) + self.graph
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What loading a model would take, in bytes.
+    """The memory that loading a model would take, in bytes.
 
     Attributes:
-        context_length: positions a sequence may have. trained_context: as many as the model knows.
+        context_length: positions of a sequence. trained_context: positions the model was trained
+            for.
         devices: GPUs in the order of their layers, then the CPU.
-        mapped: bytes of the weights that lie in the mapped file rather than in memory of their
-            own. They count like others: what is not resident is read again for every token.
-        largest_context: that fits with the same layers on each device: a multiple of 256, or the
-            trained one; 0 if none does.
-        vision: what images take; None for models that see nothing.
+        mapped: bytes of weights used in the mapped file, without a copy. They count like others,
+            for weights that are not resident are read again for every token.
+        largest_context: the longest that fits with the same layers on each device: a multiple of
+            256, or the trained one; 0 if none fits.
+        vision: memory for images; None for models of text.
     """
 
     name: str
@@ -81,11 +82,11 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room on each device."""
+        """Whether each device has room."""
         return not self.missing()
 
     def missing(self) -> dict[str, int]:
-        """Bytes that are not free, by the name of the device."""
+        """Bytes that are lacking, by the name of the device."""
         rooms = zip(self.devices, _room(self.devices), strict=True)
         return {device.name: -room for device, room in rooms if room < 0}
 
@@ -107,11 +108,11 @@ def estimate(
     models: str | Path | None = None,
     strict: bool = True,
 ) -> Estimate:
-    """How much memory `load` would take with the same arguments; neither weights nor the
-    vocabulary are read.
+    """The memory that `load` would take with the same arguments. Reads neither weights nor the
+    vocabulary.
 
     Raises:
-        Error: as `load` does, but for the vocabulary and for memory.
+        Error: as `load`, except for errors of the vocabulary and of memory.
     """
     options = Options(
         context_length=context_length,
@@ -137,7 +138,7 @@ def estimate(
 
 
 def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Estimate:
-    """`estimate` with options that take no memory, for devices that are known."""
+    """`estimate` for opened devices, with options that allocate no memory."""
     reports: dict[tuple[int, GPULayersList], BackendMemory] = {}
     free = system_info().free_memory
 
@@ -180,7 +181,7 @@ def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Est
 def _devices(
     memory: BackendMemory, layers: GPULayersList, devices: Sequence[DeviceInfo], free: int
 ) -> list[DeviceEstimate]:
-    """What is reported, with what is free."""
+    """The reported memory of each device, with its free memory."""
     known = {d.device_id: d for d in devices}
     placed = {g.device_id: list(g.layers) for g in layers}
     found = []
@@ -208,21 +209,21 @@ def _device(
 
 
 def _room(devices: Sequence[DeviceEstimate]) -> list[int]:
-    """Bytes left on each device, the CPU last; negative where some are missing."""
+    """Bytes left on each device, the CPU last; negative if a device lacks room."""
     room = [d.free - d.size for d in devices]
     room[-1] -= sum(d.size for d in devices if d.shared)
     return room
 
 
 def largest_context(room: Callable[[int], Sequence[int]], known: int, limit: int) -> int:
-    """The largest multiple of 256, or `limit` itself, with which no device lacks room; 0 if none.
+    """The longest context that fits: a multiple of 256 or `limit` itself; 0 if none fits.
 
-    Memory grows with the context along a line, in steps: two dry runs tell the line, others verify
-    what it promises.
+    Memory grows almost linearly with the context: two dry runs give the line, further ones verify
+    its prediction.
 
     Args:
-        room: bytes left on each device with a context of that length.
-        known: a length of which that is known already.
+        room: length of the context → bytes left on each device.
+        known: a length that was measured already.
     """
     last = -(-limit // _STEP)  # lengths are numbered: multiples of 256, then the limit
     fits, fails = 0, last + 1
@@ -254,11 +255,11 @@ def _left(room: Callable[[int], Sequence[int]], length: int) -> Sequence[int] | 
     try:
         return room(length)
     except OutOfMemory:
-        return None  # not even the list of positions can be had
+        return None  # not even the list of positions could be allocated
 
 
 def _crossing(below: _Point, above: _Point) -> int:
-    """The number of the last length with room on each device, if all went along a line."""
+    """The number of the longest length with room on each device, by linear interpolation."""
     (low, plenty), (high, lacking) = below, above
     if plenty is None or lacking is None:
         return (low + high) // 2 // _STEP

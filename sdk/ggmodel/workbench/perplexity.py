@@ -16,16 +16,16 @@ from ..runner.sampling import log_probability
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How much a text surprises a model, so far.
+    """The perplexity of a text, as far as it has been scored.
 
     Attributes:
         value: exp of the mean negative log-probability of a token.
-        error: its standard error, were the tokens independent.
-        tokens: how many were scored.
-        chunks: out of how many.
+        error: its standard error, if tokens were independent.
+        tokens: number of scored tokens.
+        chunks: number of chunks they came from.
         context: tokens in a chunk.
-        of_chunks, of_tokens: how many chunks and tokens the text has.
-        whole: the text is shorter than a chunk: all of it was scored, but for its first token.
+        of_chunks, of_tokens: number of chunks and tokens in the text.
+        whole: the text is shorter than a chunk; all tokens but the first were scored.
     """
 
     value: float
@@ -41,21 +41,21 @@ class Perplexity:
 def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Iterator[Perplexity]:
     """The perplexity after each chunk; the last one is the text's.
 
-    The text is cut into chunks of `context` tokens; a rest is left out. In each chunk the tokens
-    of the second half are scored, all but the half's first: they are predicted from at least half a
-    context. A chunk's first token gives way to the vocabulary's beginning of a sequence, if it
-    wants one. Names of special tokens in the text are plain text.
+    The text is cut into chunks of `context` tokens; a shorter rest is left out. Each chunk scores
+    the tokens of its second half except the half's first, so each has at least half a context
+    before it. The first token of a chunk is replaced by BOS if the vocabulary adds one. Names of
+    special tokens are plain text.
 
-    A text of less than two contexts gives two chunks of half its length. One of less than a context
-    is a single chunk, of which all tokens but the first are scored.
+    A text shorter than two contexts gives two chunks of half its length, and one shorter than a
+    context gives a single chunk that scores all tokens but the first.
 
     Args:
         context: None is the model's context.
 
     Raises:
-        ConfigError: a context of less than eight tokens, or of more than the model has room for.
+        ConfigError: the context is shorter than eight tokens or longer than the model's.
         TokenizerError: the model has no vocabulary.
-        PromptError: the text has less than two tokens.
+        PromptError: the text has fewer than two tokens.
         ComputeError: the model's logits are NaN.
     """
     context = model.context_length if context is None else context
@@ -86,19 +86,19 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
 
 
 def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
-    """Of each token after `chunk[first]`: its negative log-probability."""
+    """The negative log-probability of each token after `chunk[first]`."""
     losses: list[float] = []
     upcoming = iter(chunk[first + 1 :].tolist())
     with model.engine.apart.graphs(model.model, 1, len(chunk)) as graphs:
         for rows in model.engine.apart.batches(graphs, 0, chunk, 0, first):
-            # The last row has no token to come.
+            # No token follows the last row.
             pairs = zip(rows, upcoming, strict=False)
             losses += [-log_probability(row, token) for row, token in pairs]
     return losses
 
 
 def _mean(losses: list[float]) -> tuple[float, float]:
-    """exp of the mean, and its standard error."""
+    """exp of the mean loss, and its standard error."""
     mean = float(np.mean(losses))
     if not math.isfinite(mean):
         raise ComputeError("the model's logits are NaN, or give a token of the text no probability")

@@ -1,9 +1,8 @@
-"""Where the time of a step goes: op by op, and what each op moves and computes.
+"""Where the time of a step goes: the seconds, bytes and operations of each op.
 
-The step is the one that generation computes, its graph recorded and laid out in the same way. To
-time an op it is computed alone, after the one before it has ended. That costs something, which is
-measured on an op that has nothing to do and taken off each; and the whole graph is timed at once
-as well, so that both can be compared.
+The graph is recorded and laid out as for generation. Each op is computed alone, after the previous
+one has ended; the cost of stopping is measured on an op without work and taken off. The whole graph
+is timed as well, for comparison.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from ..model import Step
 from ..runner import LoadedModel
 from ..runner.engine.graphs import Forward, Graphs, trace
 from .modules import folded, layer_of, module_of
-from .traffic import VIEWS, Traffic, traffic
+from .roofline import VIEWS, Traffic, traffic
 
 _SEED = 0
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is profiled.
+class Workload:
+    """A step to profile.
 
     Attributes:
-        prompt: tokens of a prompt; 0 is one token that is decoded.
-        depth: tokens before.
-        image: the graph that encodes an image, rather than tokens.
+        prompt: tokens of a prompt; 0 decodes one token.
+        depth: tokens in the cache before.
+        image: encode an image instead of tokens.
     """
 
     prompt: int = 0
@@ -62,10 +61,10 @@ class TimedOp:
     """An op of the graph.
 
     Attributes:
-        name: of its result. module: the path of the module it was recorded in.
-        weight: the name of the weight it reads, the largest of several; "" for none.
-        weight_type: its dtype where the op is a product of it; None otherwise.
-        seconds: the median of the repetitions, without what computing it alone costs.
+        name: of its result. module: the path of the module that recorded it.
+        weight: the name of the largest weight it reads; "" for none.
+        weight_type: the weight's dtype in a product; None for other ops.
+        seconds: the median of the repetitions, less the cost of computing it alone.
     """
 
     name: str
@@ -80,21 +79,21 @@ class TimedOp:
 
     @property
     def nbytes(self) -> int:
-        """All that it moves."""
+        """Bytes read and written."""
         return self.traffic.weights + self.traffic.activations
 
     @property
     def kind(self) -> str:
-        """The op, of a product with the type of its weights: "mulmat Q8_0"."""
+        """The op, with the weights' type for a product: "mulmat Q8_0"."""
         return f"{self.op} {self.weight_type}" if self.weight_type else self.op
 
 
 @dataclass(frozen=True)
-class Row:
-    """Ops that have something in common.
+class OpGroup:
+    """Sums over ops of one kind, module or layer.
 
     Attributes:
-        ops: how many. computed: so many of them take time. seconds: of all of them.
+        ops: their number. computed: the number without views. seconds: of all of them.
     """
 
     name: str
@@ -107,27 +106,27 @@ class Row:
 
     @property
     def nbytes(self) -> int:
-        """All that they move."""
+        """Bytes read and written."""
         return self.weights + self.activations
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second; 0 where they take no time."""
+        """Bytes a second; 0 if they take no time."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def flop_rate(self) -> float:
-        """Operations of products a second; 0 where they take no time."""
+        """Operations of products a second; 0 if they take no time."""
         return self.flops / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """What this machine reaches at most with the threads of the model.
+    """The most that this machine reaches with the model's threads.
 
     Attributes:
-        bandwidth: bytes a second read of memory beyond the caches; None where that is not known.
-        flops: by the type of weights: operations a second of products in the caches.
+        bandwidth: bytes a second read from memory beyond the caches; None if unknown.
+        flops: type of weights → operations a second of products in the caches.
     """
 
     bandwidth: float | None = None
@@ -139,14 +138,14 @@ class Profile:
     """A profiled step.
 
     Attributes:
-        ops: all that were recorded, in the order of execution.
-        seconds: of the graph as it is computed otherwise, at once; the median.
-        seconds_apart: of all ops, one by one and with what that costs; the median.
-        overhead: seconds that it costs an op to be computed alone.
+        ops: all recorded ops, in execution order.
+        seconds: of the graph computed at once; the median.
+        seconds_apart: of all ops computed one by one, overhead included; the median.
+        overhead: seconds that computing an op alone costs.
         threads: of the CPU.
     """
 
-    work: Work
+    work: Workload
     ops: list[TimedOp]
     seconds: float
     seconds_apart: float
@@ -157,32 +156,32 @@ class Profile:
 
     @property
     def seconds_of_ops(self) -> float:
-        """What the ops took, without what it costs to compute them one by one."""
+        """The sum over the ops, overhead taken off."""
         return sum(op.seconds for op in self.ops)
 
-    def by_op(self) -> list[Row]:
-        """By what is computed, the longest first."""
+    def by_op(self) -> list[OpGroup]:
+        """By kind of op, the longest first."""
         return self._by(lambda op: op.kind)
 
-    def by_module(self) -> list[Row]:
-        """By module, all layers together, the longest first. What a module does itself counts,
-        not what modules in it do."""
+    def by_module(self) -> list[OpGroup]:
+        """By module, all layers together, the longest first. The ops of a submodule count for the
+        submodule alone."""
         return self._by(lambda op: folded(op.module))
 
-    def by_layer(self) -> list[Row]:
-        """By layer and what is outside of layers, in the order of execution."""
-        return _rows(self.ops, lambda op: layer_of(op.module))
+    def by_layer(self) -> list[OpGroup]:
+        """By layer, and by module outside of layers, in execution order."""
+        return _grouped(self.ops, lambda op: layer_of(op.module))
 
-    def _by(self, key: Callable[[TimedOp], str]) -> list[Row]:
-        return sorted(_rows(self.ops, key), key=lambda row: -row.seconds)
+    def _by(self, key: Callable[[TimedOp], str]) -> list[OpGroup]:
+        return sorted(_grouped(self.ops, key), key=lambda group: -group.seconds)
 
 
-def _rows(ops: Sequence[TimedOp], key: Callable[[TimedOp], str]) -> list[Row]:
+def _grouped(ops: Sequence[TimedOp], key: Callable[[TimedOp], str]) -> list[OpGroup]:
     groups: dict[str, list[TimedOp]] = {}
     for op in ops:
         groups.setdefault(key(op), []).append(op)
     return [
-        Row(
+        OpGroup(
             name,
             len(group),
             sum(op.op not in VIEWS for op in group),
@@ -193,13 +192,15 @@ def _rows(ops: Sequence[TimedOp], key: Callable[[TimedOp], str]) -> list[Row]:
     ]
 
 
-def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> Iterator[Profile]:
+def profile(
+    model: LoadedModel, works: Sequence[Workload], repetitions: int = 5
+) -> Iterator[Profile]:
     """Profiles steps of a model, one sequence each.
 
     Raises:
-        ConfigError: no repetitions, or more tokens than a batch or the context has.
-        Unsupported: ggml computes in another process, or not at all; or the model does not do what
-            is asked for.
+        ConfigError: no repetitions, or more tokens than a batch or the context holds.
+        Unsupported: ggml does not compute in this process, or the model lacks what a workload
+            needs.
     """
     backend = model.backend
     if not isinstance(backend, GGMLBackend):
@@ -210,13 +211,13 @@ def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> 
         raise ConfigError(f"{repetitions} repetitions; there must be at least 1")
     for work in works:
         _refuse(model, work)
-    alone = not backend.hardware.gpus  # of other devices neither costs nor peaks are known
+    alone = not backend.hardware.gpus  # overhead and peaks of GPUs are unknown
     call = model.engine.call
     overhead = call(lambda: peaks.op_overhead(backend.hardware)) if alone else 0.0
     bandwidth = call(lambda: peaks.read_bandwidth(backend.hardware)) if alone else None
     rates: dict[str, float] = {}
 
-    def run(work: Work) -> Profile:
+    def run(work: Workload) -> Profile:
         with _graph(model, work) as (graph, step), ExitStack() as undo:
             executable = cast(GGMLExecutable, backend.compile(graph, ()))
             undo.callback(executable.close)
@@ -239,7 +240,7 @@ def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> 
         yield call(partial(run, work))
 
 
-def _refuse(model: LoadedModel, work: Work) -> None:
+def _refuse(model: LoadedModel, work: Workload) -> None:
     engine = model.engine
     if work.image:
         engine.images.need_sight()
@@ -249,7 +250,7 @@ def _refuse(model: LoadedModel, work: Work) -> None:
     if model.model.only_embeds and not work.prompt:
         raise Unsupported(f"{model.source.name} generates nothing, it only embeds: give a prompt")
     if engine.single_step and work.depth:
-        raise Unsupported(f"{model.source.name} reads a text at once: there is nothing before it")
+        raise Unsupported(f"{model.source.name} reads a text at once: profile it without a depth")
     if work.prompt > engine.batch_size:
         raise ConfigError(
             f"a prompt of {work.prompt} tokens is computed in batches of {engine.batch_size}: "
@@ -261,8 +262,8 @@ def _refuse(model: LoadedModel, work: Work) -> None:
 
 
 @contextmanager
-def _graph(model: LoadedModel, work: Work) -> Iterator[tuple[Graph, Step | None]]:
-    """The graph of a step, and the step; in the engine's thread."""
+def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | None]]:
+    """The graph of a workload and its step; in the engine's thread."""
     engine = model.engine
     if work.image:
         image = engine.images.largest()
@@ -308,8 +309,11 @@ def _traced(graphs: Graphs, step: Step) -> Iterator[Graph]:
 def _time(
     backend: GGMLBackend, executable: GGMLExecutable, step: Any, repetitions: int
 ) -> tuple[list[float], np.ndarray]:
-    """Seconds of the whole graph [repetitions], and of each op [repetitions, ops]; the two in turn,
-    so that what else the machine does meets both. A first time of each does not count."""
+    """Seconds of the whole graph [repetitions], and of each op [repetitions, ops].
+
+    The two are measured in turn, so that other load on the machine meets both; the first run of
+    each does not count.
+    """
     whole, apart = [], []
     for _ in range(repetitions + 1):
         before = backend.compute_seconds
@@ -320,8 +324,7 @@ def _time(
 
 
 def _measure_rates(backend: GGMLBackend, graph: Graph, known: dict[str, float]) -> None:
-    """Adds the peaks of products with weights of dtypes that are not known: those of the fastest
-    arrangement there is."""
+    """Adds the peak rate of products for each new dtype of weights, in its fastest arrangement."""
     for node in graph.schedule:
         dtype = _product_type(node)
         if dtype is None or dtype.name in known:
@@ -331,7 +334,7 @@ def _measure_rates(backend: GGMLBackend, graph: Graph, known: dict[str, float]) 
 
 
 def _product_type(node: Node) -> DType | None:
-    """The dtype of the weight that is multiplied with, in a product."""
+    """The dtype of the weight in a product; None for other ops."""
     assert node.op is not None
     weight = node.sources[0] if node.op.name in ("mulmat", "mulmat_id") else None
     return weight.dtype if weight is not None and isinstance(weight.storage, Weight) else None

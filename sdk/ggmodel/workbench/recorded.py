@@ -1,4 +1,4 @@
-"""The graphs of a model, recorded from a file whose weights nobody reads."""
+"""The graphs of a model, recorded from a file without reading its weights."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _SHORTEST = 256  # positions of the context
 
 @dataclass(frozen=True)
 class Recorded:
-    """A graph that was recorded.
+    """A recorded graph.
 
     Attributes:
-        title: what it computes.
-        ops: in the order in which they were recorded.
+        title: of the graph, "text: 512 tokens".
+        ops: in the order of recording.
         outputs: uids of its results.
-        classes: of the model's modules, by their paths.
+        classes: path of a module → name of its class.
     """
 
     title: str
@@ -51,16 +51,17 @@ def record(
     models: str | Path | None = None,
     strict: bool = True,
 ) -> list[Recorded]:
-    """The vision graph and the text graph of a model.
+    """Records the vision graph and the text graph of a model.
 
     Args:
-        tokens: of the batch. More than one are a prompt, in which a model that sees has an image.
-        parts: "vision", "text"; none is all there are.
+        tokens: in the batch. A prompt of more than one includes an image if the model is
+            multimodal.
+        parts: "vision", "text"; empty for all that the model has.
 
     Raises:
-        ConfigError: no tokens, or more than the model can have.
-        Unsupported: the model sees nothing and "vision" is wanted.
-        Error: as `load` does, but for the vocabulary and for memory.
+        ConfigError: `tokens` is below 1 or beyond the model's context.
+        Unsupported: "vision" of a model without vision.
+        Error: as `load`, except for errors of the vocabulary and of memory.
     """
     if tokens < 1:
         raise ConfigError(f"{tokens} tokens; there must be at least 1")
@@ -121,7 +122,7 @@ def _image(steps: Preparation) -> Iterator[Encoded | None]:
 def _text(
     steps: Preparation, tokens: int, image: Encoded | None
 ) -> Iterator[tuple[Context, Tensor]]:
-    """The context of a batch of so many tokens, and its result."""
+    """The recorded context of a batch of tokens, and its result."""
     engine, model = steps.engine, steps.model
     zeros = np.zeros(tokens, np.int32)
     spans = ()

@@ -1,6 +1,6 @@
-"""What transformers computes on the way, module by module, to compare a model with.
+"""Records the activations of a transformers model, module by module.
 
-Needs torch and transformers to run; what came out can be kept in a file, and compared anywhere.
+Needs torch and transformers; the activations can be saved, and compared anywhere.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def run(
 
     Args:
         folder: config.json and safetensors.
-        names: of the modules to look at, in names of the checkpoint.
-        inputs: what its forward takes, by keyword: `input_ids` int [n], `pixel_values`, …; a batch
-            dim is added to the first.
-        image: what the model's `preprocess` found out beside pixels.
-        adjust: called with the model of transformers before it runs.
+        names: the modules to record, by their names in the checkpoint.
+        inputs: keywords of its forward: `input_ids` int [n], to which a batch dim is added,
+            `pixel_values`, …
+        image: data of the model's `preprocess`, beside pixels.
+        adjust: called with the transformers model before it runs.
 
     Raises:
-        Unsupported: torch or transformers is not there, or transformers lacks the architecture.
+        Unsupported: torch or transformers is missing, or transformers lacks the architecture.
         FormatError: the folder is no checkpoint.
         PromptError: transformers refuses the inputs.
     """
@@ -83,14 +83,14 @@ def run(
 
 
 def image_inputs(folder: str | Path, text: str, image: Any) -> dict[str, np.ndarray]:
-    """What the checkpoint's own processor makes of a text with an image, by keyword.
+    """The model inputs that the checkpoint's own processor makes of a text with an image.
 
     Args:
-        text: with the processor's marker of an image in it.
+        text: with the processor's marker for the image.
         image: an opened picture.
 
     Raises:
-        Unsupported: transformers is not there, or the folder has no processor.
+        Unsupported: transformers is missing, or the folder has no processor.
     """
     transformers = _need("transformers")
     try:
@@ -107,7 +107,7 @@ def image_inputs(folder: str | Path, text: str, image: Any) -> dict[str, np.ndar
 def _need(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # also what a library that does not fit another one raises
+    except Exception as error:  # libraries that do not fit one another raise all kinds
         raise Unsupported(f"{name} cannot be imported ({error}): {_INSTALL}") from None
 
 
@@ -116,7 +116,7 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
     name = listed[0] if isinstance(listed, list) and listed else None
     try:
         cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    except ImportError as error:  # it is imported only now, with all that it needs
+    except ImportError as error:  # transformers imports its modules only now
         raise Unsupported(
             f"transformers cannot import {name}: {error.__cause__ or error}"
         ) from error
@@ -136,7 +136,7 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
 
 
 class _Hooks:
-    """Writes down what modules are given and give when they are first called."""
+    """Records the inputs and results of each module's first call."""
 
     def __init__(self, torch: Any, found: Activations):
         self.torch, self.found = torch, found
@@ -167,7 +167,7 @@ class _Hooks:
             if not tensor.is_floating_point() or tensor.numel() != tensors[0].numel():
                 continue
             array = tensor.detach().to(self.torch.float32).cpu().numpy().copy()
-            # What one module gives another is given: it is kept once.
+            # The result of one module is the input of another: kept once.
             digest = hashlib.blake2b(array.tobytes() + repr(array.shape).encode()).digest()
             where[f"{name}#{i}" if i else name] = self._known.setdefault(digest, array)
 
@@ -183,10 +183,10 @@ class _Hooks:
 
 
 def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, Any]:
-    """Modules by the names that they have in the checkpoint.
+    """Modules by their names in the checkpoint.
 
-    Transformers may call them otherwise in memory, in each version in another way. A module is
-    found by the tensors in it: equal content and, among equal ones, the name most alike.
+    Names in memory may differ, and change between versions of transformers. A module is found by
+    its tensors: equal content first, then the most similar name.
     """
     inside = dict(net.named_modules())
     held: dict[Any, list[str]] = {}
@@ -196,7 +196,7 @@ def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, An
     for name in checkpoint.tensors:
         try:
             same = held.get(_fingerprint(checkpoint.array(name)), [])
-        except Unsupported:  # a type that holds no numbers by itself
+        except Unsupported:  # a type that is no plain number
             continue
         if same:
             renamed[name] = max(same, key=lambda other: (_alike(name, other), -other.count(".")))
@@ -220,7 +220,7 @@ def _fingerprint(values: np.ndarray) -> tuple[tuple[int, ...], bytes]:
 
 
 def _alike(one: str, other: str) -> int:
-    """Parts that both names have, in the same order."""
+    """The number of parts that both names share in order (longest common subsequence)."""
     a, b = one.split("."), other.split(".")
     best = [0] * (len(b) + 1)
     for part in a:

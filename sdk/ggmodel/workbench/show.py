@@ -1,4 +1,4 @@
-"""What is in a file: metadata, hyperparameters, tensors by layer, totals."""
+"""The contents of a file: metadata, hyperparameters, tensors by layer, totals."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from ..errors import ArchitectureError, ConfigError
 from ..gguf_file import GGUF, Array, DType, TensorInfo, TensorSource
 
-_SHOWN = 6  # items of an array
+_SHOWN = 6  # items of an array that are decoded
 
 
 @dataclass(frozen=True)
 class ArraySummary:
-    """A metadata array, of which only the first items were decoded."""
+    """A metadata array with its first items decoded."""
 
     length: int
     first: list[Any]
@@ -26,8 +26,7 @@ class MetadataEntry:
     """A key of the metadata.
 
     Attributes:
-        type: of GGUF ("u32", "string", "array of string") where the source is a file of it, else
-            of Python.
+        type: of GGUF ("u32", "string", "array of string"), or of Python if the source is no GGUF.
     """
 
     key: str
@@ -40,7 +39,7 @@ class Hyperparameter:
     """A field of the architecture's `Config`.
 
     Attributes:
-        key: where in the metadata its value stands; None for a default.
+        key: of the metadata that holds its value; None for a default.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Layer:
     """The tensors of one layer.
 
     Attributes:
-        name: what their names begin with ("blk.0"); "" for tensors outside of layers.
+        name: the prefix of their names ("blk.0"); "" outside of layers.
     """
 
     name: str
@@ -83,13 +82,13 @@ class Total:
 
 @dataclass(frozen=True)
 class Description:
-    """All that `ggmodel show` tells.
+    """The contents of a file, as `ggmodel show` prints them.
 
     Attributes:
-        files: the parts of a split model, else one.
+        files: one, or the parts of a split model.
         version: of the format; None if the source is no GGUF.
         architecture: None if the file names none.
-        hyperparameters: None if they are not known; then `note` says why.
+        hyperparameters: None if they are unknown; `note` gives the reason.
     """
 
     name: str
@@ -107,10 +106,10 @@ class Description:
 
 
 def describe(source: TensorSource, models: str | Path | None = None) -> Description:
-    """Describes a source; nothing of the tensors is read, and of arrays the first items.
+    """Describes a source. Reads no tensors and only the first items of arrays.
 
     Args:
-        models: a folder with architectures, looked in first.
+        models: a folder of architectures, searched first.
     """
     infos = list(source.tensors.values())
     architecture = source.metadata.get("general.architecture")
@@ -147,7 +146,7 @@ def _summary(array: Array) -> ArraySummary:
 def _hyperparameters(
     source: TensorSource, models: str | Path | None
 ) -> tuple[list[Hyperparameter] | None, str | None]:
-    # Not at the top: these need numpy, and looking into a file of unknown kind does not.
+    # Imported here, for they need numpy, which a file of unknown architecture does not.
     from ..gguf_file.metadata import KeyValues
     from ..model import config_class, find
     from ..model.config import key_fields
@@ -170,8 +169,8 @@ def _hyperparameters(
 
 
 def _layers(infos: list[TensorInfo]) -> list[Layer]:
-    """By the first number in their names; families of layers in the order of the file, within one
-    by number."""
+    """Tensors grouped by the first number in their names: families of layers in the order of the
+    file, each sorted by number."""
     groups: dict[tuple[str, int], list[TensorRow]] = {}
     for t in infos:
         row = TensorRow(t.name, t.dtype.name, t.shape, t.nbytes)
@@ -188,14 +187,14 @@ def _layers(infos: list[TensorInfo]) -> list[Layer]:
 def _layer_of(name: str) -> tuple[str, int]:
     parts = name.split(".")
     for i, part in enumerate(parts):
-        # No more digits than a layer needs: a hostile name may be one long number.
+        # A hostile name may be one long number.
         if i and part.isascii() and part.isdigit() and len(part) < 10:
             return ".".join(parts[:i]), int(part)
     return "", 0
 
 
 def _totals(infos: list[TensorInfo]) -> list[Total]:
-    """One a type, the largest first."""
+    """A row for each type, the largest first."""
     by_type: dict[DType, list[TensorInfo]] = {}
     for t in infos:
         by_type.setdefault(t.dtype, []).append(t)

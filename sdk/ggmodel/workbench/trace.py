@@ -1,9 +1,8 @@
-"""Every intermediate tensor of a model, and where the first number that is none comes from."""
+"""Every intermediate tensor of a model, and the origin of the first NaN or infinity."""
 
 from __future__ import annotations
 
 import fnmatch
-import json
 import math
 import zipfile
 from collections import Counter
@@ -23,13 +22,13 @@ from ..model import Pixels
 from ..runner import LoadedModel
 from .observe import Recording, See, watch_image, watch_text
 
-_CHUNK = 1 << 22  # numbers looked at together
-_SAFETENSORS = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}
+_CHUNK = 1 << 22  # numbers in float64 at a time
+_VIEWS = frozenset({"reshape", "view", "permute", "transpose"})
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of a tensor's numbers; those that are not finite count only as such.
+    """Statistics of a tensor's finite numbers, and the counts of the others.
 
     Attributes:
         rms: root of the mean square.
@@ -53,8 +52,8 @@ class Value:
 
     Attributes:
         part: "image" or "text".
-        name: where in the model it is made, with "#2" … where several have the same.
-        op: what makes it. line: of the model's source that asks for it.
+        name: its place in the model; repeated names end with "#2", "#3", …
+        op: that computed it. line: of the model's source that recorded it.
         shape: ggml order.
     """
 
@@ -69,11 +68,11 @@ class Value:
 
 @dataclass(frozen=True)
 class OperandValue:
-    """What an op read.
+    """An operand of an op.
 
     Attributes:
         kind: "weight", "cache", "input" or "result".
-        statistics: None for inputs that change with the batch.
+        statistics: None for caches and inputs of the batch.
     """
 
     kind: str
@@ -85,15 +84,14 @@ class OperandValue:
 
 @dataclass
 class Trace:
-    """What a model computed.
+    """The values that a model computed for a prompt.
 
     Attributes:
-        values: in execution order; views, which hold nothing of their own, are left out.
-        first: the name of the first that is not finite though what it was computed from is, or is
-            so only in a weight; None if all is finite. Infinite masks, and what is infinite
-            because of them, are as they should be.
-        operands: what that one was computed from.
-        kept: the values asked for, by name; numpy order.
+        values: in execution order, without views.
+        first: the first value with a NaN or an infinity that no computed operand has; a weight may
+            have it. None if there is none. Masks and their results may be infinite.
+        operands: of that value.
+        kept: the values that were asked for, by name; numpy order.
     """
 
     model: str
@@ -105,7 +103,7 @@ class Trace:
 
     @property
     def ok(self) -> bool:
-        """Whether no NaN and no infinity came into being."""
+        """Whether no NaN and no infinity arose."""
         return self.first is None
 
 
@@ -117,16 +115,16 @@ def trace(
     names: str = "*",
     keep: bool = False,
 ) -> Trace:
-    """Computes a prompt and looks at every result.
+    """Computes a prompt and takes the statistics of every result.
 
     Args:
-        prompt: as `LoadedModel.generate` takes it; with an image a text.
-        names: a glob pattern; others are not listed, but are looked at.
-        keep: hold on to the values of those listed.
+        prompt: as for `LoadedModel.generate`; with an image a text.
+        names: a glob pattern for the values to list; the search for NaN covers all values.
+        keep: keep the listed values.
 
     Raises:
-        PromptError: it is none, or longer than a batch.
-        ConfigError: no tensor has such a name.
+        PromptError: the prompt is invalid, or longer than a batch.
+        ConfigError: no tensor's name matches.
     """
     found = Trace(model.source.name, 0)
     if image is not None:
@@ -136,13 +134,11 @@ def trace(
     found.tokens = len(numbers)
     watch_text(model, numbers, _Look(found, model, "text", names, keep).begin)
     if not found.values:
-        raise ConfigError(f"no tensor has such a name as {names!r}; leave it out to see all names")
+        raise ConfigError(f"no tensor's name matches {names!r}; leave it out to see all names")
     return found
 
 
 class _Look:
-    """Takes statistics as values come."""
-
     def __init__(self, found: Trace, model: LoadedModel, part: str, names: str, keep: bool):
         self.found, self.model, self.part = found, model, part
         self.names, self.keep = names, keep
@@ -182,14 +178,14 @@ class _Look:
             self.found.kept[key] = raw.reshape(node.shape[::-1]).copy()
 
     def _begins(self, node: Node, statistics: Statistics) -> bool:
-        """Whether what is not finite comes into being here."""
+        """Whether a NaN or infinity first appears here."""
         if statistics.finite:
             return False
         given = [x for x in node.sources if x is not None]
         before = [self._known[x.uid] for x in given if x.uid in self._known]
         if statistics.nan:
             return not any(s.nan for s in before)
-        # Masks are infinite where nothing is to be seen.
+        # Masks hide positions by infinities.
         masked = any(
             isinstance(x.storage, (Feed, HostData)) and not x.dtype.is_integer for x in given
         )
@@ -207,11 +203,8 @@ class _Look:
         return OperandValue(kind, x.name, x.shape, x.dtype.name, statistics)
 
 
-_VIEWS = frozenset({"reshape", "view", "permute", "transpose"})
-
-
 def statistics_of(values: np.ndarray) -> Statistics:
-    """Of an array of any layout."""
+    """The statistics of an array of any shape."""
     flat = values.reshape(-1)
     least, most, total, squares = math.inf, -math.inf, 0.0, 0.0
     nan = inf = count = 0
@@ -233,41 +226,23 @@ def statistics_of(values: np.ndarray) -> Statistics:
 
 
 def save(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays to an .npz or a .safetensors, by the name of the file.
+    """Writes arrays to an .npz or .safetensors file, chosen by the name.
 
     Raises:
-        ConfigError: another name.
+        ConfigError: the name ends otherwise.
         WriteError: the file cannot be written.
     """
     kind = Path(path).suffix
     if kind not in (".npz", ".safetensors"):
         raise ConfigError(f"{path}: values are saved as .npz or .safetensors")
     with atomic_write(path) as partial:
-        if kind == ".npz":
-            _save_npz(partial, arrays)
-        else:
-            _save_safetensors(partial, arrays)
+        if kind == ".safetensors":
+            from safetensors.numpy import save as serialized
 
-
-def _save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    # Not np.savez: it takes names as keywords and has some of its own.
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        for name, array in arrays.items():
-            with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
-
-
-def _save_safetensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """The format's documentation: length of the header (u64), the header in JSON, the data."""
-    header: dict[str, Any] = {}
-    end = 0
-    for name, array in arrays.items():
-        begin, end = end, end + array.nbytes
-        dtype = _SAFETENSORS[array.dtype.name]
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
-            file.write(array.tobytes())
+            partial.write_bytes(serialized(dict(arrays)))
+            return
+        # Not np.savez: it takes names as keywords and has some of its own.
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, array in arrays.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                    np.lib.format.write_array(stream, array, allow_pickle=False)

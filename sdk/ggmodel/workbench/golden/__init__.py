@@ -1,7 +1,7 @@
-"""Golden tests: tiny models against what transformers computes with the same checkpoint.
+"""Golden tests: tiny models compared with transformers on the same checkpoint.
 
-`check` runs a model on the goldens of its folder, and needs neither torch nor weights: those come
-from the names of the tensors. `reference` makes the files, with transformers.
+`check` runs a model on the goldens of its folder, without torch: weights are derived from the names
+of the tensors. `reference` makes goldens with transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model held against its golden files."""
+"""Checks a model against its golden files."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.names import of_vision
 from ...model.registry import find_hf
-from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases
+from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt
 
-# Float32 sums taken in another order; transformers itself is 3e-13 away from float64. Where ggml's
-# GELU goes through a table in F16, BOUNDS in cases.py (case → bound) says 1e-6.
+# Covers float32 sums in another order; transformers itself is 3e-13 away from float64. Models whose
+# GELU reads ggml's table in F16 have 1e-6 in BOUNDS of cases.py.
 EXACT = 1e-8
-TOLERANCE = 1e-12  # of golden files made again: NMSE between two machines or versions of torch
+TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a model is from its reference.
+    """The error of a model in one case.
 
     Attributes:
-        case: and the image or the prompt, if it is about one.
-        rows: compared: tokens, rows of an image, or texts.
+        case: with the image or the prompt, if it has several.
+        rows: number of compared rows: tokens, rows of an image, or texts.
         nmse: Σ(got − want)² / Σ want² over all values of all rows.
-        bound: that must not be reached.
-        greedy: how many of the next tokens are equal, and of how many; None where none are.
+        bound: `nmse` must stay below it.
+        greedy: equal tokens of the greedy continuation, and their number; None without one.
     """
 
     case: str
@@ -43,7 +43,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it is as near as can be, and all tokens are equal."""
+        """Whether the error is below its bound and all tokens are equal."""
         same = self.greedy is None or self.greedy[0] == self.greedy[1]
         return self.nmse < self.bound and same
 
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    """Σ(got − want)² / Σ want²; infinite where shapes differ or a value is no number."""
+    """Σ(got − want)² / Σ want²; infinite if shapes differ or a value is not finite."""
     if got.shape != want.shape:
         return float("inf")
     got, want = got.astype(np.float64), want.astype(np.float64)
@@ -67,8 +67,8 @@ def source_of(
     """The checkpoint of a golden, converted by the declarations.
 
     Args:
-        dtype: of matrices, but not of routers, biases of experts, and what sees.
-        models: a folder with architectures, looked in first.
+        dtype: of matrices, except routers, biases of experts, and vision.
+        models: a folder of architectures, searched first.
     """
     return from_hf(
         architecture_of(golden, models), golden.config, golden.weights(), _stored_as(dtype)
@@ -76,8 +76,8 @@ def source_of(
 
 
 def architecture_of(golden: Golden | Embeddings, models: str | Path | None = None) -> type[Model]:
-    """The model class that a golden is of: the one that serves its class of transformers; of an
-    embedding model that of the folder's name."""
+    """The model class of a golden: the one for its class of transformers, or for an embedding model
+    the one named like the folder."""
     if isinstance(golden, Embeddings):
         return find(golden.folder.resolve().name, models, pooled=True)
     return find_hf(golden.config.get("architectures") or (), models)
@@ -105,12 +105,12 @@ def check(
 
     Args:
         case: only this one.
-        models: a folder with architectures, looked in first.
-        options: of `load`, instead of a float32 cache and unfused attention.
+        models: a folder of architectures, searched first.
+        options: of `load`, to override the float32 cache and unfused attention.
 
     Raises:
         FormatError: a golden is missing or damaged.
-        Error: what loading or running the model raises.
+        Error: as raised by loading or running the model.
     """
     folder, given = Path(folder), {"kv_type": "f32", "flash_attention": "off", **options}
     wanted = Cases(folder)
@@ -130,7 +130,7 @@ def check(
 
 
 def _name_tokens(model: Any, wanted: Cases) -> None:
-    """Lets models find special tokens by name: SPECIAL of cases.py is a vocabulary of these."""
+    """Lets a model find special tokens by name, from SPECIAL of cases.py."""
     special = getattr(wanted.module, "SPECIAL", None)
     if special is not None:
         model.model.tokenizer = _Names(special)
@@ -160,7 +160,7 @@ def _text(model: Any, case: str, items: list[Any], want: Golden | Prompt, bound:
 
 
 def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
-    """A prompt as a loaded model takes it, its images as their embeddings."""
+    """The items of a prompt for a loaded model, with embeddings for its images."""
     items: list[Any] = []
     for part in prompt.parts:
         if isinstance(part, str):
@@ -172,7 +172,7 @@ def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
 
 
 def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
-    """In what a golden made again differs from the one that is there; empty if in nothing."""
+    """The names of the parts in which a regenerated golden differs from the stored one."""
     wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
     if isinstance(got, Embeddings) or isinstance(want, Embeddings):
         pairs = {"vectors": (got.vectors, want.vectors)}  # type: ignore[union-attr]
@@ -191,6 +191,3 @@ def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
         if not same and not name.endswith("margins"):
             wrong.append(name)
     return wrong
-
-
-__all__ = ["EXACT", "Outcome", "architecture_of", "cases", "check", "compare", "nmse", "source_of"]

@@ -1,8 +1,8 @@
-"""Golden files: what transformers computes for tiny models, without their weights.
+"""Golden files: the results of transformers for tiny models, without their weights.
 
-A folder of goldens is called after its architecture. It holds `cases.py`, the configurations, and
-`CASE.npz` for each of them; `embeddings/CASE.npz` for models without logits. Needs numpy alone,
-and safetensors for `checkpoint`; never torch.
+A folder of goldens is named after its architecture. It holds the configurations in `cases.py` and
+the results of each in `CASE.npz`, or `embeddings/CASE.npz` for models without logits. Needs only
+numpy, and safetensors for `checkpoint`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...errors import ConfigError, FormatError
 from ...model.source_code import author_code
 from . import weights as rule
 
-# What reading a file that is damaged, or another's, comes to.
+# Raised for a file that is damaged or something else.
 _DAMAGED = (
     OSError,
     ValueError,
@@ -54,11 +54,11 @@ class Cases:
     Attributes:
         configs: case → config.json.
         embeddings: case → (config.json, {name: shape} of layers behind it, lengths of texts).
-        bounds: case → the NMSE that a model must stay below, where it is not the usual one.
-        module: all that it says; `ggmodel.workbench.golden.reference` lists what it may.
+        bounds: case → the NMSE that a model must stay below, if not `EXACT`.
+        module: the imported file; `ggmodel.workbench.golden.reference` lists its names.
 
     Raises:
-        ConfigError: there is no such file, it has no CASES, or they are of another kind.
+        ConfigError: the file is missing, or its CASES are missing or of the wrong type.
         ArchitectureError: it cannot be imported; names the line.
     """
 
@@ -76,7 +76,7 @@ class Cases:
         found = getattr(self.module, name, {})
         pairs = found.items() if isinstance(found, Mapping) else [(None, None)]
         for case, value in pairs:
-            # A case is called as its file is.
+            # The case names its file.
             if not (isinstance(case, str) and Path(case).name == case and isinstance(value, kind)):
                 raise ConfigError(
                     f"{self.folder / 'cases.py'}: {name} = {found!r:.60}: write a dictionary of "
@@ -97,16 +97,16 @@ class Cases:
 
     @property
     def architecture(self) -> str:
-        """The name that it is registered under, with "_" where no file name has the character."""
+        """The registered name, with "_" for characters that no file name may have."""
         return self.folder.resolve().name
 
     def weight(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The weight of the Hugging Face tensor `name`, by the rule of the module or the common."""
+        """The weight of the Hugging Face tensor `name`, by the module's rule or the common one."""
         own: Weight = getattr(self.module, "weight", rule.weight)
         return own(name, shape)
 
     def weights(self, tensors: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """The checkpoint that has tensors of these names and shapes."""
+        """The checkpoint with tensors of these names and shapes."""
         return {name: self.weight(name, shape) for name, shape in tensors.items()}
 
 
@@ -114,7 +114,7 @@ class Cases:
 def _imported(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(
-            f"there is no {path}: a folder of goldens is called after its architecture and has its "
+            f"there is no {path}: a folder of goldens is named after its architecture and has its "
             "configurations in cases.py; `ggmodel new NAME` begins one"
         )
     digest = hashlib.blake2s(str(path).encode(), digest_size=6).hexdigest()
@@ -128,12 +128,12 @@ def _imported(path: Path) -> ModuleType:
 
 @dataclass
 class Picture:
-    """An image as the reference's processor would hand it on; its values come from its name.
+    """An image as the reference's processor returns it; its pixels are derived from its name.
 
     Attributes:
         shape: of the pixels, [tiles, 3, height, width].
-        data: what else the processor says of it (JSON), such as `aspect_ratio_id`.
-        rows: [rows, width] that the vision tower and the projector make of it.
+        data: further outputs of the processor (JSON), such as `aspect_ratio_id`.
+        rows: [rows, width], the result of the vision tower and the projector.
     """
 
     name: str
@@ -149,11 +149,11 @@ class Picture:
 
 @dataclass
 class Prompt:
-    """A prompt with images in it, and what follows it.
+    """A prompt with images, and its continuation.
 
     Attributes:
-        parts: token ids, or the name of an image, in turn.
-        ids: [n] as transformers takes them: with placeholders and what surrounds an image.
+        parts: lists of token ids, and names of images.
+        ids: [n] for transformers, with placeholders and the tokens around an image.
         logits: [n, vocab] for every position, float32 on CPU, eager attention.
         greedy, greedy_margins: as in `Golden`.
     """
@@ -167,18 +167,18 @@ class Prompt:
 
 @dataclass
 class Golden:
-    """What transformers computed for one tiny model.
+    """The results of transformers for one tiny model.
 
     Attributes:
-        folder: where it is, called after the architecture.
+        folder: of the file, named after the architecture.
         config: config.json as transformers read it, in the old spelling (`rope_theta`).
         saved_config: config.json as that transformers writes it: `rope_parameters`, all defaults.
         versions: torch, transformers and numpy of the run.
-        tensors: names and numpy shapes of the checkpoint on disk, sorted; no tied head, as there.
+        tensors: names and numpy shapes of the checkpoint on disk, sorted, without a tied head.
         prompt: [n] token ids.
         logits: [n, vocab] for every position of the prompt, float32 on CPU, eager attention.
-        logits_f16: the same when `lossy` tensors were rounded to F16 (activations stay float32).
-        logits_q8_0: the same when `lossy` tensors went through Q8_0 (activations stay float32).
+        logits_f16: the same with `lossy` tensors rounded to F16 (activations stay float32).
+        logits_q8_0: the same with `lossy` tensors rounded to Q8_0 (activations stay float32).
         greedy: [GREEDY] ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
         greedy_margins: [GREEDY] top logit minus the second, the smallest of the three runs.
         pictures: the images of its prompts, by name; empty for models of text.
@@ -201,7 +201,7 @@ class Golden:
 
     @property
     def architecture(self) -> str:
-        """What the folder is called."""
+        """The folder's name."""
         return self.folder.resolve().name
 
     @classmethod
@@ -209,7 +209,7 @@ class Golden:
         """Reads `FOLDER/CASE.npz`.
 
         Raises:
-            FormatError: there is none, or it is none; says how to make it.
+            FormatError: it is missing or damaged; says how to make it.
         """
         with _reading(path) as file:
             values = _texts(file, JSON) | {name: file[name] for name in ARRAYS}
@@ -250,11 +250,11 @@ class Golden:
 
 @dataclass
 class Embeddings:
-    """What transformers and the layers behind it made of texts, for one tiny embedding model.
+    """The vectors of texts from transformers, for one tiny embedding model.
 
     Attributes:
         folder, config, saved_config, versions: as in `Golden`.
-        tensors: as in `Golden`, and those of the layers behind the model.
+        tensors: as in `Golden`, with the layers behind the model.
         texts: token ids.
         vectors: [texts, width], not normalized; float32 on CPU, eager attention.
     """
@@ -293,7 +293,7 @@ def _reading(path: Path) -> Iterator[Any]:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             yield file
     except _DAMAGED as error:
-        raise FormatError(f"{path} is no golden file: {error}; make it anew") from error
+        raise FormatError(f"{path} is no golden file: {error}; make it again") from error
 
 
 def _texts(file: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -319,11 +319,10 @@ def cases(folder: Path, kind: str = "") -> list[str]:
 
 
 def lossy(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether F16 and Q8_0 files hold this tensor in that type: matrices, but not an expert router
-    nor the biases of experts.
+    """Whether F16 and Q8_0 files round this tensor: matrices, except routers and biases of experts.
 
-    That is llama.cpp's habit too (`ffn_gate_inp` stays F32): a rounded router may choose other
-    experts. What sees (the vision tower, its projector) stays F32 here.
+    llama.cpp keeps routers (`ffn_gate_inp`) in F32, too: a rounded router may choose other experts.
+    The vision tower and its projector stay F32 here.
     """
     exact = (".gate.weight", ".router.weight", "_bias")
     sees = "vision" in name or "multi_modal_projector" in name
@@ -334,7 +333,7 @@ def checkpoint(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Ar
     """Writes a Hugging Face checkpoint: config.json and model.safetensors.
 
     Raises:
-        ConfigError: the folder holds another one.
+        ConfigError: the folder holds another checkpoint.
         WriteError: it cannot be written.
     """
     from safetensors.numpy import save

@@ -1,39 +1,39 @@
 """Makes golden files with transformers.
 
-Each case is written out as a real checkpoint, with its names on disk and `weight(name, shape)` for
-values, and loaded with from_pretrained by the class that its `architectures` names: whatever
-transformers does to a checkpoint (fusing experts, tying) happens here too.
+Each case is written as a real checkpoint, with its names on disk and `weight(name, shape)` for
+values, and loaded with from_pretrained by the class in `architectures`: all that transformers does
+to a checkpoint (fusing experts, tying) happens here too.
 
-What `cases.py` of an architecture says:
+Names in `cases.py` of an architecture:
 
     CASES       name → config.json
     PROMPT      tokens in a prompt; 32 by default
-    LENGTHS     case → tokens in its prompt, where that differs
+    LENGTHS     case → tokens in its prompt, if not PROMPT
 
 for cases with images
 
     PICTURES    case → {name: (shape of the pixels, data)}; see `Picture`
     PROMPTS     case → {name: parts}, a part being a number of tokens to draw or a picture's name
-    image_tokens(config, picture) → list of ids: all that stands for it in what transformers reads
-    model_inputs(config, ids, pictures) → {keyword: array}: what the model takes beside input_ids,
-                with a leading batch dim where it has one; pictures in the order of the prompt
-    image_rows(model, inputs) → torch tensor [rows, width], what the vision tower and the projector
-                make of the one picture that the keywords `inputs` are of
+    image_tokens(config, picture) → list of ids that stand for the picture in transformers' input
+    model_inputs(config, ids, pictures) → {keyword: array}: the inputs beside input_ids, with a
+                batch dim if they have one; pictures in the order of the prompt
+    image_rows(model, inputs) → torch tensor [rows, width]: the result of the vision tower and the
+                projector for the one picture in the keywords `inputs`
 
 for embedding models
 
     EMBEDDINGS  case → (config.json, {name: shape} of the layers behind it, lengths of texts)
-    embed(states, layers) → tensor: the vector of a text whose hidden states [n, width] these are
-    POOLING     ways of pooling ("mean", "cls", "last") whose results the vector has, one after the
-                other; that of the model by default
+    embed(states, layers) → tensor: the vector of a text from its hidden states [n, width]
+    POOLING     ways of pooling ("mean", "cls", "last") whose results the vector concatenates; the
+                model's own by default
 
-and where needed, for any case:
+optional, for any case:
 
-    TOKENS      case → ids below this are drawn and may continue prompts; all by default
+    TOKENS      case → prompts and continuations use ids below this; all by default
     MARGIN      least distance of the top two logits in continuations, if not `MARGIN` here
-    weight(name, shape), instead of the common rule
+    weight(name, shape), to replace the common rule
     router_logits(model, inputs) → [tensor [n, experts], …], one for each layer of experts
-    adjust(model), called once a model is loaded
+    adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
     SPECIAL     text → id of special tokens that the model looks up by name
 
@@ -63,7 +63,7 @@ try:
     from transformers import AutoConfig
 except ImportError as error:
     raise Unsupported(
-        f"the reference is transformers, which is not here ({error}): make an environment with "
+        f"the reference is transformers, not installed here ({error}): make an environment with "
         "`pip install torch==2.13.0 transformers==5.23.0 safetensors` and ggmodel"
     ) from error
 
@@ -87,7 +87,7 @@ def through(kind: GGMLQuantizationType) -> Callable[[Array], Array]:
     return lambda values: dequantize(quantize(values, kind), kind).astype(np.float32)
 
 
-# Field of Golden → what happens to a `lossy` tensor before the run.
+# Field of Golden → rounding of a `lossy` tensor before the run.
 RUNS: dict[str, Callable[[Array], Array]] = {
     "logits": lambda values: values,
     "logits_f16": through(GGMLQuantizationType.F16),
@@ -123,9 +123,9 @@ class Reference:
         return self.module.image_rows(self.model, inputs).contiguous().numpy()
 
     def greedy(self, prompt: list[int], pictures: list[Picture]) -> Robust | None:
-        """The continuation and its margins; None when one is too small.
+        """The continuation and its margins; None if a margin is too small.
 
-        Each step recomputes everything, so there is no cache to trust.
+        Each step recomputes everything, so no cache has to be trusted.
         """
         ids, margins = list(prompt), []
         for _ in range(GREEDY):
@@ -139,7 +139,7 @@ class Reference:
 
     @torch.no_grad()
     def router_margin(self, ids: list[int], pictures: list[Picture]) -> float:
-        """Least distance of a chosen expert's logit from one not chosen; inf without experts."""
+        """Least distance of a chosen expert's logit from an unchosen one; inf without experts."""
         config = self.model.config.get_text_config()
         if not hasattr(config, "num_experts_per_tok"):
             return float("inf")
@@ -158,7 +158,7 @@ def loaded(config: dict[str, Any], weights: dict[str, Array]) -> Any:
     """The transformers model of a checkpoint.
 
     Raises:
-        ConfigError: it does not take the checkpoint as it is; says what it lacks or has too much.
+        ConfigError: the checkpoint has missing, unexpected or mismatched tensors.
     """
     with tempfile.TemporaryDirectory() as folder:
         checkpoint(Path(folder), config, weights)
@@ -175,7 +175,7 @@ def class_of(config: dict[str, Any]) -> Any:
     """The class of transformers that a config names.
 
     Raises:
-        ConfigError: it names none that transformers has.
+        ConfigError: transformers has no such class.
     """
     name = (config.get("architectures") or [None])[0]
     found = getattr(transformers, str(name), None)
@@ -188,7 +188,7 @@ def class_of(config: dict[str, Any]) -> Any:
 
 
 def layout(config: dict[str, Any]) -> tuple[Shapes, dict[str, Any]]:
-    """Names and shapes as save_pretrained puts them on disk, and the config.json it writes."""
+    """The names and shapes that save_pretrained writes, and its config.json."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         parsed = AutoConfig.from_pretrained(folder)
@@ -211,7 +211,7 @@ def draw_prompt(case: str, attempt: int, length: int, vocab: int) -> list[int]:
 def _continuation(
     models: list[Reference], prompt: list[int], pictures: list[Picture]
 ) -> Robust | None:
-    """Greedy tokens that no small error can change, and their margins; None if it could."""
+    """Greedy tokens that no small error can change, and their margins; None if one could."""
     if models[0].router_margin(prompt, pictures) < ROUTER_MARGIN:
         return None
     tokens: list[int] = []
@@ -232,7 +232,7 @@ def _robust(
     prompts: Iterable[tuple[list[int], Any]],
     pictures: list[Picture] | None = None,
 ) -> tuple[list[int], Any, Robust]:
-    """The first of some prompts, given with something of each, whose continuation is robust."""
+    """The first (prompt, tag) with a robust continuation, and that continuation."""
     for prompt, parts in prompts:
         result = _continuation(models, prompt, pictures or [])
         if result is not None:
@@ -244,7 +244,7 @@ def _robust(
 
 
 class Case:
-    """One golden to be made, or made again."""
+    """Makes the golden of one configuration."""
 
     def __init__(self, cases: Cases, name: str):
         self.cases, self.module, self.name = cases, cases.module, name
@@ -284,7 +284,7 @@ class Case:
         return golden
 
     def _drawn(self, name: str, parts: list[int | str]) -> Iterable[Parts]:
-        """A prompt with images, its tokens drawn anew each time; BOS is the first of them."""
+        """Random prompts of a layout with images; the first token is BOS."""
         total = sum(part for part in parts if isinstance(part, int))
         for attempt in range(ATTEMPTS):
             ids = iter(draw_prompt(f"{self.name}/{name}", attempt, total, self.tokens))
@@ -338,6 +338,6 @@ def embeddings(cases: Cases, name: str) -> Embeddings:
 
 
 def quiet() -> None:
-    """No progress bars and warnings of transformers."""
+    """Turns off progress bars and warnings of transformers."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

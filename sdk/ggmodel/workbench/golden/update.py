@@ -1,4 +1,4 @@
-"""Goldens made, or made again, with transformers."""
+"""Makes goldens with transformers, or verifies them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .files import Cases, Embeddings, Golden
 
 @dataclass(frozen=True)
 class Made:
-    """A golden that was made.
+    """A golden that was made or verified.
 
     Attributes:
         path: its file.
-        differs: when verified, what in the file is not what transformers makes of it now.
+        differs: when verified, the parts in which the file differs from transformers now.
         margin: the least distance of the top two logits in its greedy continuation; None for
             embeddings.
-        f16, q8_0: NMSE of the logits from weights rounded so; None for embeddings.
+        f16, q8_0: NMSE of the logits of rounded weights; None for embeddings.
     """
 
     case: str
@@ -33,11 +33,11 @@ class Made:
 
 
 def update(folder: Path, case: str | None = None, verify: bool = False) -> Iterator[Made]:
-    """Makes the goldens of a folder, each written as soon as it is done.
+    """Makes the goldens of a folder and writes each as soon as it is done.
 
     Args:
         case: only this one.
-        verify: compute those that are there, on their prompts, compare, and write nothing.
+        verify: recompute the stored goldens on their prompts and compare; write nothing.
 
     Raises:
         Unsupported: torch or transformers is missing.
@@ -75,7 +75,7 @@ def update(folder: Path, case: str | None = None, verify: bool = False) -> Itera
 
 @contextmanager
 def _computing(cases: Cases, case: str) -> Iterator[None]:
-    """Transformers refuses a configuration in many ways, and its names are the author's to mend."""
+    """Turns any error of transformers into a `ConfigError` that names the case."""
     try:
         yield
     except Error:

@@ -1,7 +1,7 @@
-"""Weights for tiny test models, made from nothing but the tensor's name.
+"""Weights for tiny test models, derived from the tensor's name alone.
 
-`weight(name, shape)` is the whole of a golden model's "checkpoint": no weights are committed. The
-name is the one on disk in a Hugging Face checkpoint: `model.layers.0.self_attn.q_proj.weight`.
+`weight(name, shape)` computes a golden model's checkpoint; no weights are committed. The name is
+the one in a Hugging Face checkpoint on disk: `model.layers.0.self_attn.q_proj.weight`.
 
 The rule, the same on every platform and in every version of numpy:
 
@@ -19,9 +19,9 @@ The rule, the same on every platform and in every version of numpy:
 
    fan_in is the product of all axes but the first, so matrices have std 1 / sqrt(fan_in):
    activations and logits stay O(1), attention scores have std about 1 (positions and masks matter),
-   and F16 weights stay within an NMSE of 1e-6 (with matrices sqrt(2) times as large they do not).
+   and F16 weights stay within an NMSE of 1e-6 (which matrices sqrt(2) times as large exceed).
 
-Goldens depend on every digit of this. Extend the rule only for kinds of tensors that no golden has
+Goldens depend on every digit of this rule. Extend it only for kinds of tensors that no golden has
 yet (a test holds a digest).
 """
 

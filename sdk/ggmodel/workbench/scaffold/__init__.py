@@ -1,7 +1,7 @@
 """The beginning of a new architecture: a model file, a golden test, a README.
 
-It begins as a copy of a known one. Where a checkpoint is at hand, the fields that its tensors and
-its configuration ask for are put in, named as other architectures name the same.
+The model file is a copy of a known architecture's. With a checkpoint at hand, fields are added for
+the tensors and the configuration that the copy does not read, named as in other architectures.
 """
 
 from __future__ import annotations
@@ -9,46 +9,35 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...errors import ConfigError, Error
-from ...model import LoadReport, Model, Module, config_class, find
+from ...errors import ConfigError
+from ...model import Model, config_class, find
 from ...model.config import key_fields
-from ...model.module import module_fields
 from ...model.registry import supported
-from ...model.source_code import declared, file_of
-from .names import Proposal, learn, propose, unread, usable
+from ...model.source_code import file_of
+from .extend import extend
+from .fit import best_fit, listed_class
+from .names import Proposal
 from .shrink import SMALL, shrunk
-from .source import bound, camel, quoted, renamed, with_fields, with_imports
+from .source import bound, camel, quoted, renamed
 from .text import CASES, README, TEST
-
-# Of a config.json: what no architecture reads, for it says how to train, to sample, or to save.
-_NOT_READ = frozenset(
-    "architectures model_type torch_dtype dtype transformers_version bos_token_id eos_token_id "
-    "pad_token_id use_cache initializer_range tie_word_embeddings hidden_act hidden_activation "
-    "attention_dropout hidden_dropout attention_bias mlp_bias pretraining_tp vocab_size "
-    "_name_or_path auto_map output_router_logits router_aux_loss_coef router_jitter_noise "
-    "rope_parameters rope_scaling max_window_layers chunk_size_feed_forward is_encoder_decoder "
-    "output_attentions output_hidden_states return_dict id2label label2id problem_type "
-    "attn_implementation resid_pdrop embd_pdrop quantization_config cache_implementation "
-    "use_bidirectional_attention".split()
-)
 
 
 @dataclass
 class Scaffold:
-    """What was begun.
+    """A new architecture.
 
     Attributes:
         files: that were written.
-        template: the architecture it began from.
-        proposals: fields put in for tensors that the template does not read.
-        keys: hyperparameters put in for keys that it does not read.
-        missing: fields of the template that the checkpoint has nothing for.
+        template: the architecture that was copied.
+        proposals: fields added for tensors that the template does not read.
+        keys: hyperparameters added for keys that it does not read.
+        missing: fields of the template without a tensor in the checkpoint.
     """
 
     name: str
@@ -67,45 +56,70 @@ def scaffold(
     hf: str | Path | None = None,
     models: str | Path | None = None,
 ) -> Scaffold:
-    """Begins an architecture in a folder, which `--models` then names.
+    """Writes the beginning of an architecture to a folder, for use with `--models`.
 
     Args:
-        name: as files will name it, "my-model".
-        template: the architecture to begin from; with `hf` the one that fits it best, else llama.
+        name: of the architecture in files, "my-model".
+        template: the architecture to copy; by default the one that fits `hf` best, else llama.
         hf: a Hugging Face directory; config.json and the index of its tensors are read.
-        models: a folder with more architectures to begin from.
+        models: a folder of further architectures to copy from.
 
     Raises:
-        ConfigError: the name is none, or something of that name is there already.
-        ArchitectureError: there is no such template.
+        ConfigError: the name is invalid, or taken in the folder.
+        ArchitectureError: the template is unknown.
         FormatError, LoadError: the directory cannot be read.
     """
     folder = Path(folder)
     importable = re.sub(r"\W", "_", name)
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise ConfigError(f"{name!r} cannot be an architecture's name: letters, digits, -, _")
-    target = folder / f"{importable}.py"
     goldens = folder / "goldens" / importable
-    there = next((p for p in (target, folder / importable, goldens) if p.exists()), None)
+    taken = (folder / f"{importable}.py", folder / importable, goldens)
+    there = next((path for path in taken if path.exists()), None)
     if there is not None:
-        raise ConfigError(f"{there} is there already; choose another name, or remove it")
-    begun = _begin(name, template, hf, models)
-    model = next(iter(begun.sources)).rpartition("/")[0] + "/"
-    model = f"{importable}.py" if model == "/" else model
-    tests = {"NAME": name, "FILE": importable, "MODEL": model, "TEMPLATE": begun.template}
-    written = {
-        **{folder / path: text for path, text in begun.sources.items()},
-        goldens / "cases.py": _filled(CASES, tests | {"CONFIG": _literal(begun.config)}),
-        goldens / f"test_{importable}.py": _filled(TEST, tests),
+        raise ConfigError(f"{there} exists; choose another name, or remove it")
+    begun = Scaffold(name, [], template or "llama")
+    guess = f"{camel(name)}ForCausalLM"
+    if hf is None:
+        cls = find(begun.template, models)
+        config = _small_config(cls) | {"architectures": [guess], "model_type": name}
+        sources = _sources(cls, name, guess)
+    else:
+        given, shapes = _checkpoint(hf)
+        fit = best_fit(given, shapes, [template] if template else supported(models), models)
+        cls, config, begun.missing = fit.cls, shrunk(given), [str(m) for m in fit.report.missing]
+        sources = _sources(cls, name, listed_class(given) or guess)
+        begun.proposals, begun.keys = extend(sources, fit, given, shapes, models)
+    begun.template = cls.architecture
+    package = "/" in next(iter(sources))
+    values = {
+        "NAME": name,
+        "FILE": importable,
+        "MODEL": f"{importable}/" if package else f"{importable}.py",
+        "TEMPLATE": begun.template,
+        "CONFIG": _literal(config),
     }
+    texts = {goldens / "cases.py": CASES, goldens / f"test_{importable}.py": TEST}
     if not (folder / "README.md").exists():
-        written[folder / "README.md"] = _filled(README, tests)
+        texts[folder / "README.md"] = README
+    written = {folder / path: text for path, text in sources.items()}
+    written |= {path: _filled(text, values) for path, text in texts.items()}
     _write(written)
-    return Scaffold(name, list(written), begun.template, begun.proposals, begun.keys, begun.missing)
+    begun.files = list(written)
+    return begun
+
+
+def _checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """A checkpoint's config.json and the shapes of its tensors, numpy order."""
+    from ...convert.checkpoint import Checkpoint
+
+    with Checkpoint.open(folder) as checkpoint:
+        shapes = {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+        return dict(checkpoint.config), shapes
 
 
 def _write(files: Mapping[Path, str]) -> None:
-    """All of them, or none."""
+    """Writes all files, or none."""
     done: list[Path] = []
     folders = {p for path in files for p in path.parents if not p.exists()}
     try:
@@ -127,7 +141,7 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def _literal(value: Any, indent: int = 4) -> str:
-    """A value of JSON as Python, dictionaries with one entry a line, strings in double quotes."""
+    """A JSON value as Python: dictionaries with an entry a line, strings in double quotes."""
     if isinstance(value, Mapping):
         inner = " " * (indent + 4)
         items = (f"{inner}{_literal(k)}: {_literal(v, indent + 4)},\n" for k, v in value.items())
@@ -139,103 +153,11 @@ def _literal(value: Any, indent: int = 4) -> str:
     return quoted(value) if isinstance(value, str) else repr(value)
 
 
-@dataclass
-class _Begun:
-    sources: dict[str, str]
-    template: str
-    config: dict[str, Any]
-    proposals: list[Proposal] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-
-
-def _begin(
-    name: str, template: str | None, hf: str | Path | None, models: str | Path | None
-) -> _Begun:
-    if hf is None:
-        cls = find(template or "llama", models)
-        guess = f"{camel(name)}ForCausalLM"
-        config = _small_config(cls) | {"architectures": [guess], "model_type": name}
-        return _Begun(_sources(cls, name, guess), cls.architecture, config)
-    from ...convert.checkpoint import Checkpoint
-
-    with Checkpoint.open(hf) as checkpoint:
-        given = dict(checkpoint.config)
-        shapes = {n: tuple(t.shape) for n, t in checkpoint.tensors.items()}
-    fit = _best_fit(given, shapes, [template] if template else supported(models), models)
-    guess = _listed(given) or f"{camel(name)}ForCausalLM"
-    begun = _Begun(_sources(fit.cls, name, guess), fit.cls.architecture, shrunk(given))
-    _extend(begun, fit, given, shapes, models)
-    return begun
-
-
-def _listed(given: Mapping[str, Any]) -> str | None:
-    """The class that a config names, if it names one."""
-    listed = given.get("architectures")
-    first = listed[0] if isinstance(listed, list) and listed else None
-    return first if isinstance(first, str) and first.isidentifier() else None
-
-
-@dataclass
-class _Fit:
-    """How well an architecture's declaration fits a checkpoint.
-
-    Attributes:
-        named: it is the one that the config names.
-        read: names in the checkpoint that fields read.
-        owners: name of a module in the checkpoint → the class that stands for it.
-    """
-
-    cls: type[Model]
-    config: Any
-    named: bool
-    read: set[str]
-    report: LoadReport
-    owners: dict[str, type[Module]]
-
-    @property
-    def score(self) -> tuple[bool, int, bool, bool]:
-        # An embedding variant may fit as well, but is less of a beginning. Where nothing fits
-        # llama is one.
-        usual = bool(self.read) or self.cls.architecture == "llama"
-        more = len(self.read) - len(self.report.missing)
-        return usual, more, self.named, "head" in module_fields(self.cls)
-
-
-def _best_fit(
-    given: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    names: list[str],
-    models: str | Path | None,
-) -> _Fit:
-    fits, errors = [], []
-    for name in names:
-        try:
-            fits.append(_fit(find(name, models), given, shapes))
-        except Error as error:
-            errors.append(error)
-    if not fits:
-        raise errors[-1]
-    return max(fits, key=lambda fit: fit.score)
-
-
-def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
-    from ...convert.declaration import plan
-    from ...convert.from_hf import normalize, read_config
-
-    _, config = read_config(cls, normalize(given))
-    found = plan(cls, config, shapes)
-    read = {source for entry in found.entries for source in entry.sources}
-    owners = {pair.name: pair.module for pair in found.pairs}
-    named = _listed(given) in cls.hf_architectures
-    return _Fit(cls, config, named, read, found.report, owners)
-
-
 def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
-    """Path below the folder → text, of the files of an architecture under another name."""
+    """The files of an architecture under another name: path below the folder → text."""
     file = Path(file_of(cls) or "")
     if not file.is_file():
-        raise ConfigError(f"the source of {cls.architecture!r} is not at hand; begin from another")
+        raise ConfigError(f"the source of {cls.architecture!r} is missing; begin from another")
     importable = re.sub(r"\W", "_", name)
     package = (file.parent / "__init__.py").is_file() and file.parent.name != "models"
     files = sorted(file.parent.glob("*.py")) if package else [file]
@@ -253,7 +175,7 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
 
 
 def _small_config(cls: type[Model]) -> dict[str, Any]:
-    """A config.json of what an architecture reads, small."""
+    """A small config.json with the keys that an architecture reads."""
     config: dict[str, Any] = {}
     for _, tag, kind, _ in key_fields(config_class(cls)):
         for key in tag.hf:
@@ -268,84 +190,3 @@ def _small_config(cls: type[Model]) -> dict[str, Any]:
         config.pop(experts, None)
     more = {k: SMALL[k] for k in ("bos_token_id", "eos_token_id", "vocab_size", "torch_dtype")}
     return {**config, **more, "hidden_act": "silu", "tie_word_embeddings": False}
-
-
-def _extend(
-    begun: _Begun,
-    fit: _Fit,
-    given: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    models: str | Path | None,
-) -> None:
-    """Puts in what the checkpoint has and the template does not read."""
-    known = learn(_all(models))
-    fields: dict[str, dict[str, list[str]]] = {}
-    where = {c: path for path, text in begun.sources.items() for c in _classes(text)}
-    names = {fit.cls.__name__: camel(next(iter(begun.sources)).split("/")[0].removesuffix(".py"))}
-    for of in unread(shapes, fit.report.unused):
-        cls = fit.owners.get(of.parent)
-        owner = None if cls is None else names.get(cls.__name__, cls.__name__)
-        taken = set() if cls is None else {*declared(cls), *dir(cls)}
-        taken |= {p.line.partition(":")[0] for p in begun.proposals if p.owner == owner}
-        proposal = propose(of, owner if owner in where else None, known, fit.config, taken)
-        begun.proposals.append(proposal)
-        if proposal.owner is not None:
-            fields.setdefault(where[proposal.owner], {}).setdefault(proposal.owner, []).append(
-                proposal.line
-            )
-    hyper = config_class(fit.cls).__name__
-    begun.keys = list(_keys(fit.cls, given))
-    if begun.keys and hyper in where:
-        fields.setdefault(where[hyper], {})[hyper] = begun.keys
-    for path, added in fields.items():
-        text = with_fields(begun.sources[path], added, "Of the checkpoint; nothing reads it yet:")
-        kinds = {p.kind for p in begun.proposals if p.owner in added}
-        modules = {k: "ggmodel" if k == "Tensor" else "ggmodel.nn" for k in kinds}
-        begun.sources[path] = with_imports(text, modules)
-    begun.missing = [str(m) for m in fit.report.missing]
-
-
-def _classes(source: str) -> list[str]:
-    return re.findall(r"^class (\w+)", source, re.M)
-
-
-def _all(models: str | Path | None) -> Iterator[type[Model]]:
-    for name in supported(models):
-        try:
-            yield find(name, models)
-        except Error:
-            continue  # somebody's unfinished file
-
-
-class _Reads(dict[str, Any]):
-    """A config that remembers which of its keys were asked for."""
-
-    def __init__(self, config: Mapping[str, Any]):
-        super().__init__(config)
-        self.asked: set[str] = set()
-
-    def __contains__(self, key: object) -> bool:
-        self.asked.add(str(key))
-        return super().__contains__(key)
-
-    def __getitem__(self, key: str) -> Any:
-        self.asked.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(key)
-        return super().get(key, default)
-
-
-def _keys(cls: type[Model], given: Mapping[str, Any]) -> Iterator[str]:
-    """Hyperparameters for the scalars of a config that nothing reads."""
-    from ...convert.from_hf import normalize
-
-    reads = _Reads(normalize(given))
-    config_class(cls).from_hf(reads)
-    taken = {*declared(config_class(cls)), *dir(config_class(cls))}
-    for key, value in reads.items():
-        plain = isinstance(value, (bool, int, float, str))
-        if plain and key not in reads.asked and key not in _NOT_READ and key.isidentifier():
-            kind = type(value).__name__
-            yield f'{usable(key, taken)}: {kind} = kv("{key}", hf="{key}")'

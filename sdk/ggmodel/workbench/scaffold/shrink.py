@@ -1,4 +1,4 @@
-"""Configurations small enough for tests, out of those of real models."""
+"""Small configurations for tests, derived from those of real models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "torch_dtype": "float32",
     "dtype": "float32",
 }
-# What follows from the ids of a vocabulary, or says nothing of the architecture.
+# Keys about the vocabulary or the file, not about the architecture.
 _DROPPED = ("pad_token_id", "transformers_version", "_name_or_path", "quantization_config")
 _BY_LAYER = ("layer_types", "mlp_layer_types")
 
@@ -37,9 +37,8 @@ _BY_LAYER = ("layer_types", "mlp_layer_types")
 def shrunk(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config.json of the same architecture with a few narrow layers.
 
-    Sizes by their usual names become small, everything else stays: numbers that scale, norms'
-    epsilons, kinds of layers. There are as many layers as it takes to have one of each kind that
-    `layer_types` lists, and at least two.
+    Sizes with usual names become small; scales, epsilons and kinds of layers stay. There are at
+    least two layers, and enough for one of each kind in `layer_types`.
     """
     small = {k: _small(k, v) for k, v in config.items() if k not in _DROPPED}
     for name in _BY_LAYER:

@@ -1,4 +1,4 @@
-"""Model files as text: begun from another, fields put into their classes."""
+"""Model files as text: derived from another one, with fields added to their classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def camel(name: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text of strangers as a literal that is nothing but text."""
+    """Untrusted text as a string literal."""
     return json.dumps(text) if text.isascii() else ascii(text)
 
 
@@ -29,11 +29,11 @@ def bound(source: str) -> set[str]:
 
 
 def renamed(source: str, template: str, cls: str, name: str, hf: str) -> str:
-    """The file of one architecture as the beginning of another. What else the file registers is
-    that other architecture's, and is not registered again.
+    """The file of one architecture, renamed as the beginning of another. Further registrations in
+    the file are dropped.
 
     Args:
-        template: the name that it registers. cls: the class of its model.
+        template: the registered name. cls: the class of its model.
         name: the new architecture. hf: the class that its checkpoints name.
     """
     source = re.sub(rf"\b{cls}\b", camel(name), source)
@@ -56,11 +56,11 @@ def renamed(source: str, template: str, cls: str, name: str, hf: str) -> str:
 
 
 def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) -> str:
-    """The file with lines put behind the last field of each class.
+    """The file with lines added behind the last field of classes.
 
     Args:
         fields: class → lines.
-        comment: stands above them.
+        comment: a line above them.
 
     Raises:
         ConfigError: the file has no such class.
@@ -79,10 +79,10 @@ def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) 
 
 
 def with_imports(source: str, names: Mapping[str, str]) -> str:
-    """The file with names imported that it uses and has not.
+    """The file with imports added for names that it lacks.
 
     Args:
-        names: name → module, of which the file imports something already or not at all.
+        names: name → module.
     """
     there = bound(source)
     for name, module in names.items():

@@ -1,13 +1,13 @@
-"""The texts of a new architecture; @NAME@ and the like are filled in."""
+"""Templates for the files of a new architecture, with placeholders like @NAME@."""
 
 from __future__ import annotations
 
 CASES = '''\
 """Tiny configurations of @NAME@, as the config.json a checkpoint would have.
 
-Sizes are small and widths multiples of 32; weights come from the names of the tensors. Add a case
-for everything a released config may say otherwise: tied embeddings, other numbers of heads, other
-scalings of rope.
+Sizes are small and widths multiples of 32; weights are derived from the names of the tensors. Add a
+case for each variant of released configs: tied embeddings, other numbers of heads, other scalings
+of rope.
 """
 
 CASES = {
@@ -40,25 +40,25 @@ README = """\
 
 An architecture for ggmodel, begun from @TEMPLATE@.
 
-| file | what it is |
+| file | content |
 |---|---|
 | `@MODEL@` | the model |
-| `goldens/@FILE@/` | tiny configurations, what transformers makes of them, and the test |
+| `goldens/@FILE@/` | tiny configurations, their results in transformers, and the test |
 
-Where torch and transformers are installed:
+With torch and transformers installed:
 
     ggmodel golden @NAME@ --models . --update
 
 Everywhere:
 
-    # How far is it from transformers?
+    # The distance from transformers:
     ggmodel golden @NAME@ --models .
-    # A checkpoint to try things on; where does it begin to differ? (This needs transformers, too.)
+    # A checkpoint to try things on, and the first module that differs (this needs transformers):
     ggmodel golden @NAME@ --models . --checkpoint tiny
     ggmodel diff tiny --models . --tokens 1,5,9,22
-    # A released checkpoint.
+    # A released checkpoint:
     ggmodel convert HF_DIR @FILE@.gguf --models .
     ggmodel run @FILE@.gguf "Hello" --models .
-    # All tests.
+    # All tests:
     pytest
 """

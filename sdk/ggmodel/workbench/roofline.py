@@ -1,4 +1,4 @@
-"""What an op has to move and to compute, from its operands' shapes alone."""
+"""The bytes that an op moves and the operations it computes, from its operands' shapes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..ml.node import Node
 from ..ml.storage import Weight
 
 VIEWS = frozenset({"reshape", "view", "permute"})
-"""Ops that compute nothing: their results are other descriptions of the same memory."""
+"""Ops that compute nothing: they describe the same memory in another way."""
 
 
 class Traffic(NamedTuple):
@@ -17,9 +17,9 @@ class Traffic(NamedTuple):
 
     Attributes:
         weights: bytes of the model's weights that are read.
-        activations: bytes of all else that is read, and of what is written.
-        flops: multiplications and additions of products, convolutions and attention; 0 for others,
-            whose arithmetic does not count beside their memory.
+        activations: bytes of other operands that are read, and of the result.
+        flops: multiplications and additions of products, convolutions and attention; 0 for other
+            ops, whose time goes into memory.
     """
 
     weights: int
@@ -28,8 +28,8 @@ class Traffic(NamedTuple):
 
 
 def traffic(node: Node) -> Traffic:
-    """Of look-ups the rows that are looked up count, of mixtures as many experts as are chosen at
-    most; what is read repeatedly counts once."""
+    """The traffic of an op. Repeated reads count once, a look-up counts the rows it reads, and a
+    mixture as many experts as can be chosen."""
     assert node.op is not None
     op = node.op.name
     if op in VIEWS or not node.n_elements:

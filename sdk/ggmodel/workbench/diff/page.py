@@ -1,15 +1,15 @@
-"""A diff as one page of HTML without scripts or anything from elsewhere. What is folded opens on a
-click."""
+"""A diff as one page of HTML, without scripts and without anything from elsewhere. Layers and rows
+unfold on a click."""
 
 from __future__ import annotations
 
 import math
 from html import escape
 
-from .comparison import Errors
-from .diff import Diff, Row, by_layer, worst
+from ..comparison import Errors
+from .report import Diff, ModuleDiff, by_layer, worst
 
-_BEST, _WORST = -14, 0  # powers of ten between which the NMSE goes from green to red
+_BEST, _WORST = -14, 0  # powers of ten of the NMSE that are green and red
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1b1f24; --dim: #68707a; --line: #d9dee4;
@@ -52,7 +52,7 @@ th:first-child { text-align: left; color: var(--dim); }
 
 
 def page(d: Diff) -> str:
-    """The page, complete."""
+    """The whole page."""
     groups = list(by_layer(d.rows))
     versions = ", ".join(f"{name} {version}" for name, version in d.versions.items())
     body = [
@@ -94,7 +94,7 @@ def _seen_in(d: Diff) -> str:
     inner = d.seen_in
     if inner is None or inner.input is None:
         return ""
-    return f"<p>First seen in what {_path(inner)} is given, NMSE {inner.input.nmse:.1e}</p>"
+    return f"<p>First seen in the input of {_path(inner)}, NMSE {inner.input.nmse:.1e}</p>"
 
 
 def _head() -> str:
@@ -104,12 +104,12 @@ def _head() -> str:
 
 
 def _class(column: int) -> str:
-    """Numbers are flushed right, and some columns go where the page is narrow."""
+    """Numbers are flushed right, and narrow pages leave some columns out."""
     right = " numbers" if column in (2, 3, 4, 5) else ""
     return ("wide" if column in (1, 2, 4, 5) else "") + right
 
 
-def _group(title: str, rows: list[Row], d: Diff) -> str:
+def _group(title: str, rows: list[ModuleDiff], d: Diff) -> str:
     inside = "\n".join(_row(row) for row in rows)
     if not title:
         return f'<div class="layer">{inside}</div>'
@@ -123,7 +123,7 @@ def _group(title: str, rows: list[Row], d: Diff) -> str:
     )
 
 
-def _row(row: Row) -> str:
+def _row(row: ModuleDiff) -> str:
     e = row.result
     shape = str(list(row.shape)) if row.shape else ""
     cells = (
@@ -142,17 +142,17 @@ def _row(row: Row) -> str:
     )
 
 
-def _path(row: Row) -> str:
+def _path(row: ModuleDiff) -> str:
     return _dotted(row.path) if row.path else "the model"
 
 
 def _dotted(name: str) -> str:
-    """A name that folds behind its dots."""
+    """A name that may break after its dots."""
     return escape(name).replace(".", ".<wbr>")
 
 
 def _nmse(e: Errors | None, coloured: bool = True) -> str:
-    """The number on a colour between green and red, by its logarithm."""
+    """The number on a colour from green to red, by its logarithm."""
     if e is None:
         return '<span class="nmse"></span>'
     value = e.nmse
@@ -163,7 +163,7 @@ def _nmse(e: Errors | None, coloured: bool = True) -> str:
     return f'<span class="nmse" style="--hue:{140 * (1 - share):.0f}">{value:.1e}</span>'
 
 
-def _about(row: Row) -> str:
+def _about(row: ModuleDiff) -> str:
     parts = []
     if row.note:
         parts.append(f"<p>{escape(row.note)}</p>")

@@ -1,7 +1,7 @@
-"""A profile as a picture of time: the event format that chrome://tracing and Perfetto read.
+"""A profile as a timeline, in the event format of chrome://tracing and Perfetto.
 
-Ops stand one after the other, each as long as it took. A process is a profiled step; in it every
-depth of modules has a row of its own, and the ops have the last.
+Ops follow one another, each as long as it took. A profiled step is a process with a row for each
+depth of modules and a last row for the ops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .profile import Profile, TimedOp
 
 
 def chrome_trace(profiles: Iterable[Profile]) -> dict[str, Any]:
-    """The JSON object; times are microseconds."""
+    """The JSON object; times are in microseconds."""
     events = [event for pid, p in enumerate(profiles, 1) for event in _events(pid, p)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

@@ -1,20 +1,22 @@
-"""A recorded graph as boxes: one a module, layers that are alike as one, tensors between them."""
+"""A recorded graph as boxes: one a module, one for all layers that are alike, tensors between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
 
-from ..errors import ConfigError
-from ..ml.node import Node
-from ..ml.storage import Feed, HostData, State, Weight
-from .modules import module_of, number_of, parts_of
-from .recorded import Recorded
+from ...errors import ConfigError
+from ...ml.node import Node
+from ...ml.storage import Feed, HostData, State, Weight
+from ...model.names import join
+from ..modules import module_of, number_of, parts_of
+from ..recorded import Recorded
+from .boxes import Box, Diagram, Line
 
 _LONGEST = 72  # characters of a name
-# What is said of an op besides its operands.
+# Attributes of ops that are shown.
 _SETTINGS = {
     "rope": ("dims", "base", "scale"),
     "scale": ("s",),
@@ -26,68 +28,28 @@ _SETTINGS = {
 }
 
 
-class Line(NamedTuple):
-    """A line of text in a box; its kind is "op", "weight", "cache", "input" or "note"."""
-
-    kind: str
-    text: str
-
-
-@dataclass(eq=False)
-class Shape:
-    """Something that is drawn.
-
-    Attributes:
-        kind: "module", "ops" (a module's own, between modules in it) or "tensor".
-        inner: what is in it, where it is opened.
-        x, y, width, height: where it is, in pixels; y grows downwards. Set by the layout.
-    """
-
-    kind: str
-    title: str = ""
-    lines: list[Line] = field(default_factory=list)
-    inner: Diagram | None = None
-    x: float = 0.0
-    y: float = 0.0
-    width: float = 0.0
-    height: float = 0.0
-
-
-@dataclass(eq=False)
-class Diagram:
-    """Shapes, and edges from tensors to what reads them and to tensors from what computes them.
-
-    Attributes:
-        paths: of each edge the points of its curve; see `layout`. Set by the layout.
-    """
-
-    shapes: list[Shape] = field(default_factory=list)
-    edges: list[tuple[Shape, Shape]] = field(default_factory=list)
-    paths: list[list[tuple[float, float]]] = field(default_factory=list)
-
-
-def picture(graphs: Iterable[Recorded], layer: int | None = None) -> Diagram:
-    """The boxes of recorded graphs.
+def build(graphs: Sequence[Recorded], layer: int | None = None) -> Diagram:
+    """The diagram of recorded graphs.
 
     Args:
-        layer: the number of a layer that is opened.
+        layer: the number of a layer to open, in all graphs.
 
     Raises:
-        ConfigError: no graph has such a layer; says which there are.
+        ConfigError: no graph has such a layer; lists the layers there are.
     """
-    graphs = list(graphs)
     if layer is not None:
         _need_layer(graphs, layer)
-    shapes = []
-    for graph in graphs:
-        inner = _Builder(graph, layer).diagram(graph.ops, "", 0)
-        shapes.append(Shape("module", plain(graph.title), inner=inner))
-    return Diagram(shapes)
+    return Diagram(
+        [
+            Box("module", plain(g.title), inner=_Builder(g, layer).diagram(g.ops, "", 0))
+            for g in graphs
+        ]
+    )
 
 
 def plain(text: str) -> str:
-    """Text that takes as much room as it has characters: all but ASCII written as escapes, and the
-    middle left out where it is long. Names of tensors come from strangers."""
+    """A name as printable ASCII of bounded length: other characters are escaped, and the middle of
+    a long name is left out. Names in a file may be hostile."""
     text = "".join(c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in text)
     half = _LONGEST // 2
     return text if len(text) <= _LONGEST else f"{text[: half - 3]}...{text[-half:]}"
@@ -113,7 +75,7 @@ def _need_layer(graphs: Sequence[Recorded], layer: int) -> None:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers for people: "0-3, 6, 8-9"."""
+    """Ascending numbers as text: "0-3, 6, 8-9"."""
     runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ends = [[n for _, n in run] for _, run in runs]
     return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ends)
@@ -121,11 +83,11 @@ def ranges(numbers: Sequence[int]) -> str:
 
 @dataclass
 class _Run:
-    """Ops that follow one another and belong together.
+    """Consecutive ops of one submodule, or of all layers that are alike.
 
     Attributes:
-        part: the module below, "" for ops of the module itself.
-        items: the numbers of the layers, where there are several in one.
+        part: the submodule, "" for ops of the module itself.
+        items: the numbers of folded layers.
         first: the ops of the first of these.
     """
 
@@ -145,36 +107,37 @@ class _Builder:
                     self._readers.setdefault(x.uid, set()).add(op.uid)
 
     def diagram(self, ops: Sequence[Node], path: str, level: int) -> Diagram:
-        """Of the ops of a module, which is at `path` and so many modules deep."""
+        """The diagram of a module's ops.
+
+        Args:
+            path: of the module. level: its depth in the tree of modules.
+        """
         found = Diagram()
-        owner: dict[int, Shape] = {}
+        owner: dict[int, Box] = {}
         for run in self._runs(ops, level):
-            shape = self._shape(run, path, level)
-            found.shapes.append(shape)
-            owner.update((op.uid, shape) for op in run.ops)
+            box = self._box(run, path, level)
+            found.boxes.append(box)
+            owner.update((op.uid, box) for op in run.ops)
         self._connect(found, ops, owner)
         return found
 
-    # what belongs together
-
     def _runs(self, ops: Sequence[Node], level: int) -> list[_Run]:
-        def part(op: Node) -> str:
-            return (*parts_of(module_of(op))[level : level + 1], "")[0]
+        runs = [
+            _Run(part, list(group)) for part, group in groupby(ops, lambda op: _part(op, level))
+        ]
 
-        runs = [_Run(name, list(group)) for name, group in groupby(ops, part)]
-
-        def place(run: _Run) -> tuple[str, bool]:
+        def folds_with(run: _Run) -> tuple[str, bool]:
             item = number_of(run.part)
             return ("", False) if item is None else (item[0], item[1] == self._layer)
 
         found: list[_Run] = []
-        for (name, opened), group in groupby(runs, place):
+        for (name, opened), group in groupby(runs, folds_with):
             layers = list(group)
             found += layers if not name or opened else self._folded(name, layers, level)
         return found
 
     def _folded(self, name: str, layers: list[_Run], level: int) -> list[_Run]:
-        """Layers that are alike as one, in the order of the first of each kind."""
+        """One run for all layers that are alike, in the order of the first of each kind."""
         kinds: dict[object, list[_Run]] = {}
         for layer in layers:
             kinds.setdefault(_signature(layer.ops, level), []).append(layer)
@@ -186,57 +149,45 @@ class _Builder:
             found.append(_Run(part, ops, numbers, alike[0].ops))
         return found
 
-    # shapes
-
-    def _shape(self, run: _Run, path: str, level: int) -> Shape:
+    def _box(self, run: _Run, path: str, level: int) -> Box:
         if not run.part:
-            return Shape("ops", lines=_op_lines(run.ops))
-        below = ".".join(filter(None, [path, run.part]))
+            return Box("ops", lines=_op_lines(run.ops))
         if run.items:
-            return self._closed(run, path, level)
+            return self._closed(run, level)
+        below = join(path, run.part)
         title = self._title(run.part, below)
-        inside = {parts_of(module_of(op))[level + 1 : level + 2] for op in run.ops}
-        if inside == {()}:
-            return Shape("module", title, _op_lines(run.ops))
-        return Shape("module", title, inner=self.diagram(run.ops, below, level + 1))
+        if not any(_part(op, level + 1) for op in run.ops):
+            return Box("module", title, _op_lines(run.ops))
+        return Box("module", title, inner=self.diagram(run.ops, below, level + 1))
 
     def _title(self, name: str, path: str) -> str:
         return plain(f"{name}  {self._classes.get(path, '')}".rstrip())
 
-    def _closed(self, run: _Run, path: str, level: int) -> Shape:
-        """Layers, without what is in them: a line for each module of the first one."""
-        name, first = run.part, module_of(run.first[0])
-        below = ".".join(parts_of(first)[: level + 1])
+    def _closed(self, run: _Run, level: int) -> Box:
+        """A box for folded layers: a line for each submodule of the first."""
+        below = ".".join(parts_of(module_of(run.first[0]))[: level + 1])
         if len(run.items) > 1:
-            name = f"{run.part}[{ranges(run.items)}]"
-            title = plain(f"{name}  {self._classes.get(below, '')}") + f" × {len(run.items)}"
+            title = self._title(f"{run.part}[{ranges(run.items)}]", below) + f" × {len(run.items)}"
         else:
-            title = self._title(name, below)
-        groups: dict[str, list[Node]] = {}
-        for op in run.first:
-            inner = parts_of(module_of(op))[level + 1 : level + 2]
-            groups.setdefault(inner[0] if inner else "", []).append(op)
+            title = self._title(run.part, below)
+        counts = Counter(_part(op, level + 1) for op in run.first)
         lines = []
-        for part, ops in groups.items():
-            kind = self._classes.get(f"{below}.{part}", "") if part else ""
-            of = f"{part}  {kind}".rstrip() or "(itself)"
-            lines.append(Line("op", plain(f"{of}: {len(ops)} op{'s'[: len(ops) != 1]}")))
-        lines += _weight_lines(run)
-        return Shape("module", title, lines)
+        for part, n in counts.items():
+            name = self._title(part, join(below, part)) if part else "(itself)"
+            lines.append(Line("op", plain(f"{name}: {n} op{'s'[: n != 1]}")))
+        return Box("module", title, lines + _weight_lines(run))
 
-    # tensors
-
-    def _connect(self, found: Diagram, ops: Sequence[Node], owner: dict[int, Shape]) -> None:
-        """Adds a shape for each tensor that goes from one shape to others, in, or out."""
-        order = {shape: i for i, shape in enumerate(found.shapes)}
-        read: dict[Node, list[Shape]] = {}
+    def _connect(self, found: Diagram, ops: Sequence[Node], owner: dict[int, Box]) -> None:
+        """Adds a box for each tensor that enters or leaves the diagram, or links two boxes."""
+        order = {box: i for i, box in enumerate(found.boxes)}
+        read: dict[Node, list[Box]] = {}
         for op in ops:
             reader = owner[op.uid]
             for x in op.sources:
                 if x is None or x.op is None or owner.get(x.uid) is reader:
                     continue
                 source = owner.get(x.uid)
-                # Where layers of two kinds alternate, edges back are left out.
+                # Edges back between alternating kinds of layers are left out.
                 if source is None or order[source] < order[reader]:
                     readers = read.setdefault(x, [])
                     readers += [] if reader in readers else [reader]
@@ -252,14 +203,20 @@ class _Builder:
             if same in drawn:
                 continue
             drawn.add(same)
-            tensor = Shape("tensor", text)
-            found.shapes.append(tensor)
+            tensor = Box("tensor", text)
+            found.boxes.append(tensor)
             found.edges += [(source, tensor)] if source else []
             found.edges += [(tensor, reader) for reader in readers]
 
 
+def _part(op: Node, level: int) -> str:
+    """The submodule that an op belongs to at a depth; "" if it lies no deeper."""
+    parts = parts_of(module_of(op))
+    return parts[level] if level < len(parts) else ""
+
+
 def _signature(ops: Sequence[Node], level: int) -> object:
-    """What layers have in common that are drawn as one."""
+    """Equal for layers that are drawn as one."""
     return tuple(
         (parts_of(module_of(op))[level + 1 :], _op(op), op.dtype, op.ne, repr(op.attrs))
         for op in ops
@@ -272,7 +229,7 @@ def _op(op: Node) -> str:
 
 
 def _op_lines(ops: Sequence[Node]) -> list[Line]:
-    """Each op with its result, and below it what it reads that no op computed."""
+    """A line for each op and its result, then lines for the weights, caches and inputs it reads."""
     lines = []
     for op in ops:
         settings = "".join(f" {k}={op.attrs[k]:g}" for k in _SETTINGS.get(_op(op), ()))
@@ -290,7 +247,7 @@ def _leaf(x: Node) -> str | None:
 
 
 def _weight_lines(run: _Run) -> list[Line]:
-    """What the weights of layers take, and what else they read."""
+    """Lines for the weights of layers, then for their caches and inputs."""
 
     def leaves(ops: Sequence[Node], kind: str) -> dict[str, Node]:
         read = [x for op in ops for x in op.sources if x is not None and _leaf(x) == kind]

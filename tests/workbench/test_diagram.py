@@ -6,27 +6,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import combinations, pairwise
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 from ggmodel.convert import from_hf
-from ggmodel.errors import ConfigError, FormatError, LoadError, Unsupported
+from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
-from ggmodel.workbench.drawing import dot, svg
-from ggmodel.workbench.layout import CHARACTER, FONT, PAD, lay_out
-from ggmodel.workbench.picture import Diagram, Shape, picture, plain, ranges
+from ggmodel.workbench.diagram import Box, Diagram, build, dot, svg
+from ggmodel.workbench.diagram.build import plain, ranges
+from ggmodel.workbench.diagram.layout import CHARACTER, FONT, PAD, lay_out
 from ggmodel.workbench.recorded import record
 from tests.golden.files import load_golden
+from tests.workbench.models import EMBEDDER, SHAPES, STORIES
 
-ROOT = Path(__file__).parents[2]
-STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-SHAPES = ROOT / "examples" / "assets" / "shapes.gguf"
-EMBEDDER = ROOT / "tests" / "golden" / "gemma3" / "converted" / "embedding.gguf"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -36,15 +30,15 @@ def golden(architecture: str, case: str) -> MemorySource:
 
 
 CASES: dict[str, Callable[[], Diagram]] = {
-    "stories": lambda: picture(record(STORIES)),
-    "stories, a layer": lambda: picture(record(STORIES, tokens=1), 1),
-    "shapes": lambda: picture(record(SHAPES)),
-    "shapes, a layer": lambda: picture(record(SHAPES), 2),
-    "experts": lambda: picture(record(golden("llama", "experts"), tokens=7), 0),
-    "mllama": lambda: picture(record(golden("mllama", "images"))),
-    "mllama, a layer": lambda: picture(record(golden("mllama", "images")), 1),
-    "llama4, a layer": lambda: picture(record(golden("llama4", "images")), 0),
-    "an embedder": lambda: picture(record(EMBEDDER), 0),
+    "stories": lambda: build(record(STORIES)),
+    "stories, a layer": lambda: build(record(STORIES, tokens=1), 1),
+    "shapes": lambda: build(record(SHAPES)),
+    "shapes, a layer": lambda: build(record(SHAPES), 2),
+    "experts": lambda: build(record(golden("llama", "experts"), tokens=7), 0),
+    "mllama": lambda: build(record(golden("mllama", "images"))),
+    "mllama, a layer": lambda: build(record(golden("mllama", "images")), 1),
+    "llama4, a layer": lambda: build(record(golden("llama4", "images")), 0),
+    "an embedder": lambda: build(record(EMBEDDER), 0),
 }
 
 
@@ -53,21 +47,33 @@ def drawn(request: pytest.FixtureRequest) -> Diagram:
     return CASES[request.param]()
 
 
-def everything(diagram: Diagram) -> Iterator[Shape]:
-    for shape in diagram.shapes:
-        yield shape
-        if shape.inner is not None:
-            yield from everything(shape.inner)
+def everything(diagram: Diagram) -> Iterator[Box]:
+    for box in diagram.boxes:
+        yield box
+        if box.inner is not None:
+            yield from everything(box.inner)
 
 
 def diagrams(diagram: Diagram) -> Iterator[Diagram]:
     yield diagram
-    for shape in diagram.shapes:
-        if shape.inner is not None:
-            yield from diagrams(shape.inner)
+    for box in diagram.boxes:
+        if box.inner is not None:
+            yield from diagrams(box.inner)
 
 
-def apart(a: Shape, b: Shape) -> bool:
+def groups(
+    element: ElementTree.Element, x: float = 0.0, y: float = 0.0
+) -> Iterator[tuple[ElementTree.Element, float, float]]:
+    """All groups with the place of their corner in the picture."""
+    for group in element.findall(f"{SVG}g"):
+        moved = re.fullmatch(r"translate\((\S+) (\S+)\)", group.attrib["transform"])
+        assert moved
+        found = group, x + float(moved[1]), y + float(moved[2])
+        yield found
+        yield from groups(*found)
+
+
+def apart(a: Box, b: Box) -> bool:
     return (
         a.x + a.width <= b.x or b.x + b.width <= a.x
         or a.y + a.height <= b.y or b.y + b.height <= a.y
@@ -80,14 +86,15 @@ def apart(a: Shape, b: Shape) -> bool:
 def test_boxes_lie_apart_or_within_each_other(drawn: Diagram):
     width, height = lay_out(drawn, 16, 16)
     for diagram in diagrams(drawn):
-        for a, b in combinations(diagram.shapes, 2):
+        for a, b in combinations(diagram.boxes, 2):
             assert apart(a, b), f"{a.title!r} and {b.title!r}"
-    for shape in everything(drawn):
-        assert shape.x >= 15.99 and shape.x + shape.width <= 16.01 + width
-        assert shape.y >= 15.99 and shape.y + shape.height <= 16.01 + height
-        for inner in shape.inner.shapes if shape.inner else ():
-            assert shape.x < inner.x and inner.x + inner.width < shape.x + shape.width
-            assert shape.y < inner.y and inner.y + inner.height < shape.y + shape.height
+    for box in drawn.boxes:
+        assert box.x >= 15.99 and box.x + box.width <= 16.01 + width
+        assert box.y >= 15.99 and box.y + box.height <= 16.01 + height
+    for box in everything(drawn):
+        for inner in box.inner.boxes if box.inner else ():
+            assert inner.x > 0 and inner.x + inner.width < box.width
+            assert inner.y > 0 and inner.y + inner.height < box.height
 
 
 def test_edges_lead_down_from_box_to_box(drawn: Diagram):
@@ -107,7 +114,7 @@ def test_edges_cross_no_box(drawn: Diagram):
     lay_out(drawn)
     for diagram in diagrams(drawn):
         for (a, b), path in zip(diagram.edges, diagram.paths, strict=True):
-            others = [s for s in diagram.shapes if s is not a and s is not b]
+            others = [s for s in diagram.boxes if s is not a and s is not b]
             for i in range(0, len(path), 3):
                 (x, top), (_, bottom), (end, below) = path[i : i + 3]
                 for s in others:
@@ -125,10 +132,11 @@ def test_texts_stay_in_their_boxes(drawn: Diagram):
     root = ElementTree.fromstring(svg(drawn))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     count = 0
-    for group in root.iter(f"{SVG}g"):
+    for group, x0, y0 in groups(root):
         (rect,) = group.findall(f"{SVG}rect")
-        x, y, w, h = (float(rect.attrib[k]) for k in ("x", "y", "width", "height"))
-        assert min(x, y) >= 0 and x + w <= width and y + h <= height
+        assert not {"x", "y"} & rect.attrib.keys()
+        x, y, w, h = 0.0, 0.0, float(rect.attrib["width"]), float(rect.attrib["height"])
+        assert min(x0, y0) >= 0 and x0 + w <= width and y0 + h <= height
         lines = []
         for text in group.findall(f"{SVG}text"):
             left, base = float(text.attrib["x"]), float(text.attrib["y"])
@@ -151,50 +159,50 @@ def test_the_same_model_gives_the_same_picture(drawn: Diagram, request: pytest.F
 # contents
 
 
-def shape_of(diagram: Diagram, title: str) -> Shape:
+def box_of(diagram: Diagram, title: str) -> Box:
     (found,) = [s for s in everything(diagram) if s.title.startswith(title)]
     return found
 
 
-def texts(shape: Shape) -> list[str]:
-    return [line.text for line in shape.lines]
+def texts(box: Box) -> list[str]:
+    return [line.text for line in box.lines]
 
 
 def test_layers_that_are_alike_are_one():
-    drawn = picture(record(STORIES))
-    (text,) = drawn.shapes
+    drawn = build(record(STORIES))
+    (text,) = drawn.boxes
     assert text.title == "text: 512 tokens" and text.inner is not None
-    titles = [s.title for s in text.inner.shapes if s.kind == "module"]
+    titles = [s.title for s in text.inner.boxes if s.kind == "module"]
     assert titles == [
         "embed  Embedding", "blk[0-3]  Layer × 4", "blk.4  Layer", "norm  RMSNorm", "head  Linear",
     ]  # fmt: skip
-    layers = texts(shape_of(drawn, "blk[0-3]"))
+    layers = texts(box_of(drawn, "blk[0-3]"))
     assert layers[:2] == ["attn_norm  RMSNorm: 2 ops", "attn  Attention: 20 ops"]
     assert "cache, 2 a layer: F16 [64, 512]" in layers and "positions  I32 [512]" in layers
     assert any(line.startswith("36 weights, F32, Q8_0") for line in layers)
-    tensors = [s.title for s in text.inner.shapes if s.kind == "tensor"]
+    tensors = [s.title for s in text.inner.boxes if s.kind == "tensor"]
     assert tensors == [f"F32 [192{n}]" for n in [", 512"] * 2 + [""] * 2] + ["F32 [1536]"]
 
 
 def test_a_layer_is_opened():
-    drawn = picture(record(STORIES, tokens=1), 2)
+    drawn = build(record(STORIES, tokens=1), 2)
     titles = [s.title for s in everything(drawn) if s.title.startswith("blk")]
     assert titles[0] == "blk[0-1]  Layer × 2" and "blk.3  Layer" in titles
-    layer = shape_of(drawn, "blk.2  Layer").inner
+    layer = box_of(drawn, "blk.2  Layer").inner
     assert layer is not None
-    assert [s.title for s in layer.shapes if s.kind == "module"] == [
+    assert [s.title for s in layer.boxes if s.kind == "module"] == [
         "attn_norm  RMSNorm", "attn  Attention", "ffn_norm  RMSNorm", "ffn  Dense",
     ]  # fmt: skip
-    assert texts(shape_of(drawn, "gate  Linear")) == [
+    assert texts(box_of(drawn, "gate  Linear")) == [
         "mulmat → F32 [512]", "blk.2.ffn_gate.weight  Q8_0 [192, 512]",
     ]  # fmt: skip
-    assert "blk.1  F32 [192]" in [s.title for s in layer.shapes]
+    assert "blk.1  F32 [192]" in [s.title for s in layer.boxes]
 
 
 def test_every_op_is_in_it_once():
     graphs = record(STORIES, tokens=3)
     for layer in range(5):
-        drawn = picture(graphs, layer)
+        drawn = build(graphs, layer)
         listed = [x for s in everything(drawn) for x in s.lines if x.kind == "op"]
         ops = sum(" → " in line.text for line in listed)
         for s in everything(drawn):
@@ -207,36 +215,23 @@ def test_every_op_is_in_it_once():
 
 
 def test_layers_of_two_kinds_in_turn():
-    drawn = picture(record(golden("mllama", "images"), parts=["text"]))
+    drawn = build(record(golden("mllama", "images"), parts=["text"]))
     titles = [s.title for s in everything(drawn) if s.title.startswith("blk")]
     assert titles == ["blk[0, 2]  Layer × 2", "blk[1, 3]  CrossLayer × 2", "blk.4  Layer"]
 
 
 def test_layers_with_other_settings_are_others():
     """Every third one has another rope."""
-    drawn = picture(record(golden("gemma3", "every_3rd")))
+    drawn = build(record(golden("gemma3", "every_3rd")))
     titles = [s.title for s in everything(drawn) if s.title.startswith("blk")]
     assert titles == ["blk[0-1]  Layer × 2", "blk.2  Layer", "blk.3  Layer"]
-
-
-def test_both_graphs_of_a_model_that_sees():
-    assert [g.title for g in record(SHAPES)] == [
-        "vision: an image of 64 x 64 pixels", "text: 512 tokens",
-    ]  # fmt: skip
-    for parts, count in ((["vision"], 1), (["text"], 1), (["vision", "text"], 2)):
-        titles = [g.title.partition(":")[0] for g in record(SHAPES, parts=parts)]
-        assert titles == parts and len(titles) == count
-    (text,) = record(SHAPES, parts=["text"])
-    assert any(x is not None and x.name == "multimodal" for op in text.ops for x in op.sources)
-    (text,) = record(SHAPES, parts=["text"], tokens=1)
-    assert not any(x is not None and x.name == "multimodal" for op in text.ops for x in op.sources)
 
 
 def test_dot_names_all_that_is_drawn(drawn: Diagram):
     text = dot(drawn)
     assert text.startswith("digraph model {") and text.count("{") == text.count("}")
-    for shape in everything(drawn):
-        assert shape.title.replace("\\", "\\\\").replace('"', '\\"') in text
+    for box in everything(drawn):
+        assert box.title.replace("\\", "\\\\").replace('"', '\\"') in text
     assert text.count(" -> ") == sum(len(d.edges) for d in diagrams(drawn))
     nodes = set(re.findall(r"^\s*(n[_\d]+) \[", text, re.MULTILINE))
     ends = set(re.findall(r"\b(n[_\d]+)(?: ->|[; ]\[?)", text))
@@ -266,7 +261,7 @@ def test_hostile_names_stay_text(name: str, monkeypatch: pytest.MonkeyPatch):
         for x in op.sources:
             if x is not None and x.name.endswith("ffn_gate.weight"):
                 monkeypatch.setattr(x, "name", name)
-    drawn = picture([graph], 0)
+    drawn = build([graph], 0)
     root = ElementTree.fromstring(svg(drawn))
     assert {e.tag.removeprefix(SVG) for e in root.iter()} <= {
         "svg", "style", "defs", "marker", "polygon", "rect", "g", "text", "path",
@@ -283,31 +278,13 @@ def test_hostile_names_stay_text(name: str, monkeypatch: pytest.MonkeyPatch):
 
 def test_no_such_layer():
     with pytest.raises(ConfigError, match=r"there is no layer 5; there is blk 0-4$"):
-        picture(record(STORIES, tokens=1), 5)
+        build(record(STORIES, tokens=1), 5)
     with pytest.raises(ConfigError, match=r"there is no layer -1; there is blk 0-4$"):
-        picture(record(STORIES, tokens=1), -1)
+        build(record(STORIES, tokens=1), -1)
     with pytest.raises(ConfigError, match=r"layer 9; there is vision\.blk 0-2, text\.blk 0-5$"):
-        picture(record(SHAPES), 9)
+        build(record(SHAPES), 9)
 
 
 def test_ranges():
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     assert ranges([]) == "" and ranges([3]) == "3"
-
-
-def test_what_cannot_be_recorded(tmp_path: Path, source: MemorySource, vary: Any):
-    with pytest.raises(ConfigError, match="0 tokens; there must be at least 1"):
-        record(STORIES, tokens=0)
-    with pytest.raises(Unsupported, match="holds no vision tensors"):
-        record(STORIES, parts=["vision"])
-    (tmp_path / "none.gguf").write_bytes(b"no model, but long enough to be one" * 9)
-    with pytest.raises(FormatError):
-        record(tmp_path / "none.gguf")
-    with pytest.raises(LoadError):
-        record(vary(source, drop=("output_norm.weight",)))
-
-
-def test_a_source_stays_open(source: MemorySource):
-    record(source, tokens=4)
-    assert len(source.data("output_norm.weight")) == 4 * 64
-    assert np.frombuffer(source.data("output_norm.weight"), np.float32).all()

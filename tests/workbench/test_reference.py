@@ -1,0 +1,63 @@
+"""Modules of a transformers model are found by their tensors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ggmodel.workbench.reference import _located
+
+W = np.random.default_rng(2).normal(size=(24, 8)).astype(np.float32)
+
+
+class Held:
+    """A parameter as torch has it."""
+
+    def __init__(self, values: np.ndarray):
+        self.values = values
+
+    def cpu(self) -> Held:
+        return self
+
+    def numpy(self) -> np.ndarray:
+        return self.values
+
+
+def test_renamed_modules_are_found_by_their_tensors():
+    ones = np.ones(8, np.float32)
+    on_disk = {
+        "language_model.model.layers.0.norm.weight": ones,
+        "language_model.model.layers.1.norm.weight": ones,
+        "language_model.model.layers.0.moe.gate.weight": W,
+        "language_model.model.layers.1.moe.gate.weight": 2 * W,
+        "tower.layers.0.norm.weight": ones,
+    }
+    in_memory = {
+        "model.language_model.layers.0.norm.weight": ones,
+        "model.language_model.layers.1.norm.weight": ones,
+        "model.language_model.layers.0.mlp.gate.weight": W,
+        "model.language_model.layers.1.mlp.gate.weight": 2 * W,
+        "model.tower.encoder.layers.0.norm.weight": ones,
+        "lm_head.weight": W,
+    }
+    modules = {"": "whole"}
+    for name in in_memory:
+        parts = name.split(".")[:-1]
+        modules |= {".".join(parts[:i]): ".".join(parts[:i]) for i in range(1, len(parts) + 1)}
+    net: Any = SimpleNamespace(
+        named_modules=modules.items,
+        state_dict=lambda: {name: Held(values) for name, values in in_memory.items()},
+    )
+    checkpoint: Any = SimpleNamespace(tensors=on_disk, array=on_disk.__getitem__)
+    wanted = {
+        "language_model.model": "model.language_model",
+        "language_model.model.layers.1": "model.language_model.layers.1",
+        "language_model.model.layers.1.norm": "model.language_model.layers.1.norm",
+        "language_model.model.layers.1.moe": "model.language_model.layers.1.mlp",
+        "language_model.model.layers.0.moe.gate": "model.language_model.layers.0.mlp.gate",
+        "tower.layers.0.norm": "model.tower.encoder.layers.0.norm",
+        "lm_head": "lm_head",
+    }
+    assert _located(net, checkpoint, [*wanted, "nothing.of.it"]) == wanted
