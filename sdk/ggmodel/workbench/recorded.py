@@ -16,7 +16,8 @@ from ..ml.node import Node
 from ..model import Span, Step
 from ..runner.engine.graphs import trace
 from ..runner.engine.inputs import Encoded
-from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.options import Options
+from ..runner.loading.preparation import Preparation
 from ..runner.loading.sources import open_source
 from .modules import class_names
 
