@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import former_names
 from .batch import Batch, Step
 from .config import Config
 from .fields import gguf, kv
@@ -56,3 +57,5 @@ __all__ = [
     "register",
     "supported",
 ]
+
+__getattr__ = former_names(__name__, {"Embedding": "MultimodalEmbedding"})
