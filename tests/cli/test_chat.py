@@ -107,11 +107,11 @@ def test_a_full_context_is_mentioned(program: Any, path: Path):
         ("abc\n" + "x " * 500 + "\nabc", (), "the prompt has"),
         (b"abc\xff\n", (), "not UTF-8 (byte 3 of a line)"),
         ("abc", ("--template", "missing.jinja"), "--template missing.jinja"),
-        ("abc", ("--top-p", "2"), "top_p is 2"),
+        ("abc", ("--top-p", "2"), "--top-p is 2"),
     ],
 )
 def test_errors_end_a_pipe(program: Any, path: Path, stdin: Any, args: tuple[str, ...], part: str):
-    refused(program("chat", path, *ARGS, "--context-length", 256, *args, stdin=stdin), part)
+    refused(program("chat", path, *ARGS, "--context-length", 128, *args, stdin=stdin), part)
 
 
 def test_templates_that_refuse_end_a_pipe(program: Any, path: Path, tmp_path: Path):
@@ -127,7 +127,7 @@ def test_a_file_without_a_template(program: Any, model_path: Path):
 def test_all_options_of_run_that_make_sense():
     options = inspect.signature(chat_command).parameters
     for name, option in inspect.signature(run_command).parameters.items():
-        if name not in ("prompt", "image", "echo", "parallel", "mmproj"):
+        if name not in ("prompt", "chat", "echo", "parallel"):
             assert options[name].default == option.default, name
 
 
@@ -213,7 +213,7 @@ windows = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseud
 @windows
 def test_on_a_terminal(start: Start, path: Path, reply: Callable[..., str]):
     terminal = start(path, *ARGS)
-    assert "\x1b[2m/help lists commands, Ctrl-D ends\x1b[22m\n" in terminal.until("> ")
+    assert "\x1b[2m/help lists commands, Ctrl-C stops an answer, Ctrl-D ends\x1b[22m\n" in terminal.until("> ")
     first = reply("abc the")
     terminal.type("abc the\n")
     assert f"\n{first}\n" in terminal.until("\n> ")

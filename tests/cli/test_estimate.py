@@ -63,9 +63,9 @@ def test_what_does_not_fit(program, large: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu-layers", "some"), "gpu_layers is 'some'; give 'auto', a number of layers"),
-        (("--gpu-layers", "CUDA7=0-1"), "gpu_layers: there is no device 'CUDA7'"),
-        (("--kv-type", "f17"), "kv_type 'f17' is not there"),
+        (("--gpu-layers", "some"), "--gpu-layers is 'some'; give 'auto', a number of layers"),
+        (("--gpu-layers", "CUDA7=0-1"), "--gpu-layers: there is no device 'CUDA7'"),
+        (("--kv-type", "f17"), "--kv-type 'f17' is not supported"),
     ],
 )
 def test_wrong_options(program, model_path: Path, arguments: tuple[str, ...], message: str):

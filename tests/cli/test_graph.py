@@ -44,7 +44,7 @@ def test_parts(program):
         (("--prompt-length", "0"), "0 tokens"),
         (("-o", "picture.png"), "ends with .svg or .dot"),
         (("-o", "/does/not/exist.svg"), "cannot write /does/not/exist.svg: No such file"),
-        (("--kv-type", "f8"), "kv_type 'f8'"),
+        (("--kv-type", "f8"), "--kv-type 'f8'"),
     ],
 )
 def test_what_cannot_be_drawn(program, model_path: Path, options: tuple, message: str):

@@ -10,11 +10,9 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError
-from .loading import Loading, loads
-from .options import (
-    File,
-    Json,
-)
+from .expanded import expanded
+from .loading import Loading
+from .options import File, Json
 from .terminal import console, print_json, progress_bar, size, table
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 Numbers = list[str] | None
 
 
-@loads("mmproj")
+@expanded("mmproj", "context_length", "parallel")
 def bench(
     file: File,
     prompt: Annotated[

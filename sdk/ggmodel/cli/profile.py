@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .loading import Loading, loads
+from .expanded import expanded
+from .loading import Loading
 from .options import File, Json
 from .terminal import console, count, print_json, printable, progress_bar, size, table
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _MODULES = 20  # the most that are listed
 
 
-@loads()
+@expanded("context_length", "parallel")
 def profile(
     file: File,
     prompt_length: Annotated[
