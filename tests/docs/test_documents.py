@@ -13,6 +13,8 @@ from types import ModuleType
 
 import pytest
 
+import ggmodel
+
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
 
@@ -54,6 +56,20 @@ def test_the_python_about_embeddings_runs(monkeypatch: pytest.MonkeyPatch):
     with contextlib.redirect_stdout(said):
         exec(compile(code, "docs/embeddings.md", "exec"), {})
     assert len(re.findall(r"-?\d\.\d+|1\.", said.getvalue())) == 9
+
+
+@pytest.mark.parametrize(
+    ("page", "said"), [("requests", 80), ("structured", 5), ("chat", 100), ("conversations", 80)]
+)
+def test_the_python_of_a_page_runs(page: str, said: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    code = blocks((ROOT / "docs" / f"{page}.md").read_text(), "python")
+    assert code
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for block in code:
+            exec(compile(block, f"docs/{page}.md", "exec"), {"ggmodel": ggmodel})
+    assert len(printed.getvalue().split()) > said
 
 
 def commands(text: str) -> list[str]:
