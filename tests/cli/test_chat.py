@@ -101,6 +101,14 @@ def test_a_full_context_is_mentioned(program: Any, path: Path):
     assert ran.stderr == "the context is full (see --context-length)\n"
 
 
+def test_one_question(program: Any, path: Path, reply: Callable[..., str]):
+    ran = program("chat", path, "abc the", *ARGS, "--system", "be kind", stdin="xyz\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == reply("abc the", system="be kind") + "\n"
+    piped = program("chat", path, "-", *ARGS, stdin="two\nlines\n")
+    assert piped.stdout == reply("two\nlines") + "\n"
+
+
 @pytest.mark.parametrize(
     ("stdin", "args", "part"),
     [
@@ -213,7 +221,10 @@ windows = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseud
 @windows
 def test_on_a_terminal(start: Start, path: Path, reply: Callable[..., str]):
     terminal = start(path, *ARGS)
-    assert "\x1b[2m/help lists commands, Ctrl-C stops an answer, Ctrl-D ends\x1b[22m\n" in terminal.until("> ")
+    assert (
+        "\x1b[2m/help lists commands, Ctrl-C stops an answer, Ctrl-D ends\x1b[22m\n"
+        in terminal.until("> ")
+    )
     first = reply("abc the")
     terminal.type("abc the\n")
     assert f"\n{first}\n" in terminal.until("\n> ")
@@ -310,5 +321,10 @@ def test_pictures(program: Any, tmp_path: Path):
     ran = program("chat", ASSETS / "shapes.gguf", "--temperature", 0, stdin=said)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "a red circle and a blue square.\ntwo.\n"
+    scene = ("--image", ASSETS / "scene.png", "--temperature", 0)
+    ran = program("chat", ASSETS / "shapes.gguf", question, *scene)
+    assert ran.stdout == "a red circle and a blue square.\n"
+    ran = program("chat", ASSETS / "shapes.gguf", *scene, stdin=f"{question}\n")
+    assert ran.stdout == "a red circle and a blue square.\n"
     refused(program("chat", ASSETS / "shapes.gguf", stdin="/image none.png\n"), "none.png")
     refused(program("chat", ASSETS / "shapes.gguf", stdin="/image\n"), "give /image FILE")

@@ -34,6 +34,14 @@ def test_estimate(program, large: Path):
     assert lines[-1].startswith("fits; the largest context that fits is ")
 
 
+def test_a_context_beyond_the_training(program, model_path: Path):
+    for flag in ("--context-length", "--context"):  # the latter is its former name
+        ran = program("estimate", model_path, flag, 1000)
+        assert "context 1,000" in ran.stdout
+        assert ran.stdout.endswith("; texts may fall apart beyond that\n")
+    assert "fall apart" not in program("estimate", model_path).stdout
+
+
 def test_layers(program, large: Path):
     ran = program("estimate", large, "--gpu-layers", "0", "--per-layer")
     assert ran.returncode == 0

@@ -14,7 +14,6 @@ from types import ModuleType
 import pytest
 
 import ggmodel
-
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
 

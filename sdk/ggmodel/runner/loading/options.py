@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...errors import ConfigError, Unsupported
-from ...gguf_file import TensorSource
+from ...gguf_file import TensorSource, open_gguf
 from ...kvcache import KV_TYPES
 from ...ml import BackendParams, DType, FlashAttention, Optimize
 from ...ml.backend import Progress
@@ -149,6 +149,8 @@ def with_options(
                     f"the model is given as {type(source).__name__}; give the path of a GGUF file "
                     "or of a Hugging Face folder, or a tensor source"
                 )
+            if not isinstance(source, TensorSource) and not os.path.exists(source):
+                open_gguf(source)  # raises: a missing file comes before other mistakes
             return function(source, Options(*args, **given))
 
         first, *_ = inspect.signature(function).parameters.values()
