@@ -33,7 +33,7 @@ Type = Annotated[
     str | None,
     typer.Option(
         metavar="f16|q8_0|q4_K_M|…",
-        help="What the weights of a folder become; they stay as they are by default.",
+        help="Type that a folder's weights are converted to; none by default.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]

@@ -35,8 +35,8 @@ def perplexity(
     """Measure how much a text surprises a model.
 
     As llama.cpp defines it: the text is cut into chunks, and in each one the tokens of the second
-    half are scored. What comes out is the exponential of the mean negative log-probability, with
-    its standard error.
+    half are scored. The result is the exponential of the mean negative log-probability, with its
+    standard error.
     """
     from ..workbench.perplexity import perplexity as score
 

@@ -30,7 +30,7 @@ def profile(
         typer.Option("--prompt-length", "-p", metavar="N", help="Profile a prompt of N tokens."),
     ] = None,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Profile one decoded token; so it is by default.")
+        bool, typer.Option("--decode", help="Profile one decoded token; the default.")
     ] = False,
     image_graph: Annotated[
         bool, typer.Option("--image-graph", help="Profile how the largest image is encoded.")
@@ -38,7 +38,9 @@ def profile(
     depth: Annotated[
         int, typer.Option("--depth", "-d", metavar="N", help="Tokens before; none by default.")
     ] = 0,
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", "-r", help="Repetitions of each.")
+    ] = 5,
     chrome_trace: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write a timeline for chrome://tracing or Perfetto."),
@@ -49,9 +51,9 @@ def profile(
 ) -> None:
     """Measure what takes the time of a step: by op, by module, by layer.
 
-    Every op is timed alone. "GB/s" is what it moves, weights and activations, beside what the
-    memory gives with the same threads, measured on the spot; "GFLOP/s" stands beside what products
-    of such weights reach while they stay in the caches.
+    Every op is timed alone. "GB/s" counts the weights and activations that it moves, compared with
+    the memory's speed for the same threads, measured on the spot; "GFLOP/s" is compared with
+    products of such weights that stay in the caches.
     """
     from ..workbench import profile as workbench
     from ..workbench.chrome import chrome_trace as timeline
@@ -161,7 +163,7 @@ def _print_sums(result: Profile) -> None:
 
 def _cells(result: Profile, row: Row, whole: float, flops: bool) -> tuple[str, ...]:
     peak = result.peaks.bandwidth
-    # Of what takes no longer than computing it alone costs, the time is known but roughly.
+    # The time of an op that takes no longer than the overhead of timing it is known but roughly.
     exact = row.seconds > row.computed * result.overhead
     cells = [
         row.name or "(the model)",
