@@ -90,7 +90,17 @@ def test_a_command_of_the_documents_runs(line: str):
 
 def test_the_readme_shows_the_commands_and_the_make_targets():
     shown = {line.split()[1] for line in COMMANDS}
-    assert shown == {"run", "chat", "show", "check", "estimate", "devices", "bench", "trace", "profile"}
+    assert shown == {
+        "run",
+        "chat",
+        "show",
+        "check",
+        "estimate",
+        "devices",
+        "bench",
+        "trace",
+        "profile",
+    }
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
     assert targets == {"demo", "test", "native", "peer", "bench"}

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_the_text_is_a_plain_string(stories: LoadedModel):
 
 
 def test_top_logprobs_stay_with_a_completion(stories: LoadedModel):
-    options = {"max_tokens": 6, "temperature": 0}
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0}
     answer = stories.generate(PROMPT, top_logprobs=3, **options)
     pieces = [p for p in stories.stream(PROMPT, top_logprobs=3, **options) if p.top_logprobs]
     assert answer.top_logprobs == [p.top_logprobs for p in pieces]
@@ -97,9 +98,11 @@ def test_a_closed_model_describes_itself_too(source):
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_stream_tells_its_end(stories: LoadedModel, chat: bool):
-    ask = stories.chat if chat else stories.stream
-    given = QUESTION if chat else PROMPT
-    stream = ask(given, max_tokens=4, temperature=0, **({"stream": True} if chat else {}))  # type: ignore[operator]
+    options: dict[str, Any] = {"max_tokens": 4, "temperature": 0}
+    if chat:
+        stream = stories.chat(QUESTION, stream=True, **options)
+    else:
+        stream = stories.stream(PROMPT, **options)
     assert isinstance(stream, Stream)
     assert stream.finish_reason is None
     next(stream)
@@ -122,6 +125,11 @@ def test_a_stream_closes_with_its_block(stories: LoadedModel):
     assert all(slot.free for slot in stories.engine.slots.all)
     with pytest.raises(StopIteration):
         next(stream)
+    assert stream.finish_reason is None
+    with stories.stream(PROMPT, max_tokens=2) as stream:
+        assert len(list(stream)) >= 2
+    assert list(stream) == []
+    assert stream.finish_reason == "length"
 
 
 def test_a_stream_that_fails_has_no_reason(source):
@@ -131,11 +139,12 @@ def test_a_stream_that_fails_has_no_reason(source):
     model.close()
     with pytest.raises(GraphError, match="closed"):
         list(stream)
+    assert list(stream) == []
     assert stream.finish_reason is None
 
 
 def test_coroutines_answer_alike(stories: LoadedModel):
-    options = {"max_tokens": 6, "temperature": 0, "top_logprobs": 1}
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0, "top_logprobs": 1}
 
     async def all_of_it() -> tuple[Completion, Completion, str, object]:
         whole, answer = await asyncio.gather(
@@ -183,7 +192,7 @@ def test_a_batch_answers_each_in_order(stories: LoadedModel):
     prompts = [f"Once upon a time there was a {who}" for who in ("fox", "bear", "owl", "cat")]
     prompts = [*prompts, stories.tokenize(prompts[0])]
     shares: list[float] = []
-    options = {"max_tokens": 8, "temperature": 0}
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
     answers = stories.batch(iter(prompts), progress=shares.append, **options)
     assert answers == [stories.generate(p, **options) for p in prompts]
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -214,7 +223,8 @@ def test_a_prompt_that_fails_loses_no_other_answer(stories: LoadedModel):
 
 
 def test_what_no_prompt_can_have_fails_at_once(stories: LoadedModel):
-    for options in ({"temp": 1}, {"top_p": 3}, {"progress": True}):
+    wrong: list[dict[str, Any]] = [{"temp": 1}, {"top_p": 3}, {"progress": True}]
+    for options in wrong:
         with pytest.raises(ConfigError):
             stories.batch([PROMPT], **options)
     for prompts in (PROMPT, 3, b"abc"):
@@ -239,7 +249,7 @@ def test_whoever_watches_a_batch_can_end_it(stories: LoadedModel):
     ("options", "room"),
     [({}, 32), ({"max_tokens": 5}, 5), ({"max_tokens": 90}, 32), ({"context_shift": True}, 0)],
 )
-def test_a_truncated_prompt_leaves_room(stories: LoadedModel, options: dict, room: int):
+def test_a_truncated_prompt_leaves_room(stories: LoadedModel, options: dict[str, Any], room: int):
     long = list(range(10, 300))
     request = stories.request(long, truncate=True, num_keep=3, **options)
     assert request.prompt.tolist() == [10, 11, 12, *long[-(128 - room - 3) :]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .completion import Completion, FinishReason, Piece, Usage
 
@@ -18,11 +18,11 @@ class _Answer:
 
     def __init__(self, request: Generation):
         self._request = request
-        self._complete = False
+        self._complete = self._cut_off = False
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """ "stop" or "length" after the last piece, None until then and after an error."""
+        """ "stop" or "length" after the last piece, None until then, and where it was cut off."""
         return self._request.finish_reason if self._complete else None
 
     @property
@@ -39,8 +39,8 @@ class _Answer:
         return Completion(text, request.tokens, reason, request.usage, likely or None, tops or None)
 
 
-class Stream(_Answer, Iterator[Piece]):
-    """The pieces of an answer as they come: an iterator, and a context manager that closes it.
+class Stream(_Answer, Generator[Piece, None, None]):
+    """The pieces of an answer as they come: a generator, and a context manager that closes it.
 
     Closing it, or dropping it before its end, cancels the request and frees its sequence.
     """
@@ -49,15 +49,24 @@ class Stream(_Answer, Iterator[Piece]):
         super().__init__(request)
         self._pieces = request.pieces()
 
-    def __next__(self) -> Piece:
+    def send(self, value: None = None, /) -> Piece:
+        """The next piece."""
         try:
-            return next(self._pieces)
+            return self._pieces.send(value)
         except StopIteration:
-            self._complete = True
+            self._complete = not self._cut_off
             raise
+        except BaseException:
+            self._cut_off = True
+            raise
+
+    def throw(self, *error: Any) -> Piece:
+        """Ends the request with an error."""
+        return self._pieces.throw(*error)
 
     def close(self) -> None:
         """Cancels the request unless it is complete; idempotent."""
+        self._cut_off = not self._complete
         self._pieces.close()
 
     def __enter__(self) -> Self:
@@ -67,22 +76,31 @@ class Stream(_Answer, Iterator[Piece]):
         self.close()
 
 
-class AsyncStream(_Answer, AsyncIterator[Piece]):
+class AsyncStream(_Answer, AsyncGenerator[Piece, None]):
     """`Stream` for coroutines."""
 
     def __init__(self, request: Generation):
         super().__init__(request)
         self._pieces = request.apieces()
 
-    async def __anext__(self) -> Piece:
+    async def asend(self, value: None = None, /) -> Piece:
+        """The next piece."""
         try:
-            return await anext(self._pieces)
+            return await self._pieces.asend(value)
         except StopAsyncIteration:
-            self._complete = True
+            self._complete = not self._cut_off
             raise
+        except BaseException:
+            self._cut_off = True
+            raise
+
+    async def athrow(self, *error: Any) -> Piece:
+        """Ends the request with an error."""
+        return await self._pieces.athrow(*error)
 
     async def aclose(self) -> None:
         """Cancels the request unless it is complete; idempotent."""
+        self._cut_off = not self._complete
         await self._pieces.aclose()
 
     async def __aenter__(self) -> Self:
