@@ -115,7 +115,8 @@ class _Conversation:
                 self._keep(asked, said)
             raise
         self._keep(asked, said)
-        if self._model.length(prompt) + len(said) >= self._model.context_length:
+        full = self._model.length(prompt) + len(said) >= self._model.context_length
+        if full and not self._options.get("context_shift"):
             note("the context is full (see --context-length)")
 
     def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
