@@ -2,19 +2,18 @@
 
     python examples/batch.py [FILE.gguf [COUNT]]
 
-Without arguments the embedded model begins a thousand stories. `parallel` sets how many are
-computed together; a pool of threads submits them.
+Without arguments the embedded model begins a thousand stories, as many at a time as the model was
+loaded with (`parallel`).
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 import ggmodel
 
@@ -28,22 +27,15 @@ def main(file: str = str(STORIES), count: str = "1000") -> None:
         f"One day, a little {WHO[i % len(WHO)]} {WHERE[i // len(WHO) % len(WHERE)]}"
         for i in range(int(count))
     ]
-    with ggmodel.load(file, parallel=8, context_length=64) as model, ThreadPoolExecutor(16) as pool:
-
-        def complete(i: int) -> ggmodel.Completion:
-            return model.generate(prompts[i], max_tokens=12, seed=i)
-
+    console = Console(stderr=True)
+    with (
+        ggmodel.load(file, parallel=8, context_length=64) as model,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as bar,
+    ):
+        task = bar.add_task("completing", total=1.0)
         begun = time.perf_counter()
-        bar = Console(stderr=True)
-        answers = list(
-            track(
-                pool.map(complete, range(len(prompts))),
-                "completing",
-                len(prompts),
-                console=bar,
-                transient=True,
-                disable=not bar.is_terminal,
-            )
+        answers = model.batch(
+            prompts, max_tokens=12, progress=lambda share: bar.update(task, completed=share)
         )
         seconds = time.perf_counter() - begun
     for prompt, answer in zip(prompts[:5], answers, strict=False):

@@ -5,42 +5,64 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .errors import Error
+from .errors import Error, former_names
 
 if TYPE_CHECKING:
-    from . import ml, nn
+    from . import chat, convert, errors, image, kvcache, ml, models, nn
+    from .convert import quantize
+    from .gguf_file import open_gguf
     from .ml import Context, DType, Tensor
     from .model import Batch, Config, Input, Model, Module, MultimodalEmbedding, gguf, kv, register
-    from .runner import Completion, Grammar, LoadedModel, Piece, Sampler, load
+    from .runner import (
+        Completion,
+        Grammar,
+        LoadedModel,
+        LoadOptions,
+        Piece,
+        RequestOptions,
+        Sampler,
+        Stream,
+        Usage,
+        load,
+    )
+    from .tokenizer import Tokenizer
     from .workbench.estimate import Estimate, estimate
 
 __version__ = "0.1.0"
 
-# Where each public name lives. Names are imported when first used: `ggmodel --help` and tools that
-# only read files need neither numpy nor ggml.
+# Home of each public name. Names are imported when first used: `ggmodel --help` and tools that only
+# read files need neither numpy nor ggml.
 _HOMES = {
     "Batch": "model",
     "Completion": "runner",
     "Config": "model",
     "Context": "ml",
     "DType": "gguf_file",
-    "MultimodalEmbedding": "model",
     "Estimate": "workbench.estimate",
     "Grammar": "runner",
     "Input": "model",
+    "LoadOptions": "runner",
     "LoadedModel": "runner",
     "Model": "model",
     "Module": "model",
+    "MultimodalEmbedding": "model",
     "Piece": "runner",
+    "RequestOptions": "runner",
     "Sampler": "runner",
+    "Stream": "runner",
     "Tensor": "ml",
+    "Tokenizer": "tokenizer",
+    "Usage": "runner",
     "estimate": "workbench.estimate",
     "gguf": "model",
     "kv": "model",
     "load": "runner",
+    "open_gguf": "gguf_file",
+    "quantize": "convert",
     "register": "model",
 }
-_SUBPACKAGES = ("ml", "nn")
+_SUBPACKAGES = ("chat", "convert", "errors", "image", "kvcache", "ml", "models", "nn", "workbench")
+_missing = former_names(__name__, {"Embedding": "MultimodalEmbedding (nn.Embedding: the layer)"})
 
 __all__ = [
     "Batch",
@@ -52,19 +74,32 @@ __all__ = [
     "Estimate",
     "Grammar",
     "Input",
+    "LoadOptions",
     "LoadedModel",
     "Model",
     "Module",
     "MultimodalEmbedding",
     "Piece",
+    "RequestOptions",
     "Sampler",
+    "Stream",
     "Tensor",
+    "Tokenizer",
+    "Usage",
+    "chat",
+    "convert",
+    "errors",
     "estimate",
     "gguf",
+    "image",
     "kv",
+    "kvcache",
     "load",
     "ml",
+    "models",
     "nn",
+    "open_gguf",
+    "quantize",
     "register",
 ]
 
@@ -72,11 +107,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f".{name}", __name__)
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        _missing(name)
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,13 @@ also derive from it, so that `except ValueError` keeps working for callers who k
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .runner import Completion
+
 
 class Error(Exception):
     """Base class of all errors raised by ggmodel."""
@@ -49,15 +56,15 @@ class NativeError(Error, RuntimeError):
 
 
 class TensorError(Error, ValueError):
-    """An op was given operands it cannot take; names op, operands, shapes and the model's line."""
+    """An op got operands it cannot take; names op, operands, shapes and the model's line."""
 
 
 class GraphError(Error, RuntimeError):
-    """A tensor or a context is used where it does not belong (other graph, closed context, …)."""
+    """A tensor, context or model is used where it does not belong (other graph, closed, …)."""
 
 
 class ComputeError(Error, RuntimeError):
-    """A computation failed or gave a result nothing can be made of, such as NaN logits."""
+    """A computation failed or gave a useless result, such as NaN logits."""
 
 
 class OutOfMemory(Error, MemoryError):
@@ -74,7 +81,7 @@ class OutOfMemory(Error, MemoryError):
 
 class DeviceLost(ComputeError):
     """The process that holds a model's devices has ended, mostly because a worker went away; names
-    the worker. The model cannot be used any more, but can be loaded again."""
+    the worker. The model is of no use any more, but can be loaded again."""
 
 
 class ImageError(Error, ValueError):
@@ -97,8 +104,27 @@ class Busy(Error, RuntimeError):
     """All sequences of a loaded model are in use."""
 
 
+class BatchError(Error):
+    """Some prompts of a batch failed; the others were answered all the same.
+
+    Attributes:
+        completions: the answers in the order of the prompts, None where one failed.
+        errors: the error of each prompt that failed, by its index.
+    """
+
+    def __init__(
+        self, message: str, completions: Sequence[Completion | None], errors: Mapping[int, Error]
+    ):
+        super().__init__(message)
+        self.completions, self.errors = completions, errors
+
+
 class Cancelled(Error, RuntimeError):
-    """What was asked for was cancelled by its caller."""
+    """A caller cancelled its own call."""
+
+
+class Renamed(Error, ImportError):
+    """A public name of an earlier version; the message says the new one."""
 
 
 class WriteError(Error, OSError):
@@ -106,4 +132,19 @@ class WriteError(Error, OSError):
 
 
 class Unsupported(Error, NotImplementedError):
-    """A feature that is not there; the message says what is."""
+    """An unsupported feature; the message says which ones are supported."""
+
+
+def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
+    """A module's `__getattr__` that knows its former names.
+
+    Args:
+        names: former name → what to write now.
+    """
+
+    def missing(name: str) -> NoReturn:
+        if name in names:
+            raise Renamed(f"{module}.{name} is now called {names[name]}; import that", name=name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing

@@ -101,17 +101,25 @@ def test_a_full_context_is_mentioned(program: Any, path: Path):
     assert ran.stderr == "the context is full (see --context-length)\n"
 
 
+def test_one_question(program: Any, path: Path, reply: Callable[..., str]):
+    ran = program("chat", path, "abc the", *ARGS, "--system", "be kind", stdin="xyz\n")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout == reply("abc the", system="be kind") + "\n"
+    piped = program("chat", path, "-", *ARGS, stdin="two\nlines\n")
+    assert piped.stdout == reply("two\nlines") + "\n"
+
+
 @pytest.mark.parametrize(
     ("stdin", "args", "part"),
     [
         ("abc\n" + "x " * 500 + "\nabc", (), "the prompt has"),
         (b"abc\xff\n", (), "not UTF-8 (byte 3 of a line)"),
         ("abc", ("--template", "missing.jinja"), "--template missing.jinja"),
-        ("abc", ("--top-p", "2"), "top_p is 2"),
+        ("abc", ("--top-p", "2"), "--top-p is 2"),
     ],
 )
 def test_errors_end_a_pipe(program: Any, path: Path, stdin: Any, args: tuple[str, ...], part: str):
-    refused(program("chat", path, *ARGS, "--context-length", 256, *args, stdin=stdin), part)
+    refused(program("chat", path, *ARGS, "--context-length", 128, *args, stdin=stdin), part)
 
 
 def test_templates_that_refuse_end_a_pipe(program: Any, path: Path, tmp_path: Path):
@@ -127,7 +135,7 @@ def test_a_file_without_a_template(program: Any, model_path: Path):
 def test_all_options_of_run_that_make_sense():
     options = inspect.signature(chat_command).parameters
     for name, option in inspect.signature(run_command).parameters.items():
-        if name not in ("prompt", "image", "echo", "parallel", "mmproj"):
+        if name not in ("prompt", "chat", "echo", "parallel"):
             assert options[name].default == option.default, name
 
 
@@ -213,7 +221,10 @@ windows = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseud
 @windows
 def test_on_a_terminal(start: Start, path: Path, reply: Callable[..., str]):
     terminal = start(path, *ARGS)
-    assert "\x1b[2m/help lists commands, Ctrl-D ends\x1b[22m\n" in terminal.until("> ")
+    assert (
+        "\x1b[2m/help lists commands, Ctrl-C stops an answer, Ctrl-D ends\x1b[22m\n"
+        in terminal.until("> ")
+    )
     first = reply("abc the")
     terminal.type("abc the\n")
     assert f"\n{first}\n" in terminal.until("\n> ")
@@ -310,5 +321,10 @@ def test_pictures(program: Any, tmp_path: Path):
     ran = program("chat", ASSETS / "shapes.gguf", "--temperature", 0, stdin=said)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "a red circle and a blue square.\ntwo.\n"
+    scene = ("--image", ASSETS / "scene.png", "--temperature", 0)
+    ran = program("chat", ASSETS / "shapes.gguf", question, *scene)
+    assert ran.stdout == "a red circle and a blue square.\n"
+    ran = program("chat", ASSETS / "shapes.gguf", *scene, stdin=f"{question}\n")
+    assert ran.stdout == "a red circle and a blue square.\n"
     refused(program("chat", ASSETS / "shapes.gguf", stdin="/image none.png\n"), "none.png")
     refused(program("chat", ASSETS / "shapes.gguf", stdin="/image\n"), "give /image FILE")

@@ -34,6 +34,14 @@ def test_estimate(program, large: Path):
     assert lines[-1].startswith("fits; the largest context that fits is ")
 
 
+def test_a_context_beyond_the_training(program, model_path: Path):
+    for flag in ("--context-length", "--context"):  # the latter is its former name
+        ran = program("estimate", model_path, flag, 1000)
+        assert "context 1,000" in ran.stdout
+        assert ran.stdout.endswith("; texts may fall apart beyond that\n")
+    assert "fall apart" not in program("estimate", model_path).stdout
+
+
 def test_layers(program, large: Path):
     ran = program("estimate", large, "--gpu-layers", "0", "--per-layer")
     assert ran.returncode == 0
@@ -63,9 +71,9 @@ def test_what_does_not_fit(program, large: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu-layers", "some"), "gpu_layers is 'some'; give 'auto', a number of layers"),
-        (("--gpu-layers", "CUDA7=0-1"), "gpu_layers: there is no device 'CUDA7'"),
-        (("--kv-type", "f17"), "kv_type 'f17' is not there"),
+        (("--gpu-layers", "some"), "--gpu-layers is 'some'; give 'auto', a number of layers"),
+        (("--gpu-layers", "CUDA7=0-1"), "--gpu-layers: there is no device 'CUDA7'"),
+        (("--kv-type", "f17"), "--kv-type 'f17' is not supported"),
     ],
 )
 def test_wrong_options(program, model_path: Path, arguments: tuple[str, ...], message: str):

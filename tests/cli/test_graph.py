@@ -47,7 +47,7 @@ def test_parts(program):
             ("-o", "/does/not/exist.svg"),
             "exist.svg: the folder /does/not does not exist",
         ),
-        (("--kv-type", "f8"), "kv_type 'f8'"),
+        (("--kv-type", "f8"), "--kv-type 'f8'"),
     ],
 )
 def test_what_cannot_be_drawn(program, model_path: Path, options: tuple, message: str):

@@ -19,7 +19,10 @@ from ggmodel.cli.run import run as run_command
 
 from .test_bad_input import refused
 
+STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
 RATES = r"prompt: \d+ tokens, [\d.]+ tokens/s; answer: \d+ tokens, [\d.]+ tokens/s"
+
+WARNED = r"warning: --context-length is 100,000, but the model was trained with 128 positions: .*"
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +68,97 @@ def test_a_full_context_is_mentioned(program, model_path: Path):
     assert "the context is full (see --context-length)" in ran.stderr
 
 
-# Options of the sampler that the command line does not have.
-_RARE = (
-    {"typical_p", "logit_bias"}
-    | {f"{kind}_penalty" for kind in ("repeat", "frequency", "presence")}
-    | {"repeat_last_n"}
+HINT = (
+    "the model was trained for conversations: `run --chat` or `ggmodel chat` asks it through its "
+    "chat template\n"
 )
+
+
+def test_a_question_to_a_chat_model_gets_a_hint(program: Any):
+    args = ("--temperature", 0, "-n", 4)
+    question = [{"role": "user", "content": "Tell me a story."}]
+    ran = program("run", STORIES, "Tell me a story.", *args)
+    assert re.fullmatch(f"{RATES}\n{re.escape(HINT)}", ran.stderr)
+    asked = program("run", STORIES, "Tell me a story.", "--chat", *args)
+    with ggmodel.load(STORIES) as model:
+        answer = model.chat(question, max_tokens=4, temperature=0)
+        spelled = model.detokenize(model.chat_prompt(question))
+    assert asked.stdout == f"Tell me a story.\n{answer}\n"
+    assert re.fullmatch(RATES + "\n", asked.stderr)
+    quiet = program("run", STORIES, "Tell me a story.", "--chat", "--no-echo", *args)
+    assert quiet.stdout == f"{answer}\n"
+    by_hand = program("run", STORIES, spelled, *args)
+    assert HINT not in by_hand.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "pattern"),
+    [
+        ("--json-schema", '{"enum": ["fox", "bear"]}', '"(fox|bear)"'),
+        ("--json-schema", "{file}", '"(fox|bear)"'),
+        ("--regex", "[0-9]{4}", "[0-9]{4}"),
+        ("--grammar", "{file}", "(ab){1,2}c"),
+    ],
+)
+def test_answers_in_a_grammar(program: Any, tmp_path: Path, flag: str, value: str, pattern: str):
+    file = tmp_path / "grammar"
+    file.write_text(
+        '{"enum": ["fox", "bear"]}' if "json" in flag else 'start: "ab" "ab"? "c"', "utf-8"
+    )
+    given = (flag, str(file) if value == "{file}" else value)
+    ran = program("run", STORIES, "Who?", "--no-echo", "--seed", 1, "-n", 40, *given)
+    assert ran.returncode == 0, ran.stderr
+    assert re.fullmatch(pattern + "\n", ran.stdout)
+    chatted = program("chat", STORIES, "Who?", "--seed", 1, "-n", 40, *given)
+    assert re.fullmatch(pattern + "\n", chatted.stdout)
+
+
+def test_what_is_no_grammar(program: Any, model_path: Path):
+    refused(program("run", model_path, "abc", "--json-schema", '{"type": 3}'), "JSON schema")
+    refused(program("run", model_path, "abc", "--grammar", "none.lark"), "--grammar none.lark: No")
+    both = ("--regex", "a", "--json-schema", "{}")
+    refused(program("run", model_path, "abc", *both), "give one of --json-schema, --regex and")
+
+
+def test_a_context_can_be_shifted_and_a_prompt_truncated(program: Any, model_path: Path):
+    args = ("run", model_path, "abc " * 20, "--no-echo", "--temperature", 0, "-n", 60)
+    small = ("--context-length", 64)
+    refused(program(*args, *small), "; --truncate leaves out its middle")
+    ran = program(*args, *small, "--truncate")
+    assert "answer: 16 tokens" in ran.stderr
+    ran = program(*args, *small, "--truncate", "--context-shift", "--num-keep", 2)
+    assert "answer: 60 tokens" in ran.stderr
+
+
+def test_penalties_change_the_answer(program: Any, model_path: Path, answer: str):
+    args = ("run", model_path, "abc the", "--no-echo", "--temperature", 0, "-n", 20)
+    for penalty in (("--repeat-penalty", 5), ("--presence-penalty", 9), ("--frequency-penalty", 9)):
+        ran = program(*args, *penalty)
+        assert ran.returncode == 0
+        assert ran.stdout != f"{answer}\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--type", "q8_0"), ("--top-p", "9"), ("--rpc", "x")])
+def test_a_missing_file_is_said_first(program: Any, flags: tuple[str, ...]):
+    for command in (("run", "none.gguf", "abc"), ("chat", "none.gguf")):
+        refused(program(*command, *flags), "none.gguf does not exist")
+
+
+def test_odd_options_are_said_once(program: Any, model_path: Path):
+    ran = program(
+        *("run", model_path, "abc", "-n", 2, "--context-length", 200, "--gpu-layers", 9),
+        env={"CUDA_VISIBLE_DEVICES": ""},
+    )
+    assert ran.returncode == 0
+    assert ran.stderr.count("warning: --context-length is 200, but the model was trained") == 1
+    assert ran.stderr.count("warning: --gpu-layers is 9, but there is no GPU") == 1
 
 
 def test_all_flags_of_load_and_of_the_sampler():
     options = inspect.signature(run_command).parameters
     for function, left_out in (
         (ggmodel.load, {"source", "progress"}),
-        (ggmodel.Sampler, _RARE),
+        (ggmodel.Sampler, {"logit_bias"}),
     ):
         for name, parameter in inspect.signature(function).parameters.items():
             if name in left_out or name == "prompt":
@@ -90,19 +171,19 @@ def test_all_flags_of_load_and_of_the_sampler():
     ("flags", "message"),
     [
         (("--gpu-layers", "CUDA9=4"), "there is no device 'CUDA9'"),
-        (("--gpu-layers", "many"), "gpu_layers is 'many'"),
+        (("--gpu-layers", "many"), "--gpu-layers is 'many'"),
         (("--override-tensor", "ffn"), "give PATTERN=DEVICE"),
         (("--rpc", "host"), "host:port"),
         (("--mmproj", "x.gguf"), "x.gguf"),
         (("--image", "x.png"), "takes no images"),
         (("--backend", "none"), "there is no backend 'none'"),
-        (("--kv-type", "q3"), "kv_type 'q3' is not there"),
-        (("--flash-attention", "maybe"), "flash_attention is 'auto', 'on' or 'off'"),
-        (("--batch-size", "0"), "batch_size is 0"),
-        (("--parallel", "0"), "parallel is 0"),
-        (("--threads", "-1"), "threads is -1"),
-        (("--top-p", "2"), "top_p is 2"),
-        (("--max-tokens", "-1"), "max_tokens is -1"),
+        (("--kv-type", "q3"), "--kv-type 'q3' is not supported"),
+        (("--flash-attention", "maybe"), "--flash-attention is 'auto', 'on' or 'off'"),
+        (("--batch-size", "0"), "--batch-size is 0"),
+        (("--parallel", "0"), "--parallel is 0"),
+        (("--threads", "-1"), "--threads is -1"),
+        (("--top-p", "2"), "--top-p is 2"),
+        (("--max-tokens", "-1"), "--max-tokens is -1"),
     ],
 )
 def test_flags_reach_the_library(
@@ -157,7 +238,7 @@ def test_it_streams_and_ctrl_c_ends_it(model_path: Path, environment: dict[str, 
     text = (early + rest).decode()
     assert text.startswith("abc")
     assert text.endswith("\n")
-    assert re.fullmatch(RATES + "\n", errors.decode())
+    assert re.fullmatch(f"{WARNED}\n{RATES}\n", errors.decode())
 
 
 def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):
@@ -169,7 +250,7 @@ def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):
         errors = process.stderr.read()
         process.wait(60)
     assert process.returncode == 141
-    assert re.fullmatch(f"({RATES}\n)?", errors.decode())
+    assert re.fullmatch(f"{WARNED}\n({RATES}\n)?", errors.decode())
 
 
 ASSETS = Path(__file__).parents[2] / "examples" / "assets"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 import ggmodel
+from ggmodel.cli import app
 
 
 def test_version(program):
@@ -20,6 +22,34 @@ def test_help_names_the_commands(program):
     assert ran.returncode == 0
     for command in ("run", "show", "check"):
         assert f"\n  {command} " in ran.stdout
+    groups = ran.stdout.split("a model:\n")[1:]
+    for group, commands in zip(groups, ("run chat", "show check", "new diff golden"), strict=True):
+        for command in commands.split():
+            assert f"  {command} " in group
+    shown = re.findall(r"^  ([a-z]+)  ", "\n".join(groups), re.MULTILINE)
+    assert sorted(shown) == sorted(
+        getattr(c.callback, "__name__", "") for c in app.registered_commands
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "estimate", "perplexity", "diff"])
+def test_the_context_is_spelled_alike(program, command: str):
+    shown = program(command, "--help").stdout
+    assert "--context-length " in shown
+    assert "--context " not in shown
+
+
+def test_shells_can_complete(program):
+    asked = {"COMP_WORDS": "ggmodel per", "COMP_CWORD": "1"}
+    code = "from ggmodel.cli import app; app(prog_name='ggmodel')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | asked | {"_GGMODEL_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.split() == ["perplexity"], ran.stderr
 
 
 def test_help_loads_nothing_heavy():

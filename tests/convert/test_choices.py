@@ -44,7 +44,7 @@ class EmptyFirst(Model):
 
 def planned(architecture: type[Model], names: str) -> set[str]:
     entries = plan(architecture, Config(), {f"ffn.{name}.weight" for name in names.split()})
-    return {entry.name.removeprefix("ffn.").removesuffix(".weight") for entry in entries}
+    return {entry.name.removeprefix("ffn.").removesuffix(".weight") for entry in entries.entries}
 
 
 @pytest.mark.parametrize("architecture", [LargeFirst, SmallFirst])

@@ -37,6 +37,16 @@ def test_the_python_about_embeddings_runs():
     assert len(re.findall(r"-?\d\.\d+|1\.", said)) == 9
 
 
+@pytest.mark.parametrize(
+    ("page", "words"), [("requests", 80), ("structured", 5), ("chat", 100), ("conversations", 80)]
+)
+def test_the_python_of_a_page_runs(page: str, words: int):
+    code = blocks(read(f"docs/{page}.md"), "python")
+    assert code
+    said = "".join(printed(f"import ggmodel\n{block}", f"docs/{page}.md") for block in code)
+    assert len(said.split()) > words
+
+
 SHELL = [line for block in blocks(README, "sh") for line in block.splitlines()]
 COMMANDS = commands(README)
 
@@ -51,7 +61,17 @@ def test_a_command_of_the_documents_runs(line: str):
 
 def test_the_readme_shows_the_commands_and_the_make_targets():
     shown = {line.split()[1] for line in COMMANDS}
-    assert shown == {"run", "show", "check", "estimate", "devices", "bench", "trace", "profile"}
+    assert shown == {
+        "run",
+        "chat",
+        "show",
+        "check",
+        "estimate",
+        "devices",
+        "bench",
+        "trace",
+        "profile",
+    }
     makefile = (ROOT / "Makefile").read_text()
     targets = {line.split()[1] for line in SHELL if line.startswith("make ")}
     assert targets == {"demo", "check", "test", "native", "peer", "bench"}

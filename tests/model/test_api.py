@@ -36,6 +36,40 @@ def test_each_public_name_can_be_the_first(name: str):
     assert out == "True\n"
 
 
+@pytest.mark.parametrize(
+    "name", ["chat", "convert", "errors", "image", "kvcache", "ml", "models", "nn", "workbench"]
+)
+def test_subpackages_are_reached_by_an_attribute(name: str):
+    assert in_new_process(f"import ggmodel; print(ggmodel.{name}.__name__)") == f"ggmodel.{name}\n"
+
+
+def test_what_the_documents_reach():
+    said = in_new_process(
+        "import ggmodel\n"
+        "print(ggmodel.convert.convert.__name__, ggmodel.chat.take_images.__name__,"
+        " ggmodel.gguf_file.JoinedSource.__name__)"
+    )
+    assert said == "convert take_images JoinedSource\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("from ggmodel import Embedding", "MultimodalEmbedding"),
+        ("import ggmodel; ggmodel.Embedding", "MultimodalEmbedding"),
+        ("from ggmodel.model import Embedding", "MultimodalEmbedding"),
+        ("from ggmodel.kvcache import Remembers", "CacheSpec"),
+        ("import ggmodel.gguf", "ggmodel.gguf_file"),
+        ("from ggmodel.gguf import open_gguf", "ggmodel.gguf_file"),
+    ],
+)
+def test_former_names_lead_to_the_new_ones(code: str, new: str):
+    with pytest.raises(errors.Renamed, match=new) as e:
+        exec(code, {})
+    assert isinstance(e.value, ggmodel.Error) and isinstance(e.value, ImportError)
+    assert callable(ggmodel.gguf)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'ggmodel' has no attribute 'nothing'"):
         ggmodel.__getattr__("nothing")

@@ -16,7 +16,8 @@ from ggmodel.ml.ggml import GGMLBackend, kernels
 from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.storage import State
 from ggmodel.native import lib
-from ggmodel.runner.loading.preparation import Options, Preparation
+from ggmodel.runner.loading.options import Options
+from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import cases, load_golden
 

@@ -22,7 +22,8 @@ from ggmodel.model import Step
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.batches import Chunk
 from ggmodel.runner.engine.slots import common_prefix
-from ggmodel.runner.loading.preparation import Options, Preparation
+from ggmodel.runner.loading.options import Options
+from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.runner.requests.generation import Generation
 from tests.runner.ahead import prepared
 

@@ -10,11 +10,9 @@ import typer
 
 from .. import __version__
 from ..errors import ConfigError
-from .loading import Loading, loads
-from .options import (
-    File,
-    Json,
-)
+from .expanded import expanded
+from .loading import Loading
+from .options import File, Json
 from .terminal import console, print_json, progress_bar, size, table
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 Numbers = list[str] | None
 
 
-@loads("mmproj")
+@expanded("mmproj", "context_length", "parallel")
 def bench(
     file: File,
     prompt: Annotated[
@@ -40,7 +38,9 @@ def bench(
     parallel: Annotated[
         Numbers, typer.Option(metavar="N,…", help="Sequences decoded at once; 1 by default.")
     ] = None,
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each test.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", "-r", help="Repetitions of each test.")
+    ] = 5,
     as_json: Json = False,
     *,
     loading: Loading,
@@ -48,12 +48,12 @@ def bench(
     """Measure how fast a model is.
 
     Tests are those of llama-bench: pp512 is a prompt of 512 tokens, tg128 are 128 decoded ones,
-    "@ d2048" behind so many others, "x8" of eight sequences at once and together. What -p, -n, -d
-    and --parallel say is combined, each a list or given repeatedly; -p 0 and -n 0 leave prompts and
-    decoding out. The context is as large as that takes.
+    "@ d2048" comes after 2,048 others, "x8" is the sum of eight sequences at once. The values of
+    -p, -n, -d and --parallel are combined, each a list or given repeatedly; -p 0 and -n 0 leave
+    prompts and decoding out. The context is as large as the largest test.
 
     A decoded token counts with all that it costs: computing, greedy sampling, its text. "Outside
-    ggml" is what of it ggml has no part in.
+    ggml" is the share of its time that is spent elsewhere.
     """
     from ..workbench import bench as workbench
 

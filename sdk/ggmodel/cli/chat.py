@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, Error, PromptError
-from .loading import Loading, loads
-from .options import (
-    ContextLength,
-    File,
-    MaxTokens,
-    MinP,
-    PromptLookup,
-    Seed,
-    Stop,
-    Temperature,
-    TopK,
-    TopP,
-)
-from .terminal import dim, printable
+from ..errors import Error, PromptError
+from .answering import Answering, Images, print_answer
+from .expanded import expanded
+from .loading import Loading
+from .options import File, read_prompt, read_text, utf8
+from .terminal import note, printable
 
 if TYPE_CHECKING:
-    from ..runner import LoadedModel
+    from ..runner import LoadedModel, RequestOptions
+
 
 _HELP = """\
 /image FILE   show the model a picture, together with the next question
@@ -37,26 +28,27 @@ _HELP = """\
 A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, or clears the line."""
 
 
-@loads()
+@expanded("parallel")
 def chat(
     file: File,
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]",
+            help="Answer this and end; - reads it from standard input. Else ask for questions.",
+            show_default=False,
+        ),
+    ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Tells the model who it is.")
     ] = None,
     template: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="FILE", help="A Jinja chat template instead of the model's own."),
     ] = None,
-    max_tokens: MaxTokens = None,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 40,
-    top_p: TopP = 0.9,
-    min_p: MinP = 0.0,
-    seed: Seed = -1,
-    stop: Stop = None,
-    prompt_lookup: PromptLookup = False,
-    context_length: ContextLength = None,
+    image: Images = None,
     *,
+    answering: Answering,
     loading: Loading,
 ) -> None:
     """Talk with a model.
@@ -66,56 +58,46 @@ def chat(
     """
     from ..chat import ChatTemplate
 
-    source = None if template is None else _read_template(template)
-    model = loading.load(file, context_length=context_length)
-    with model:
+    source = None if template is None else read_text(template, "--template ")
+    options = answering.options()
+    text = None if question is None else read_prompt(question)
+    with loading.load(file) as model:
         ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
-        options = {
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "seed": seed,
-            "stop": tuple(stop or ()),
-            "prompt_lookup": prompt_lookup,
-        }
-        _talk(_Conversation(model, source, system, options))
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--template {path}: {error}; give a file with Jinja text") from None
+        conversation = _Conversation(model, source, system, options)
+        for path in image or ():
+            conversation.show(path)
+        if text is None:
+            _talk(conversation)
+        else:
+            conversation.answer(text)
 
 
 class _Conversation:
-    """What was said so far, and who answers."""
+    """The messages so far, and the model that answers."""
 
     def __init__(
         self,
         model: LoadedModel,
         template: str | None,
         system: str | None,
-        options: dict[str, Any],
+        options: RequestOptions,
     ):
         self.system, self.history = system, list[dict[str, Any]]()
         self._images: list[Any] = []  # that go with the next question
         self._model, self._template, self._options = model, template, options
-        # Kept free for the answer.
+        # Positions kept free for the answer.
         self._room = model.context_length // 4
-        if options["max_tokens"] is not None:
-            self._room = min(self._room, options["max_tokens"])
+        if (most := options.get("max_tokens")) is not None:
+            self._room = min(self._room, most)
 
     def show(self, path: str) -> None:
-        """Adds an image to the next question."""
+        """Shows an image together with the next question."""
         if not path:
             raise PromptError("which one? give /image FILE")
         self._images.append(self._model.embeddings(path))
 
     def forget(self) -> None:
-        """All but the system's message."""
+        """Forgets all but the system's message."""
         self.history, self._images = [], []
 
     def answer(self, question: str) -> None:
@@ -127,14 +109,15 @@ class _Conversation:
         prompt = self._prompt(asked)
         said: list[str] = []
         try:
-            self._say(prompt, said)
+            print_answer(self._model.stream(prompt, **self._options), said)
         except (Error, KeyboardInterrupt):
             if said:
                 self._keep(asked, said)
             raise
         self._keep(asked, said)
-        if self._model.length(prompt) + len(said) >= self._model.context_length:
-            _note("the context is full (see --context-length)")
+        full = self._model.length(prompt) + len(said) >= self._model.context_length
+        if full and not self._options.get("context_shift"):
+            note("the context is full (see --context-length)")
 
     def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
         self.history += [asked, {"role": "assistant", "content": "".join(said)}]
@@ -150,7 +133,7 @@ class _Conversation:
         # Not for a question that is too long by itself.
         if len(kept) < len(messages) and self._model.length(prompt) <= self._model.context_length:
             self.history = kept[len(begin) : -1]
-            _note("the conversation no longer fits the context: its oldest part is forgotten")
+            note("the conversation no longer fits the context: its oldest part is forgotten")
         return prompt
 
     def _encoded(self, messages: list[dict[str, Any]]) -> list[Any]:
@@ -160,16 +143,6 @@ class _Conversation:
         length = self._model.length(self._encoded(messages))
         return length + self._room <= self._model.context_length
 
-    def _say(self, prompt: list[Any], said: list[str]) -> None:
-        try:
-            with closing(self._model.stream(prompt, **self._options)) as pieces:
-                for piece in pieces:
-                    said.append(piece)
-                    print(piece, end="", flush=True)
-        finally:
-            if not "".join(said).endswith("\n"):
-                print(flush=True)
-
 
 def _talk(conversation: _Conversation) -> None:
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -177,7 +150,7 @@ def _talk(conversation: _Conversation) -> None:
         with suppress(ImportError):
             import readline  # noqa: F401  # from now on input() edits lines and recalls them
 
-        _note("/help lists commands, Ctrl-D ends")
+        note("/help lists commands, Ctrl-C stops an answer, Ctrl-D ends")
     while (question := _read_question(interactive)) is not None:
         word, _, rest = question.strip().partition(" ")
         if word == "/exit":
@@ -203,9 +176,9 @@ def _command(conversation: _Conversation, word: str, rest: str) -> bool:
     elif word == "/system":
         conversation.system = rest or None
     elif word == "/help":
-        _note(_HELP)
+        note(_HELP)
     elif word.startswith("/") and word[1:].isalpha() and not rest:
-        _note(f"there is no {word}; /help lists commands")
+        note(f"there is no {word}; /help lists commands")
     else:
         return False
     return True
@@ -236,13 +209,4 @@ def _read_line() -> str:
     line = sys.stdin.buffer.readline()
     if not line:
         raise EOFError
-    try:
-        return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"standard input is not UTF-8 (byte {error.start} of a line); convert it, as with iconv"
-        ) from None
-
-
-def _note(text: str) -> None:
-    print("\n".join(dim(line, sys.stderr) for line in text.split("\n")), file=sys.stderr)
+    return utf8(line, " of a line").removesuffix("\n").removesuffix("\r")

@@ -28,7 +28,7 @@ def convert(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write what the model sees with into a file of its own, as llama.cpp wants it.",
+            help="Write the vision projector into a file of its own, as llama.cpp wants it.",
         ),
     ] = None,
     models: Models = None,

@@ -20,8 +20,8 @@ def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     from .. import native
     from ..ml import system_info
     from ..ml.ggml.discovery import discover
+    from ..runner.loading.options import Options
     from ..runner.loading.placement import Devices
-    from ..runner.loading.preparation import Options
 
     ggml = native.describe()
     system = system_info()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .loading import Loading, loads
-from .options import ContextLength, File, Json, Prompt, Tokens, token_ids
+from .expanded import expanded
+from .loading import Loading
+from .options import File, Json, Prompt, Tokens, token_ids
 from .terminal import console, count, print_json, printable, table
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _All = Annotated[
 ]
 
 
-@loads("kv_type", "flash_attention", "rpc")
+@expanded("kv_type", "flash_attention", "rpc", "parallel")
 def diff(
     file: File,
     hf_dir: _HFDir = None,
@@ -60,7 +61,6 @@ def diff(
     save_reference: _SaveReference = None,
     html: _HTML = None,
     everything: _All = False,
-    context_length: ContextLength = None,
     as_json: Json = False,
     *,
     loading: Loading,
@@ -85,7 +85,7 @@ def diff(
         check_target(path)
     saved = None if reference is None else Activations.load(reference)
     exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
-    with loading.load(file, context_length=context_length, **exact) as model:
+    with loading.load(file, **exact) as model:
         if saved is None:
             folder = hf_dir or (file if Path(file).is_dir() else None)
             if folder is None:

@@ -7,33 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .loading import Loading, loads
-from .options import (
-    File,
-    Json,
-)
+from .expanded import expanded
+from .loading import Loading
+from .options import File, Json
 from .terminal import console, print_json, printable, size, table
 
 if TYPE_CHECKING:
     from ..workbench.estimate import DeviceEstimate, Estimate
 
 
-@loads("threads", "backend")
+@expanded("threads", "backend")
 def estimate(
     file: File,
-    context_length: Annotated[
-        int | None,
-        typer.Option(
-            "--context",
-            "--context-length",
-            help="Tokens of prompt and answer; the model's own, at most 4096, by default.",
-        ),
-    ] = None,
-    parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1,
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="List the layers one by one, too.")
     ] = False,
     as_json: Json = False,
+    context: Annotated[int | None, typer.Option(hidden=True)] = None,  # its former name
     *,
     loading: Loading,
 ) -> None:
@@ -44,12 +34,9 @@ def estimate(
     """
     from ..workbench.estimate import estimate as estimate_file
 
-    result = estimate_file(
-        file,
-        context_length=context_length,
-        parallel=parallel,
-        **loading.arguments("threads", "backend"),
-    )
+    if loading.context_length is None:
+        loading.context_length = context
+    result = estimate_file(file, **loading.arguments("threads", "backend"))
     if as_json:
         print_json(_json(result))
     else:
@@ -135,6 +122,8 @@ def _verdict(result: Estimate) -> str:
         largest = "no context fits"
     elif result.largest_context == result.trained_context:
         largest += ", all that the model was trained for"
+    if result.context_length > result.trained_context:
+        largest += "; texts may fall apart beyond that"
     if result.fits:
         return f"fits; {largest}"
     missing = ", ".join(f"{size(n)} on {name}" for name, n in result.missing().items())

@@ -1,4 +1,4 @@
-"""`ggmodel golden`: is a model still what its reference is?"""
+"""`ggmodel golden`: does a model still equal its reference?"""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def golden(
     """Hold a model against its golden files.
 
     Runs it on the tiny checkpoints of its goldens, in float32, and compares logits, continuations,
-    rows of images and embeddings with what transformers made of the same. The exit status is 1 if
-    one differs. --update and --verify need torch and transformers.
+    rows of images and embeddings with those of transformers. The exit status is 1 if one differs.
+    --update and --verify need torch and transformers.
     """
     if (checkpoint is not None) + update + verify > 1:
         raise ConfigError("give one of --update, --verify and --checkpoint")

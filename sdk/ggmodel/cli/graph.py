@@ -22,9 +22,9 @@ def graph(
         int | None, typer.Option(metavar="N", help="Open the layers of that number.")
     ] = None,
     vision: Annotated[
-        bool, typer.Option("--vision", help="The graph that encodes an image alone.")
+        bool, typer.Option("--vision", help="Only the graph that encodes an image.")
     ] = False,
-    text: Annotated[bool, typer.Option("--text", help="The graph of tokens alone.")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Only the graph of tokens.")] = False,
     prompt_length: Annotated[
         int, typer.Option("--prompt-length", "-p", metavar="N", help="Tokens of the batch.")
     ] = 512,
@@ -35,10 +35,10 @@ def graph(
     models: Models = None,
     strict: Strict = True,
 ) -> None:
-    """Draw what a model computes, as it is recorded: its weights are not read.
+    """Draw what a model computes, without reading its weights.
 
-    A box is a module, with its ops and weights; between boxes stand the tensors that go from one to
-    the other. Layers that are alike are one box until --layer opens one.
+    A box is a module, with its ops and weights; lines between boxes are tensors. Layers that are
+    alike are one box until --layer opens one.
     """
     from ..atomic import atomic_write
     from ..workbench.diagram import build, dot, svg
@@ -66,7 +66,7 @@ def graph(
 
 
 def _format(output: str) -> str:
-    """What the name of a file asks for."""
+    """The format that a file's name asks for."""
     suffix = Path(output).suffix.lower()
     if output == "-" or suffix == ".svg":
         return "svg"

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import wraps
-from typing import TYPE_CHECKING, Any, get_type_hints
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from .options import (
-    Backend,
-    BatchSize,
     FlashAttention,
-    GPULayers,
     KVType,
     Mmproj,
     Models,
-    Optimize,
-    OverrideTensor,
     Rpc,
     Strict,
-    Threads,
     Type,
     overrides,
     workers,
@@ -33,16 +27,54 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Loading:
-    """How a model is loaded: a field an option, named as the argument of `ggmodel.load`."""
+    """How a model is loaded: a field an option, named as the argument of `ggmodel.load`.
 
-    threads: Threads = None
-    batch_size: BatchSize = 512
+    Defaults are those of `LoadOptions`, whose import takes longer than printing the help.
+    """
+
+    context_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of prompt and answer; the model's own, at most 4096, by default."
+        ),
+    ] = None
+    parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="CPU threads, always; by default as many as there are cores that nobody else uses."
+        ),
+    ] = None
+    batch_size: Annotated[
+        int, typer.Option(help="The most tokens of a prompt computed at once.")
+    ] = 512
     flash_attention: FlashAttention = "auto"
     kv_type: KVType = "f16"
-    optimize: Optimize = "speed"
-    gpu_layers: GPULayers = "auto"
-    override_tensor: OverrideTensor = None
-    backend: Backend = "ggml"
+    optimize: Annotated[
+        str,
+        typer.Option(
+            metavar="speed|memory",
+            help="Two copies of weights that prompts and single tokens want arranged differently, "
+            "or one.",
+        ),
+    ] = "speed"
+    gpu_layers: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|N|DEVICE=N,…",
+            help="Layers on GPUs and workers: as many as fit, the last N (-1: all), or those of "
+            "each device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
+        ),
+    ] = "auto"
+    override_tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=DEVICE",
+            help="Device of the weights whose name the regular expression finds; may be given "
+            "repeatedly.",
+        ),
+    ] = None
+    backend: Annotated[str, typer.Option(help="The tensor library.")] = "ggml"
     rpc: Rpc = None
     type: Type = None
     mmproj: Mmproj = None
@@ -66,43 +98,7 @@ class Loading:
         """
         from ..runner import load
 
-        with progress_bar("loading") as progress:
+        with progress_bar("loading") as progress, warnings.catch_warnings():
+            if "context_length" in more:  # it is the command's choice, not the user's
+                warnings.filterwarnings("ignore", "context_length is ")
             return load(file, **self.arguments() | more, progress=progress)
-
-
-def loads(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command, in place of its parameter `loading`, an option for each field of `Loading`.
-
-    Args:
-        without: fields that it has no option for.
-    """
-    hints = get_type_hints(Loading, include_extras=True)
-    options = [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
-        )
-        for f in fields(Loading)
-        if f.name not in without
-    ]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters.values()
-        types = get_type_hints(command, {**command.__globals__, "Loading": Loading}, None, True)
-        parameters = []
-        for p in own:
-            if p.name == "loading":
-                parameters += options
-            else:
-                kind = inspect.Parameter.KEYWORD_ONLY
-                parameters.append(p.replace(kind=kind, annotation=types[p.name]))
-
-        @wraps(command)
-        def with_options(**given: Any) -> None:
-            chosen = {p.name: given.pop(p.name) for p in options}
-            command(**given, loading=Loading(**chosen))
-
-        setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
-        with_options.__annotations__ = {p.name: p.annotation for p in parameters}
-        return with_options
-
-    return decorate

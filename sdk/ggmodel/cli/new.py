@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the architecture.", show_default=False)
+        str, typer.Argument(metavar="NAME", help="Name of the architecture.", show_default=False)
     ],
     template: Annotated[
         str | None,
@@ -36,8 +36,8 @@ def new(
 ) -> None:
     """Begin a new architecture: a model file, a golden test and a README.
 
-    With --hf only config.json and the names and shapes of the tensors are read, and fields are
-    proposed for what the architecture it begins from does not read.
+    With --hf only config.json and the names and shapes of the tensors are read. Fields are proposed
+    for those that the architecture it begins from does not read.
     """
     from ..workbench.scaffold import scaffold
 

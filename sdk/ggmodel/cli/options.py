@@ -1,16 +1,29 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands have, and how their texts are read."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PromptError
+
+
+def _existing(file: str) -> str:
+    """A path that exists: a missing one is said before anything else is looked at."""
+    if not Path(file).exists():
+        from ..gguf_file import open_gguf
+
+        open_gguf(file)  # raises, with advice
+    return file
+
 
 File = Annotated[
     str,
     typer.Argument(
+        callback=_existing,
         metavar="FILE",
         help="A GGUF file, of a split one the first; or the folder of a Hugging Face model.",
         show_default=False,
@@ -20,7 +33,7 @@ Type = Annotated[
     str | None,
     typer.Option(
         metavar="f16|q8_0|q4_K_M|…",
-        help="What the weights of a folder become; they stay as they are by default.",
+        help="Type that a folder's weights are converted to; none by default.",
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
@@ -39,45 +52,6 @@ Tokens = Annotated[
     str | None,
     typer.Option(metavar="1,2,3", help="Token ids to compute, in place of a text."),
 ]
-MaxTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens", "-n", help="Tokens at most; until the context is full by default."
-    ),
-]
-Temperature = Annotated[
-    float, typer.Option(help="Randomness; 0 always takes the most likely token.")
-]
-TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")]
-TopP = Annotated[
-    float, typer.Option(help="Keep the most likely tokens up to this sum of probabilities.")
-]
-MinP = Annotated[
-    float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
-]
-Seed = Annotated[int, typer.Option(help="Of the random numbers; -1 is a new one each time.")]
-Stop = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
-]
-PromptLookup = Annotated[
-    bool,
-    typer.Option(
-        "--prompt-lookup/--no-prompt-lookup",
-        help="Guess ahead what repeats the prompt; the answer is the same, maybe sooner.",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="CPU threads, always; by default as many as there are cores that nobody else uses."
-    ),
-]
-ContextLength = Annotated[
-    int | None,
-    typer.Option(help="Tokens of prompt and answer; the model's own, at most 4096, by default."),
-]
-BatchSize = Annotated[int, typer.Option(help="The most tokens of a prompt computed at once.")]
 FlashAttention = Annotated[
     str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
 ]
@@ -88,35 +62,11 @@ KVType = Annotated[
         help="Type of keys and values in the cache; the last two need flash attention.",
     ),
 ]
-Optimize = Annotated[
-    str,
-    typer.Option(
-        metavar="speed|memory",
-        help="Two copies of weights that prompts and single tokens want arranged differently, or "
-        "one.",
-    ),
-]
-Backend = Annotated[str, typer.Option(help="The tensor library.")]
 Mmproj = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="The projector file of a model that sees; one that lies beside it is found.",
-    ),
-]
-GPULayers = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|N|DEVICE=N,…",
-        help="Layers on GPUs and workers: as many as fit, the last N (-1: all), or those of each "
-        "device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
-    ),
-]
-OverrideTensor = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PATTERN=DEVICE",
-        help="Where weights lie whose name the regular expression finds; may be given repeatedly.",
+        help="The vision projector; one that lies beside the model is found.",
     ),
 ]
 Rpc = Annotated[
@@ -154,6 +104,48 @@ def token_ids(text: str) -> list[int]:
         return [int(one) for one in text.split(",")]
     except ValueError:
         raise ConfigError(f"--tokens {text!r:.60}: give token ids, such as 1,2,3") from None
+
+
+def read_text(path: str, what: str) -> str:
+    """The text of a file.
+
+    Args:
+        path: - is standard input.
+        what: the option that it was given with, for messages.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        PromptError: it is not UTF-8.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{what}{path}: {error.strerror}; give a text file") from None
+    return utf8(data, name="standard input" if path == "-" else path)
+
+
+def utf8(data: bytes, where: str = "", name: str = "standard input") -> str:
+    """Bytes as text.
+
+    Args:
+        where: the part of the input that they are, for messages.
+
+    Raises:
+        PromptError: they are not UTF-8.
+    """
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"{name} is not UTF-8 (byte {error.start}{where}); convert it, as with iconv"
+        ) from None
+
+
+def read_prompt(prompt: str) -> str:
+    """A prompt; - reads it from standard input, less a last newline."""
+    if prompt != "-":
+        return prompt
+    return read_text("-", "").removesuffix("\n").removesuffix("\r")
 
 
 def workers(given: list[str] | None) -> list[str] | None:

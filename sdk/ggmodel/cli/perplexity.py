@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError, PromptError
-from .loading import Loading, loads
-from .options import (
-    File,
-    Json,
-)
+from .expanded import expanded
+from .loading import Loading
+from .options import File, Json, read_text
 from .terminal import print_json, progress_bar
 
 if TYPE_CHECKING:
     from ..workbench.perplexity import Perplexity
 
 
-@loads()
+@expanded("context_length", "parallel")
 def perplexity(
     file: File,
     text: Annotated[
@@ -40,12 +35,12 @@ def perplexity(
     """Measure how much a text surprises a model.
 
     As llama.cpp defines it: the text is cut into chunks, and in each one the tokens of the second
-    half are scored. What comes out is the exponential of the mean negative log-probability, with
-    its standard error.
+    half are scored. The result is the exponential of the mean negative log-probability, with its
+    standard error.
     """
     from ..workbench.perplexity import perplexity as score
 
-    content = _read(text)
+    content = read_text(text, "")
     model = loading.load(file, context_length=context_length)
     result: Perplexity | None = None
     with model, progress_bar("scoring") as progress:
@@ -57,19 +52,6 @@ def perplexity(
         print_json(asdict(result))
     else:
         _print(result, context_length)
-
-
-def _read(text: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if text == "-" else Path(text).read_bytes()
-        return data.decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{text}: {error.strerror}; give a text file, or -") from None
-    except UnicodeDecodeError as error:
-        what = "standard input" if text == "-" else text
-        raise PromptError(
-            f"{what} is not UTF-8 (byte {error.start}); convert it, as with iconv"
-        ) from None
 
 
 def _print(result: Perplexity, wanted: int) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .loading import Loading, loads
+from .expanded import expanded
+from .loading import Loading
 from .options import File, Json
 from .terminal import console, count, print_json, printable, progress_bar, size, table
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _MODULES = 20  # the most that are listed
 
 
-@loads()
+@expanded("context_length", "parallel")
 def profile(
     file: File,
     prompt_length: Annotated[
@@ -29,7 +30,7 @@ def profile(
         typer.Option("--prompt-length", "-p", metavar="N", help="Profile a prompt of N tokens."),
     ] = None,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Profile one decoded token; so it is by default.")
+        bool, typer.Option("--decode", help="Profile one decoded token; the default.")
     ] = False,
     image_graph: Annotated[
         bool, typer.Option("--image-graph", help="Profile how the largest image is encoded.")
@@ -37,7 +38,9 @@ def profile(
     depth: Annotated[
         int, typer.Option("--depth", "-d", metavar="N", help="Tokens before; none by default.")
     ] = 0,
-    repetitions: Annotated[int, typer.Option("--repetitions", "-r", help="Of each.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", "-r", help="Repetitions of each.")
+    ] = 5,
     chrome_trace: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write a timeline for chrome://tracing or Perfetto."),
@@ -48,9 +51,9 @@ def profile(
 ) -> None:
     """Measure what takes the time of a step: by op, by module, by layer.
 
-    Every op is timed alone. "GB/s" is what it moves, weights and activations, beside what the
-    memory gives with the same threads, measured on the spot; "GFLOP/s" stands beside what products
-    of such weights reach while they stay in the caches.
+    Every op is timed alone. "GB/s" counts the weights and activations that it moves, compared with
+    the memory's speed for the same threads, measured on the spot; "GFLOP/s" is compared with
+    products of such weights that stay in the caches.
     """
     from ..atomic import atomic_write, check_target
     from ..workbench import profile as workbench
@@ -162,7 +165,7 @@ def _print_sums(result: Profile) -> None:
 
 def _cells(result: Profile, row: OpGroup, whole: float, flops: bool) -> tuple[str, ...]:
     peak = result.peaks.bandwidth
-    # Of what takes no longer than computing it alone costs, the time is known but roughly.
+    # The time of an op that takes no longer than the overhead of timing it is known but roughly.
     exact = row.seconds > row.computed * result.overhead
     cells = [
         row.name or "(the model)",

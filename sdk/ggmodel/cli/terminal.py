@@ -1,12 +1,13 @@
-"""What the commands print with."""
+"""Printing: styles, tables, numbers, notes, progress."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,17 +19,34 @@ _UNBOUNDED = 1 << 20  # columns of a pipe: nobody has to fold there
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with characters that steer terminals, or that no encoding has, written as escapes:
-    files come from strangers.
+    """The text with control characters, and those that no encoding has, written as escapes: files
+    come from strangers.
 
     Args:
-        keep: characters that stay in spite of that.
+        keep: control characters that stay.
     """
     if text.isprintable():
         return text
     return "".join(
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
     )
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """A message of the library with options in place of Python's arguments.
+
+    Args:
+        options: of the command, by the arguments that they set.
+    """
+    for name, option in options.items():
+        # "name is 3", "name=True", "give name= a path", "leave out name"; other words stay, unless
+        # they have an underscore, which no word of English has.
+        message = re.sub(rf"^{name}(?=( is|:| names| gives) )", option, message)
+        message = re.sub(rf"(?<![\w.(]){name}=(True\b|(?=\W|$))", option, message)
+        message = re.sub(rf"(?<=leave out ){name}\b", option, message)
+        if "_" in name:
+            message = re.sub(rf"(?<![\w./'\"-]){name}(?![\w.(=])", option, message)
+    return message
 
 
 def styled(stream: TextIO) -> bool:
@@ -41,8 +59,13 @@ def dim(text: str, stream: TextIO) -> str:
     return f"\x1b[2m{text}\x1b[22m" if styled(stream) else text
 
 
+def note(text: str) -> None:
+    """Prints lines for people to standard error, dimmed on a terminal."""
+    print("\n".join(dim(line, sys.stderr) for line in text.split("\n")), file=sys.stderr)
+
+
 def console() -> Console:
-    """Standard output; what goes into a pipe is neither folded nor coloured."""
+    """Standard output, neither folded nor coloured in a pipe."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -61,7 +84,7 @@ def table(
     Args:
         rows: any text; it is made printable.
         right: digits of the columns that are flushed right.
-        fold: the column that gives way where the terminal is narrow; -1 is the last.
+        fold: the column that is folded where the terminal is narrow; -1 is the last.
     """
     from rich.table import Table
     from rich.text import Text
@@ -94,7 +117,7 @@ def count(n: int, what: str) -> str:
 
 
 def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Numbers that JSON lacks become strings."""
+    """Prints JSON; numbers that it lacks become strings."""
     # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
     print(json.dumps(_finite(value), indent=2))
 
@@ -109,8 +132,8 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[..., None] | None]:
-    """What to call with the share done, and maybe another text than `what`; None if stderr is no
-    terminal, where no one watches."""
+    """A function to call with the share done, and maybe another text than `what`; None if stderr is
+    no terminal."""
     if not styled(sys.stderr):
         yield None
         return

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .loading import Loading, loads
+from .expanded import expanded
+from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
 from .terminal import console, count, print_json, printable, table
 
@@ -19,7 +20,7 @@ _TEXT = "The quick brown fox jumps over the lazy dog."
 _NUMBERS = ("min", "max", "mean", "rms")
 
 
-@loads("rpc")
+@expanded("rpc", "context_length", "parallel")
 def trace(
     file: File,
     prompt: Prompt = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..errors import former_names
 from .bidirectional import Bidirectional, BidirectionalCache
 from .cache import Cache, CacheSpec, Size
 from .causal import CausalCache
@@ -33,3 +34,5 @@ __all__ = [
     "WrapperCache",
     "new_cache",
 ]
+
+__getattr__ = former_names(__name__, {"Remembers": "CacheSpec"})

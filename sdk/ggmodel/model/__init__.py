@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import ArchitectureError
+from ..errors import former_names
 from .batch import Batch, Step
 from .config import Config
 from .fields import gguf, kv
@@ -59,10 +59,7 @@ __all__ = [
     "supported",
 ]
 
-_RENAMED = {"Every": "Interleaved", "Plus": "AddConstant"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        raise ArchitectureError(f"ggmodel.model.{name} is now called {_RENAMED[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = former_names(
+    __name__,
+    {"Embedding": "MultimodalEmbedding", "Every": "Interleaved", "Plus": "AddConstant"},
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,13 @@ from .encoder import Encoder
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
 from .stream import TextStream
+from .transformers_names import TransformersNames
 from .vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
 
+_TEMPLATE = "tokenizer.chat_template"
 
-class Tokenizer:
+
+class Tokenizer(TransformersNames):
     """A vocabulary that encodes and decodes; made by `from_metadata`.
 
     Attributes:
@@ -42,6 +45,7 @@ class Tokenizer:
         # Only the encoder needs the merges, and drops them once it is built.
         self._vocab = vocab = replace(vocab, merges=None)
         self._known: dict[int, tuple[bytes, bool]] = {}
+        self._templates: dict[str, Any] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
         # Only SentencePiece puts a space in front, though byte pair files have the key too.
@@ -71,7 +75,10 @@ class Tokenizer:
             TokenizerError: the vocabulary's kind or pre-tokenizer is unknown, or its tokens and
                 merges do not belong together.
         """
-        return cls(read_vocabulary(metadata))
+        tokenizer = cls(read_vocabulary(metadata))
+        templates = [key for key in metadata if key.startswith(_TEMPLATE)]
+        tokenizer._templates = {key: metadata[key] for key in templates}
+        return tokenizer
 
     def _read_ends(self) -> None:
         vocab = self._vocab
@@ -120,8 +127,10 @@ class Tokenizer:
                 text, as text from strangers should be. User-defined tokens are found either way.
 
         Raises:
-            TokenizerError: the text holds a lone surrogate, which is no character.
+            TokenizerError: no text, or one with a lone surrogate, which is no character.
         """
+        if not isinstance(text, str):
+            raise TokenizerError(f"a text to encode is a string, not {type(text).__name__}")
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -170,6 +179,34 @@ class Tokenizer:
         """
         stream = self.stream(skip_special=skip_special)
         return "".join([stream.push(id) for id in ids]) + stream.flush()
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> list[int] | str:
+        """The prompt of messages by the file's chat template, as transformers spells it; see
+        `ggmodel.chat.ChatTemplate`.
+
+        Args:
+            chat_template: Jinja text to use instead, or the name of another template of the file.
+            tokenize: give token ids rather than text.
+
+        Raises:
+            TemplateError, PromptError: as for `ChatTemplate.render`.
+        """
+        from ggmodel.chat import ChatTemplate
+
+        template = ChatTemplate.from_metadata(self._templates, self, chat_template)
+        render = template.encode if tokenize else template.render
+        return render(
+            conversation, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+        )
 
     def stream(self, *, skip_special: bool = False, after: int | None = None) -> TextStream:
         """A stream that gives text out token by token; all of it together is `decode`'s.

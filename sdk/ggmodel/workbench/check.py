@@ -10,7 +10,8 @@ from typing import Literal
 from ..errors import Error, OutOfMemory
 from ..gguf_file import TensorSource
 from ..model import LoadReport
-from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.options import Options
+from ..runner.loading.preparation import Preparation
 
 Status = Literal["used", "computed", "ignored", "unused", "unknown"]
 

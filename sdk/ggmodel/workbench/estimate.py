@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
 from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_info
 from ..runner.engine.reservation import VisionMemory
-from ..runner.loading.gpu_option import GPULayersOption, choose_layers
+from ..runner.loading.gpu_option import choose_layers
+from ..runner.loading.options import LoadOptions, Options, Source, with_options
 from ..runner.loading.placement import Devices
-from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.preparation import Preparation
 from ..runner.loading.sources import open_source
 
 _STEP = 256  # the largest context is a multiple of this
@@ -91,44 +91,16 @@ class Estimate:
         return {device.name: -room for device, room in rooms if room < 0}
 
 
-def estimate(
-    file: str | Path | TensorSource,
-    *,
-    type: str | None = None,
-    mmproj: str | Path | None = None,
-    context_length: int | None = None,
-    batch_size: int = 512,
-    parallel: int = 1,
-    gpu_layers: GPULayersOption = "auto",
-    override_tensor: Mapping[str, str] | None = None,
-    flash_attention: str = "auto",
-    kv_type: str = "f16",
-    optimize: str = "speed",
-    rpc: Sequence[str] | None = None,
-    models: str | Path | None = None,
-    strict: bool = True,
-) -> Estimate:
-    """The memory that `load` would take with the same arguments. Reads neither weights nor the
+@with_options(LoadOptions)
+def estimate(file: Source, options: Options) -> Estimate:
+    """The memory that `load` would take with the same options. Reads neither weights nor the
     vocabulary.
 
     Raises:
         Error: as `load`, except for errors of the vocabulary and of memory.
     """
-    options = Options(
-        context_length=context_length,
-        batch_size=batch_size,
-        parallel=parallel,
-        gpu_layers=gpu_layers,
-        override_tensor=override_tensor or {},
-        flash_attention=flash_attention,
-        kv_type=kv_type,
-        optimize=optimize,
-        rpc=rpc,
-        models=models,
-        strict=strict,
-        alloc_memory=False,
-    )
-    source = open_source(file, mmproj, models, type)
+    options = replace(options, alloc_memory=False)
+    source = open_source(file, options.mmproj, options.models, options.type)
     try:
         with Devices.open(options) as devices:
             return estimate_on(source, options, devices)

@@ -17,7 +17,8 @@ from ..model import Span, Step
 from ..model.walk import instances
 from ..runner.engine.graphs import trace
 from ..runner.engine.images import Encoded
-from ..runner.loading.preparation import Options, Preparation
+from ..runner.loading.options import Options
+from ..runner.loading.preparation import Preparation
 from ..runner.loading.sources import open_source
 
 _SHORTEST = 256  # positions of the context

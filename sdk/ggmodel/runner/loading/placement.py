@@ -10,7 +10,8 @@ from ...gguf_file.metadata import KeyValues
 from ...ml import BackendMemory, DeviceInfo, GPULayersList
 from .gpu_option import choose_layers
 from .gpu_split import with_backoff
-from .preparation import Options, Preparation
+from .options import Options
+from .preparation import Preparation
 
 if TYPE_CHECKING:
     from ...ml.process import RunnerProcess

@@ -1,87 +1,25 @@
-"""The options of loading, and its steps."""
+"""The steps of loading."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...errors import ConfigError, Unsupported
 from ...gguf_file import TensorSource
 from ...gguf_file.metadata import KeyValues
-from ...kvcache import KV_TYPES
-from ...ml import (
-    Backend,
-    BackendParams,
-    DType,
-    FlashAttention,
-    GPULayersList,
-    Optimize,
-    new_backend,
-)
+from ...ml import Backend, GPULayersList, new_backend
 from ...model import Config, LoadReport, Model, config_class, fill, find
 from ...model.defaults import completed
 from ...model.source_code import author_code, file_of
 from ..engine.engine import Engine
-from .gpu_option import GPULayersOption, parse_gpu_layers
+from .options import Options, positive
 
 if TYPE_CHECKING:
     from ...ml.process import RunnerProcess
     from ...tokenizer import Tokenizer
 
 _DEFAULT_CONTEXT = 4096  # positions, where the model knows more: a cache for all could be huge
-
-
-@dataclass(kw_only=True)
-class Options:
-    """The options of `load` that shape a model, checked.
-
-    Raises:
-        ConfigError: a value outside of its range.
-        Unsupported: an option that is not there yet.
-    """
-
-    backend: str = "ggml"
-    threads: int | None = None
-    context_length: int | None = None
-    batch_size: int = 512
-    parallel: int = 1
-    gpu_layers: GPULayersOption = "auto"
-    override_tensor: Mapping[str, str] = field(default_factory=dict)
-    flash_attention: str = "auto"
-    kv_type: str = "f16"
-    optimize: str = "speed"
-    rpc: Sequence[str] | None = None
-    models: str | Path | None = None
-    strict: bool = True
-    alloc_memory: bool = True
-
-    def __post_init__(self):
-        self.gpu_request = parse_gpu_layers(self.gpu_layers)
-        if self.rpc is None:
-            self.rpc = os.environ.get("GGMODEL_RPC", "") if self.backend == "ggml" else ()
-        if isinstance(self.rpc, str):
-            self.rpc = [part.strip() for part in self.rpc.split(",") if part.strip()]
-        if self.rpc and self.backend != "ggml":
-            raise Unsupported(f"the backend {self.backend!r} uses no workers; leave out rpc")
-        _positive("batch_size", self.batch_size)
-        _positive("parallel", self.parallel)
-        self.cache_type = parse_kv_type(self.kv_type)
-        self.backend_params = BackendParams(
-            alloc_memory=self.alloc_memory,
-            num_threads=_positive("threads", self.threads or 0, 0),
-            flash_attention=FlashAttention.parse(self.flash_attention),
-            optimize=Optimize.parse(self.optimize),
-            tensor_overrides=tuple(self.override_tensor.items()),
-        )
-
-    @property
-    def uses_devices(self) -> bool:
-        """Whether anything may be placed elsewhere than on the CPU."""
-        return self.gpu_request.count != 0 or bool(self.override_tensor)
 
 
 class Preparation:
@@ -197,7 +135,7 @@ class Preparation:
                 self.model,
                 self.backend,
                 kv_type=options.cache_type,
-                context_length=_positive("context_length", self.config.loaded_context),
+                context_length=positive("context_length", self.config.loaded_context),
                 batch_size=options.batch_size,
                 parallel=options.parallel,
             )
@@ -237,22 +175,3 @@ class Preparation:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def parse_kv_type(name: str) -> DType:
-    """ "f16", "f32", "q8_0" or "q4_0".
-
-    Raises:
-        Unsupported: another type.
-    """
-    for dtype in KV_TYPES:
-        if dtype.name.lower() == str(name).lower():
-            return dtype
-    names = ", ".join(t.name.lower() for t in KV_TYPES)
-    raise Unsupported(f"kv_type {name!r} is not there; there is {names}")
-
-
-def _positive(name: str, value: int, least: int = 1) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}; it must be an integer of at least {least}")
-    return value

@@ -1,9 +1,9 @@
-"""What generation gives back: strings that know their tokens."""
+"""Results of generation: strings that know their tokens."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length"]
 
@@ -13,8 +13,10 @@ class Usage:
     """Counts and times of one request.
 
     Attributes:
+        prompt_tokens: positions of the prompt. reused_tokens: those of them that were in the cache
+            already and were not computed again.
         prompt_seconds: until the prompt was computed. decode_seconds: from then on.
-        drafted: tokens that were guessed ahead. accepted: those of them that came true.
+        drafted: tokens that were guessed ahead. accepted: the guesses that came true.
     """
 
     prompt_tokens: int
@@ -23,10 +25,11 @@ class Usage:
     decode_seconds: float
     drafted: int = 0
     accepted: int = 0
+    reused_tokens: int = 0
 
     @property
     def tokens_per_second(self) -> float:
-        """Of decoding; the first token comes out of the prompt's computation."""
+        """Speed of decoding; the first token comes out of the prompt's computation."""
         later = max(0, self.completion_tokens - 1)
         return later / self.decode_seconds if self.decode_seconds else 0.0
 
@@ -35,7 +38,7 @@ class Piece(str):
     """The text that one token completed; may be empty.
 
     Attributes:
-        token: its id; for text held back until the end, the last token's.
+        token: its id; the last token's for text that was held back until the end.
         logprob: log-probability of the token, where asked for.
         top_logprobs: (token, log-probability) of the likeliest, where asked for.
     """
@@ -55,6 +58,9 @@ class Piece(str):
         piece.token, piece.logprob, piece.top_logprobs = token, logprob, top_logprobs
         return piece
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return str(self), self.token, self.logprob, self.top_logprobs
+
 
 class Completion(str):
     """Generated text.
@@ -63,12 +69,15 @@ class Completion(str):
         tokens: ids of all generated tokens, without the end-of-generation token.
         finish_reason: "stop" (end of generation or a stop string) or "length".
         logprobs: log-probability of each token, where asked for, else None.
+        top_logprobs: for each token (token, log-probability) of the likeliest, where asked for,
+            else None.
     """
 
     tokens: list[int]
     finish_reason: FinishReason
     usage: Usage
     logprobs: list[float] | None
+    top_logprobs: list[list[tuple[int, float]]] | None
 
     def __new__(
         cls,
@@ -77,8 +86,19 @@ class Completion(str):
         finish_reason: FinishReason,
         usage: Usage,
         logprobs: list[float] | None = None,
+        top_logprobs: list[list[tuple[int, float]]] | None = None,
     ) -> Completion:
         completion = super().__new__(cls, text)
         completion.tokens, completion.finish_reason = tokens, finish_reason
-        completion.usage, completion.logprobs = usage, logprobs
+        completion.usage = usage
+        completion.logprobs, completion.top_logprobs = logprobs, top_logprobs
         return completion
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        options = self.logprobs, self.top_logprobs
+        return str(self), self.tokens, self.finish_reason, self.usage, *options
+
+    @property
+    def text(self) -> str:
+        """The text as a plain `str`."""
+        return str(self)

@@ -1,8 +1,8 @@
-"""Embeddings: texts in common batches, what the model makes of their tokens pooled by text."""
+"""Embeddings: texts in common batches, the hidden states of their tokens pooled by text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from ...model import Step
 if TYPE_CHECKING:
     from ..engine.engine import Engine
     from ..engine.graphs import Graphs
+    from .prompts import Prompts
 
 Pooling = Literal["mean", "cls", "last"]
 
@@ -24,11 +25,11 @@ _BY_NUMBER: dict[int, Pooling] = {0: "mean", 1: "mean", 2: "cls", 3: "last"}
 
 
 def pooling_of(metadata: Mapping[str, Any], wanted: str | None) -> Pooling:
-    """The one that is wanted, or else the file's; the mean where it names none.
+    """The pooling that is wanted, or else the file's; the mean where it names none.
 
     Raises:
-        ConfigError: there is none of that name.
-        Unsupported: the file's is another kind.
+        ConfigError: no pooling has that name.
+        Unsupported: the file's pooling is of another kind.
     """
     for pooling in _POOLINGS:
         if wanted == pooling:
@@ -38,10 +39,33 @@ def pooling_of(metadata: Mapping[str, Any], wanted: str | None) -> Pooling:
     number = KeyValues(metadata).get("pooling_type", int) or 0
     if number not in _BY_NUMBER:
         raise Unsupported(
-            f"the file's pooling_type is {number}, which is not there; give pooling= one of "
+            f"the file's pooling_type {number} is unsupported; give pooling= one of "
             f"{', '.join(_POOLINGS)}"
         )
     return _BY_NUMBER[number]
+
+
+def read_texts(prompts: Prompts, texts: Iterable[str | Sequence[int]]) -> list[np.ndarray]:
+    """The token ids of texts, int32 [n] each.
+
+    Raises:
+        PromptError: no list of texts, no texts, or one is empty, too long, or holds an image.
+    """
+    if isinstance(texts, str):
+        raise PromptError("texts is one string; give a list: embed([text])")
+    if not isinstance(texts, Iterable):
+        raise PromptError(f"texts is a list of texts, not {type(texts).__name__}")
+    ids: list[np.ndarray] = []
+    for i, text in enumerate(texts):
+        try:
+            ids.append(prompts.read(text))
+            if (ids[-1] < 0).any():
+                raise PromptError("it holds an image; only texts are embedded")
+        except PromptError as error:
+            raise PromptError(f"text {i}: {error}") from None
+    if not ids:
+        raise PromptError("there are no texts; give at least one")
+    return ids
 
 
 def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.ndarray:
@@ -118,7 +142,7 @@ def _pool(
 
 
 def _project(engine: Engine, pooled: np.ndarray) -> np.ndarray:
-    """What the architecture makes of pooled rows, float32 [texts, width]."""
+    """Pooled rows after the architecture's last layers, float32 [texts, width]."""
     with engine.backend.new_context() as ctx, ctx.trace():
         before = ctx.input().from_floats(pooled)
         after = engine.model.embeddings(ctx, before)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -146,6 +146,7 @@ class Generation:
         self.lookup = Lookup(prompt.tolist()) if guessing else None
         self.reused = self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
+        self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason = "length"
         self.done = self.cancelled = self._whole = False
         self.consumer: object = None
@@ -185,6 +186,7 @@ class Generation:
         if self._want_logprobs:
             logprob, top = log_probabilities(logits, token, self._top)
             self.logprobs.append(logprob)
+            self.top_logprobs.append(top)
         self._sampling.accept(token)
         text = self._text.push(token)
         if self._stop.watches:
@@ -303,9 +305,15 @@ class Generation:
         finally:
             self.cancelled = True  # even if Ctrl-C comes again as the call begins
             self._engine.cancel(self)
-        text = "".join(iter(lambda: self._taken(self._queue.get()), None))
+        return self.completion(list(iter(lambda: self._taken(self._queue.get()), None)))
+
+    def completion(self, pieces: Iterable[Piece]) -> Completion:
+        """The answer whose pieces these are."""
         logprobs = self.logprobs if self._want_logprobs else None
-        return Completion(text, self.tokens, self.finish_reason, self.usage, logprobs)
+        top = self.top_logprobs if self._top else None
+        return Completion(
+            "".join(pieces), self.tokens, self.finish_reason, self.usage, logprobs, top
+        )
 
     @property
     def usage(self) -> Usage:
@@ -317,6 +325,7 @@ class Generation:
             latest - prompted,
             self.drafted,
             self.accepted,
+            self.reused,
         )
 
 

@@ -1,33 +1,30 @@
-"""The face of a loaded model."""
+"""A loaded model: the methods that users call."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import GraphError, PromptError, Unsupported
+from ...errors import PromptError
 from ...gguf_file import TensorSource
 from ...ml import Backend, BackendMemory
 from ...model import LoadReport, Model, MultimodalEmbedding
 from ..engine.engine import Engine
 from ..engine.reservation import VisionMemory
 from ..sampling import log_probability
-from .completion import Completion, Piece
-from .embedding import Pooling, embed, normalized, pooling_of
-from .generation import Generation
-from .options import RequestOptions, split_options
+from .answering import Answering
+from .embedding import Pooling, embed, normalized, pooling_of, read_texts
 from .prompts import Prompt, Prompts
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from ...tokenizer import Tokenizer
     from ..loading.placement import Devices
 
 
-class LoadedModel:
+class LoadedModel(Answering):
     """A model ready to run; made by `ggmodel.load`, a context manager.
 
     Attributes:
@@ -51,6 +48,9 @@ class LoadedModel:
         self.report, self.tokenizer, self.engine = report, tokenizer, engine
         self.prompts = Prompts(engine, tokenizer, source.name)
 
+    def __repr__(self) -> str:
+        return described(self)
+
     @property
     def context_length(self) -> int:
         """Positions a sequence may have."""
@@ -63,7 +63,7 @@ class LoadedModel:
 
     @property
     def vision_memory(self) -> VisionMemory | None:
-        """Bytes that seeing takes; None for models that see nothing."""
+        """Bytes that vision takes; None for models without it."""
         return self.engine.worst.vision
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
@@ -75,11 +75,15 @@ class LoadedModel:
         """The text of token ids."""
         return self.prompts.vocabulary().decode(ids)
 
+    def length(self, prompt: Prompt) -> int:
+        """How many positions of the context a prompt takes."""
+        return len(self.prompts.numbers(prompt))
+
     def logits(self, prompt: Prompt) -> np.ndarray:
         """Logits after every input of the prompt, float32 [n, vocabulary].
 
         The prompt is computed in a cache of its own: it reads and leaves no state. A list of
-        `Input` is taken as it is: whoever lays an embedding there also lays what surrounds it.
+        `Input` is taken as it is: placeholders around an embedding are up to the caller.
 
         Raises:
             PromptError: empty, too long, or a token id out of range.
@@ -107,106 +111,6 @@ class LoadedModel:
         self.engine.apart.each_logits(ids, take)
         return np.array(scores, np.float32)
 
-    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
-        """Continues a prompt.
-
-        Args:
-            prompt: text, token ids, or a list that mixes both and images: paths as `Path`, bytes,
-                PIL images, preprocessed pixels, embeddings. Text that begins a prompt gets the
-                special tokens its vocabulary asks for.
-            options: see `RequestOptions`.
-
-        Raises:
-            PromptError: the prompt is empty, too long, or has an id out of range.
-            ConfigError: an option that there is not, or a value outside of its range.
-            ComputeError: the model's logits are NaN, or nothing obeys the grammar.
-            Busy: all sequences are in use by streams of this very thread.
-        """
-        return self.request(prompt, **options).run()
-
-    def stream(
-        self, prompt: Prompt, **options: Unpack[RequestOptions]
-    ) -> Generator[Piece, None, None]:
-        """Like `generate`, a piece a token; closing the iterator cancels the request.
-
-        Many threads may have streams at once: their tokens are computed together, as many sequences
-        at a time as the model was loaded with (`parallel`); others wait.
-        """
-        return self.request(prompt, **options).pieces()
-
-    def astream(
-        self, prompt: Prompt, **options: Unpack[RequestOptions]
-    ) -> AsyncGenerator[Piece, None]:
-        """`stream` for coroutines."""
-        return self.request(prompt, **options).apieces()
-
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        stream: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Completion | Generator[Piece, None, None]:
-        """Answers messages, through the chat template of the file.
-
-        Args:
-            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images are parts
-                of a content or stand in `images`; see `ggmodel.chat.take_images`.
-            stream: give the answer piece by piece, as `stream` does, rather than as a whole.
-            tools: JSON schemas of functions that the model may call.
-            template: Jinja text to use instead, or the name of another template of the file.
-            variables: further ones of the template, such as {"enable_thinking": False}.
-            options: see `RequestOptions`.
-
-        Raises:
-            TemplateError: there is no template, it refuses the messages, or it fails.
-            PromptError: the messages are not as they should be, or too long.
-        """
-        prompt = self.chat_prompt(messages, tools=tools, template=template, variables=variables)
-        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
-
-    def chat_prompt(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template: str | None = None,
-        variables: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """The prompt that `chat` makes of messages: token ids and images."""
-        from ...chat import ChatTemplate, take_images
-
-        chosen = ChatTemplate.from_metadata(
-            self.source.metadata, self.prompts.vocabulary(), template
-        )
-        messages, images = take_images(messages)
-        marker = self.prompts.marker() if images else ""
-        given = {"tools": tools, **(variables or {})}
-        parts = chosen.encode_parts(messages, image_marker=marker, **given)
-        return self.prompts.between(parts, images)
-
-    def length(self, prompt: Prompt) -> int:
-        """How many positions of the context a prompt takes."""
-        return len(self.prompts.numbers(prompt))
-
-    def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
-        """A request that has not begun; for those who want its pieces and its usage."""
-        self._check_open()
-        own, sampler = split_options(options)
-        if self.model.only_embeds:
-            raise Unsupported("this model generates nothing, it only embeds: use embed")
-        max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
-        truncate, images = own.pop("truncate", False), own.pop("images", ())
-        prompt = self.prompts.with_images(prompt, images)
-        ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0))
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        return Generation(
-            self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
-        )
-
     def embed(
         self,
         texts: Sequence[str | Sequence[int]],
@@ -221,50 +125,33 @@ class LoadedModel:
 
         Args:
             texts: a list of texts, or of token ids each.
-            pooling: "mean" of all tokens, "cls" (the first) or "last"; None is what the file says
+            pooling: "mean" of all tokens, "cls" (the first) or "last"; None takes the file's
                 (`pooling_type`), else the mean.
-            normalize: make rows of length 1; those that are zero stay so.
+            normalize: make rows of length 1; zero rows stay zero.
 
         Raises:
             PromptError: no texts, or one is empty, too long, or has a token id out of range.
-            ConfigError: there is no such pooling.
+            ConfigError: no pooling has that name.
             Unsupported: the architecture has no embeddings.
             ComputeError: the model's hidden states are not finite.
         """
         self._check_open()
-        if isinstance(texts, str):
-            raise PromptError("texts is one string; give a list: embed([text])")
-        if not isinstance(texts, Iterable):
-            raise PromptError(f"texts is a list of texts, not {type(texts).__name__}")
-        texts = list(texts)
-        if not texts:
-            raise PromptError("there are no texts; give at least one")
         chosen = pooling_of(self.source.metadata, pooling)
-        ids = []
-        for i, text in enumerate(texts):
-            try:
-                ids.append(self.prompts.read(text))
-                if (ids[-1] < 0).any():
-                    raise PromptError("it holds an image; only texts are embedded")
-            except PromptError as error:
-                raise PromptError(f"text {i}: {error}") from None
-        rows = embed(self.engine, ids, chosen)
+        rows = embed(self.engine, read_texts(self.prompts, texts), chosen)
         return normalized(rows) if normalize else rows
 
-    # images
-
     def encode_image(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
-        """What the model makes of an image, computed: an embedding, `rows` float32 [rows, width],
-        for each tensor of its `encode_multimodal`.
+        """The embeddings of an image, computed: `rows` float32 [rows, width] for each tensor of the
+        model's `encode_multimodal`.
 
         Args:
             image: a path, bytes, a data URL or a PIL image; or pixels as the reference's processor
                 gives them, float32 [tiles, 3, height, width].
-            data: what belongs to such pixels, by the name that the model knows it under.
+            data: further inputs that belong to such pixels, by the model's names for them.
 
         Raises:
             Unsupported: this model takes no images.
-            ImageError: it is none.
+            ImageError: the image cannot be read.
         """
         found = self.embeddings(image, **data)
         for one in found:
@@ -275,11 +162,6 @@ class LoadedModel:
         """`encode_image`, but computed only when a prompt that holds them is."""
         self._check_open()
         return self.engine.images.encode(image, data)
-
-    def _check_open(self) -> None:
-        self.engine.check_process()
-        if self.backend.closed:
-            raise GraphError("this model is closed; load it again")
 
     def close(self) -> None:
         """Frees everything; idempotent. A forked child leaves that to its parent."""
@@ -294,3 +176,21 @@ class LoadedModel:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def described(model: LoadedModel) -> str:
+    """Architecture, size, type, devices and context of a model, in one line."""
+    by_type: Counter[str] = Counter()
+    for info in model.source.tensors.values():
+        by_type[info.dtype.name] += info.nbytes
+    (main, _), *_ = by_type.most_common(1)
+    parameters = sum(info.n_elements for info in model.source.tensors.values())
+    where = "closed"
+    if not model.backend.closed:
+        memory = model.memory
+        where = "on " + ", ".join(d.name for d in (*memory.gpus, memory.cpu) if d.size())
+    return (
+        f"<LoadedModel {model.source.name}: {model.report.architecture}, "
+        f"{parameters / 1e6:,.1f} million parameters, {main}, {by_type.total() / 2**20:,.1f} MiB, "
+        f"{where}, context {model.context_length:,}>"
+    )

@@ -1,35 +1,34 @@
-"""What can be asked of a generation, and what of it is for the sampler."""
+"""Request options: those of the generation, and those of its sampler."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 from ...errors import ConfigError
+from ..option_names import OF_REQUESTS, unknown_option
 from ..sampling import Sampler
-
-if TYPE_CHECKING:
-    from .structured import Grammar
+from .structured import Grammar
 
 
 class RequestOptions(TypedDict, total=False):
-    """Options of `generate`, `stream`, `astream` and `chat`.
+    """Options of `generate`, `stream`, `batch`, `chat` and their kin.
 
     Attributes:
         max_tokens: None, the default, goes on until the model ends or the context is full.
         stop: strings that end the text; they are not part of it.
         logprobs: note each token's log-probability.
-        top_logprobs: note those of so many of the likeliest tokens, too.
+        top_logprobs: note also the log-probabilities of this many of the likeliest tokens.
         context_shift: when the context is full, forget half of it and go on.
-        truncate: of a prompt that is too long, leave out the middle rather than refuse it.
+        truncate: leave out the middle of a prompt that leaves no room for an answer. The room is
+            `max_tokens`, but at most a quarter of the context; none with `context_shift`.
         num_keep: tokens at the beginning that are kept by these two.
         prompt_lookup: where the answer repeats itself or the prompt, guess ahead and compute
             several tokens at once; the answer stays the same. Without effect on models with
             recurrent layers.
         images: those of a prompt that is text: they stand where the model's marker does, such as
             "<image>", else before the text.
-        grammar: what the text has to obey.
+        grammar: the form that the text has to obey.
         sampler: chooses the tokens; all other options are those that `Sampler` is made with.
     """
 
@@ -57,49 +56,87 @@ class RequestOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
 
 
-_OF_REQUEST = (
-    *("max_tokens", "stop", "logprobs", "top_logprobs"),
-    *("context_shift", "truncate", "num_keep", "prompt_lookup", "images", "grammar"),
-)
+class TemplateOptions(TypedDict, total=False):
+    """Options of a chat template.
+
+    Attributes:
+        tools: JSON schemas of functions that the model may call.
+        template: Jinja text to use instead, or the name of another template of the file.
+        variables: further ones of the template, such as {"enable_thinking": False}.
+    """
+
+    tools: Sequence[Mapping[str, Any]] | None
+    template: str | None
+    variables: Mapping[str, Any] | None
+
+
+class ChatOptions(TemplateOptions, RequestOptions, total=False):
+    """Options of `chat` and `achat`: those of the template and those of the request."""
+
+
+# Options of the request itself, and how a message calls their values; None takes what it likes.
+_FLAG = "True or False"
+_COUNT = "an integer of 0 or more"
+_OF_REQUEST: dict[str, str | None] = {
+    **dict.fromkeys(("logprobs", "context_shift", "truncate", "prompt_lookup"), _FLAG),
+    **dict.fromkeys(("max_tokens", "num_keep", "top_logprobs"), _COUNT),
+    "stop": "a string or a list of strings",
+    "grammar": "a Grammar, such as ggmodel.Grammar.json_schema(schema)",
+    "images": None,
+}
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], Sampler]:
     """The options of the request itself, and its sampler.
 
     Raises:
-        ConfigError: there is no such option, or a sampler and options of one.
+        ConfigError: an unknown option, a wrong value, or a sampler and options of one.
     """
     for name in options:
         if name not in RequestOptions.__annotations__:
-            near = difflib.get_close_matches(name, RequestOptions.__annotations__, 1)
-            hint = f"; do you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no option {name!r}{hint}")
+            raise unknown_option(name, RequestOptions.__annotations__, OF_REQUESTS)
     own = {name: options[name] for name in _OF_REQUEST if name in options}
     for name, value in own.items():
-        wanted = _wanted(name, value)
-        if wanted:
-            raise ConfigError(f"{name} is {value!r}; it must be {wanted}")
+        wanted = _OF_REQUEST[name]
+        if wanted is not None and not _suits(name, value):
+            raise ConfigError(f"{name} is {value!r:.200}; it must be {wanted}")
     others = {name: value for name, value in options.items() if name not in own}
     sampler = others.pop("sampler", None)
     if sampler is None:
         return own, Sampler(**others)
+    if not isinstance(sampler, Sampler):
+        raise ConfigError(f"sampler is {sampler!r:.200}; it must be a Sampler")
     if others:
         raise ConfigError(f"{next(iter(others))} belongs to the sampler, which is given already")
     return own, sampler
 
 
-def _wanted(name: str, value: Any) -> str:
-    """What an option of a request must be; "" if it is."""
-    if name in ("logprobs", "context_shift", "truncate", "prompt_lookup"):
-        return "" if isinstance(value, bool) else "True or False"
-    if name == "stop":
-        texts = [value] if isinstance(value, str) else value
-        listed = isinstance(texts, Sequence) and all(isinstance(t, str) for t in texts)
-        return "" if listed else "a string or a list of strings"
-    if name in ("max_tokens", "num_keep", "top_logprobs"):
-        if value is None and name == "max_tokens":
-            return ""
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return ""
-        return "an integer of 0 or more"
-    return ""
+def split_template(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the template, and the others.
+
+    Raises:
+        ConfigError: a value of the wrong type.
+    """
+    own = {n: v for n, v in options.items() if n in TemplateOptions.__annotations__}
+    variables = own.get("variables")
+    if not (variables is None or isinstance(variables, Mapping)):
+        raise ConfigError(f"variables is {variables!r:.200}; it must be a dict of names and values")
+    template = own.get("template")
+    if not (template is None or isinstance(template, str)):
+        raise ConfigError(f"template is {template!r:.200}; it must be Jinja text or a name")
+    return own, {n: v for n, v in options.items() if n not in own}
+
+
+def _suits(name: str, value: Any) -> bool:
+    """Whether an option of a request can have this value."""
+    wanted = _OF_REQUEST[name]
+    if value is None and name in ("max_tokens", "grammar"):
+        return True
+    if wanted == _FLAG:
+        return isinstance(value, bool)
+    if wanted == _COUNT:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if name == "grammar":
+        return isinstance(value, Grammar)
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, Sequence) and all(isinstance(t, str) for t in texts)

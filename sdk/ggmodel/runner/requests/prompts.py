@@ -1,4 +1,4 @@
-"""Prompts: what callers may write, as inputs the way the engine numbers them."""
+"""Prompts: from texts, messages, token ids and images to inputs as the engine numbers them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..engine.engine import Engine
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
 
-# Images are whatever `ggmodel.image.open_image` takes, but for strings: these are text.
+# Images are all that `ggmodel.image.open_image` takes, except strings: these are text.
 Prompt = str | Sequence[int] | Sequence[Any]
 
 _NO_PART = (bool, float, complex, list, tuple, Mapping, set, type(None))
@@ -44,36 +44,37 @@ class Prompts:
             )
         return self.tokenizer
 
-    def read(self, prompt: Prompt, truncate: bool | None = None, keep: int = 0) -> np.ndarray:
-        """A prompt as numbers int32 [n], see `InputTable`. The numbers of images mean something as
-        long as this array lives, or a slot has them.
+    def read(
+        self, prompt: Prompt, truncate: bool | None = None, keep: int = 0, room: int = 0
+    ) -> np.ndarray:
+        """A prompt as numbers int32 [n], see `InputTable`. Numbers of images stay valid as long as
+        this array lives, or a slot has them.
 
         Args:
-            truncate: of one that is too long, take the first `keep` inputs and the last ones;
-                None says that this is no choice.
+            truncate: shorten a prompt that leaves less than `room` positions to the first `keep`
+                inputs and the last ones; None: the caller has no such choice.
 
         Raises:
-            PromptError: it is none, or empty, or has an id out of range, or there is no room for
-                it.
-            ImageError: something that should be an image, and is none.
+            PromptError: it is no prompt, or empty, or has an id out of range, or is too long.
+            ImageError: an image cannot be read.
         """
         numbers = self.numbers(prompt)
         if not len(numbers):
             raise PromptError("the prompt is empty; give at least one token")
         array = self._checked(numbers)
         most = self.engine.context_length
-        if len(array) > most and truncate:
-            array = self.engine.keep(self._truncated(array.tolist(), keep))
+        if truncate and len(array) > most - room:
+            array = self.engine.keep(self._truncated(array.tolist(), keep, most - room))
         if len(array) > most:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {most}; load the model with a "
                 "larger context_length, or shorten the prompt"
-                + ("" if truncate is None else "; truncate=True leaves its middle out")
+                + ("" if truncate is None else "; truncate=True leaves out its middle")
             )
         return array
 
     def _checked(self, numbers: list[int] | np.ndarray) -> np.ndarray:
-        """The numbers as an array; negative ones only where they were given out."""
+        """The numbers as an array, negative ones only if `number` made them."""
         known = isinstance(numbers, np.ndarray)
         for n in dict.fromkeys(numbers.tolist() if known else numbers):
             token: int | None = n
@@ -87,9 +88,8 @@ class Prompts:
                 )
         return np.asarray(numbers, np.int32)
 
-    def _truncated(self, numbers: list[int], keep: int) -> np.ndarray:
-        """The first `keep` inputs and as many of the last as fit; groups stay whole."""
-        most = self.engine.context_length
+    def _truncated(self, numbers: list[int], keep: int, most: int) -> np.ndarray:
+        """The first `keep` inputs and as many of the last as make `most`; groups stay whole."""
         kept = self._inputs.before(numbers, min(keep, most))
         tail = self._inputs.after(numbers, len(numbers) - most + kept)
         if tail >= len(numbers):
@@ -100,11 +100,11 @@ class Prompts:
         return np.array(numbers[:kept] + numbers[tail:], np.int32)
 
     def numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
-        """The inputs of a prompt, not checked; a list of token ids where they are no more.
+        """The inputs of a prompt, not checked; a plain list if all of them are token ids.
 
         Raises:
-            PromptError: something that is no prompt.
-            ImageError: something that should be an image, and is none.
+            PromptError: it is no prompt.
+            ImageError: an image cannot be read.
         """
         if isinstance(prompt, str):
             return self.vocabulary().encode(prompt)
@@ -112,6 +112,11 @@ class Prompts:
             raise PromptError(
                 f"a prompt is text, or a list of texts, token ids and images, not "
                 f"{type(prompt).__name__}; put an image into a list, or give it with images="
+            )
+        if len(prompt) > 1 and all(isinstance(part, str) for part in prompt):
+            raise PromptError(
+                f"these are {len(prompt)} texts, and a prompt is one: join them, or give them to "
+                "batch(prompts), which answers each"
             )
         inputs: list[Any] = []
         for i, part in enumerate(prompt):
@@ -123,7 +128,7 @@ class Prompts:
                 inputs.append(part)
             else:
                 if i == 0 and self.tokenizer is not None:
-                    inputs += self.tokenizer.encode("")  # what begins a text
+                    inputs += self.tokenizer.encode("")  # special tokens before a text
                 inputs.append(self.image(part))
         if all(isinstance(one, int) for one in inputs):
             return inputs
@@ -143,18 +148,44 @@ class Prompts:
         if isinstance(part, _NO_PART):
             raise PromptError(
                 "a prompt is text, or a list of texts, token ids and images, not of "
-                f"{type(part).__name__}"
+                f"{type(part).__name__}; batch(prompts) takes several prompts"
             )
         return self.engine.images.encode(part)
 
     def marker(self) -> str:
-        """What stands for an image in a text.
+        """The marker of an image in a text.
 
         Raises:
             Unsupported: the model takes no images.
         """
         self.engine.images.need_sight()
         return self.engine.model.image_marker
+
+    def chat(
+        self,
+        metadata: Mapping[str, Any],
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """The prompt of messages by a chat template: token ids, and images between them.
+
+        Args:
+            metadata: of the file, which holds the template.
+
+        Raises:
+            TemplateError: there is no template, it refuses the messages, or it fails.
+            PromptError: the messages are malformed.
+        """
+        from ...chat import ChatTemplate, take_images
+
+        chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
+        messages, images = take_images(messages)
+        marker = self.marker() if images else ""
+        given = {"tools": tools, **(variables or {})}
+        return self.between(chosen.encode_parts(messages, image_marker=marker, **given), images)
 
     def with_images(self, prompt: Prompt, images: Iterable[Any]) -> Prompt:
         """A text with images in the places of the markers, or before it."""
@@ -183,7 +214,7 @@ class Prompts:
         return prompt
 
     def _given(self, image: Any) -> list[MultimodalEmbedding]:
-        """An image where nothing else can be: strings are paths and data URLs."""
+        """An image given as such: strings are paths and data URLs."""
         return self.engine.images.encode(image) if isinstance(image, str) else self.image(image)
 
 

@@ -27,10 +27,10 @@ _SPACE = {"whitespace_pattern": r"\x20|\n[\x20\t]{0,20}"}
 
 
 class Grammar:
-    """What an answer must look like; made by one of the class methods. It serves many requests.
+    """The form that an answer must have; made by a class method, for any number of requests.
 
     All of them raise `Unsupported` if llguidance is not installed, and `GrammarError`, with
-    llguidance's reason, for what is broken, not supported, or seen to allow no text at all.
+    llguidance's reason, for a form that is broken, unsupported, or seen to allow no text at all.
     """
 
     def __init__(self, kind: str, maker: str, text: str, **options: Any):
@@ -49,8 +49,8 @@ class Grammar:
     def json_schema(cls, schema: dict[str, Any] | str) -> Grammar:
         """JSON that a schema, a dict or JSON text, describes.
 
-        Between its parts stands at most one space, or a line break and at most 20 spaces; the
-        schema's "x-guidance" may say otherwise (see llguidance).
+        Between its parts stands at most one space, or a line break and at most 20 spaces and tabs;
+        the schema's "x-guidance" may say otherwise (see llguidance).
         """
         try:
             text = schema if isinstance(schema, str) else json.dumps(schema)
@@ -111,18 +111,18 @@ class Grammar:
 
 
 class GrammarState:
-    """How far one request's answer has come in a grammar."""
+    """The position of one request's answer in a grammar."""
 
     def __init__(self, matcher: Any, tokenizer: Tokenizer):
         self._matcher, self._size, self._eog = matcher, tokenizer.size, tokenizer.eog
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete and nothing may follow any more."""
+        """Whether the answer is complete, so that nothing may follow."""
         return self._matcher.is_stopped() and not self._matcher.is_error()
 
     def allows(self, token: int) -> bool:
-        """Whether the token may come next; one that ends generation, only after what is complete.
+        """Whether the token may come next; one that ends generation only if the text is complete.
 
         Raises:
             ComputeError: the grammar cannot be followed any further.
@@ -158,8 +158,8 @@ class GrammarState:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise ComputeError(
-                f"the answer cannot go on in its grammar ({_reason(self._matcher)}): what it asks "
-                "for next cannot be satisfied, is too complex, or has no tokens in this vocabulary"
+                f"the answer cannot go on in its grammar ({_reason(self._matcher)}): its next part "
+                "cannot be satisfied, is too complex, or has no tokens in this vocabulary"
             )
 
 
@@ -180,7 +180,7 @@ class _Vocabulary:
         self._tokenizer = ref(tokenizer)
 
     def __call__(self, text: str) -> list[int]:
-        """Tokens for bytes that the grammar leaves no choice about."""
+        """Tokens for bytes that the grammar prescribes."""
         data, tokenizer = text.encode(), self._tokenizer()
         if tokenizer is not None:
             ids = tokenizer.encode(text, add_special=False, parse_special=False)

@@ -1,7 +1,7 @@
-"""What the model itself thinks of tokens.
+"""Log-probabilities of tokens by the model alone.
 
-Of the logits as the model gave them, before penalties, bias and temperature: what llama.cpp's
-server gives unless asked for `post_sampling_probs`.
+They come from its own logits, before penalties, bias and temperature, as those of llama.cpp's
+server do unless it is asked for `post_sampling_probs`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of sampling, and what one request has drawn with them."""
+"""Options of sampling, and the state of one request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 
 class Constraint(Protocol):
-    """What a request's tokens must obey; made for one request (see `Grammar.begin`)."""
+    """A rule for the tokens of one request (see `Grammar.begin`)."""
 
     @property
     def finished(self) -> bool:
@@ -51,8 +51,8 @@ class Constraint(Protocol):
 
 
 class Sampler:
-    """How tokens are chosen. Its options stay as they are; one sampler serves many requests at
-    once, what one of them has drawn is in the `Sampling` that `begin` gives.
+    """How tokens are chosen. Its options never change; one sampler serves many requests at once,
+    each with a state of its own: the `Sampling` that `begin` gives.
 
     Logit bias, penalties, then, unless the temperature is 0: top-k, temperature, softmax,
     typical, top-p, min-p, draw, in this order. (llama.cpp has typical between top-k and top-p
@@ -124,7 +124,7 @@ class Sampler:
 
         Args:
             prompt: its tokens, which the penalties count too.
-            constraint: what the answer must obey, such as a grammar.
+            constraint: a rule for the answer, such as a grammar.
         """
         return Sampling(self, prompt, constraint)
 
@@ -176,7 +176,7 @@ class Sampler:
         return int(ids[min(drawn, len(ids) - 1)])
 
     def distribution(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What `draw` draws from: ids, most likely first, and their probabilities, float64.
+        """The distribution of `draw`: ids, most likely first, and their probabilities, float64.
 
         Raises:
             ComputeError: as for `draw`.
@@ -213,8 +213,8 @@ class Sampler:
     def _unlimited(
         self, logits: np.ndarray, best: float, uniform: float
     ) -> tuple[np.ndarray, np.ndarray, float | None]:
-        """As many of the most likely tokens as can matter without top-k, their weights, and the
-        weight of all tokens where it is needed."""
+        """The most likely tokens that can matter without top-k, their weights, and the weight of
+        all tokens where it is needed."""
         least = -math.inf
         if self.min_p:
             # Lower by more than rounding can move it: `_kept` looks at the weights themselves.
@@ -225,7 +225,7 @@ class Sampler:
                 return ids, weights(logits[ids], best, self.temperature), None
         total = mass(logits, best, self.temperature)
         wanted = total * (self.top_p if self.top_p < 1 else uniform)
-        # What every 32nd logit weighs tells how far down to look. It may be wrong, but a sum
+        # The weight of every 32nd logit tells how far down to look. It may be wrong, but a sum
         # beyond what is wanted proves that no other token matters.
         some = np.sort(logits[::_STRIDE])
         below = _STRIDE * weights(some, best, self.temperature).cumsum()
@@ -293,7 +293,7 @@ class Sampling:
                     "the grammar allows only tokens that logit_bias or the model rules out"
                 )
             return self.sampler.draw(masked, self._random)
-        except BaseException:  # after Ctrl-C it may be sampled again: with the same random numbers
+        except BaseException:  # sampling again, as after Ctrl-C, takes the same random numbers
             if before is not None:
                 self._random.bit_generator.state = before
             raise

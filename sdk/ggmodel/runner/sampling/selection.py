@@ -42,7 +42,7 @@ def most_likely(logits: np.ndarray) -> int:
 def largest(logits: np.ndarray, k: int) -> np.ndarray:
     """The ids of the k largest logits, largest first, equal ones in order of id.
 
-    Those of −∞ are left out. No logit is NaN.
+    Logits of −∞ are left out; none may be NaN.
     """
     if k <= 0:
         return np.empty(0, np.intp)
@@ -109,5 +109,5 @@ def mass(logits: np.ndarray, best: float, temperature: float) -> float:
 
 
 def parts(logits: np.ndarray) -> Iterator[np.ndarray]:
-    """The logits piece by piece, so that what is computed of them stays in the cache."""
+    """The logits piece by piece, so that intermediate results stay in the processor's cache."""
     return (logits[i : i + _PART] for i in range(0, len(logits), _PART))

@@ -1,0 +1,185 @@
+"""The options of loading: stated once, for `load`, `estimate` and all that prepare a model."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from ...errors import ConfigError, Unsupported
+from ...gguf_file import TensorSource, open_gguf
+from ...kvcache import KV_TYPES
+from ...ml import BackendParams, DType, FlashAttention, Optimize
+from ...ml.backend import Progress
+from ..option_names import OF_LOADING, unknown_option
+from .gpu_option import GPULayersOption, parse_gpu_layers
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Source = str | Path | TensorSource
+
+
+@dataclass(kw_only=True)
+class LoadOptions:
+    """Options of `load` and `estimate`.
+
+    Attributes:
+        type: type of a folder's tensors, as `ggmodel convert` takes it ("q8_0", "q4_K_M"); None
+            keeps those of the checkpoint.
+        mmproj: vision projector of a text model; None takes one that lies beside the model and
+            fits ("mmproj" is in its name), "" none.
+        backend: the tensor library.
+        threads: None uses the cores this process may use, and fewer while others use them; a
+            number stays, but is at most these cores.
+        context_length: positions a sequence may have; None is the model's own, at most 4096. A
+            model that was trained with fewer positions than asked for is loaded with a warning.
+        batch_size: the most tokens of a prompt computed at once.
+        parallel: sequences that may be open at the same time.
+        gpu_layers: layers on GPUs and workers: "auto" is as many as fit, a number the last ones
+            (-1 all), and {"CUDA0": range(16), "RPC0": 4} gives each device its layers or how many.
+            The last number is the output layer.
+        override_tensor: regular expression → device name or "CPU": weights whose name it finds lie
+            there, whatever their layer. The first that finds one counts.
+        flash_attention: "auto", "on", "off".
+        kv_type: type of keys and values in the cache: "f16", "f32", and with the fused attention
+            "q8_0", "q4_0".
+        optimize: "speed" keeps two copies of a weight where prompts and single tokens are each
+            faster with another arrangement, if there is memory; "memory" keeps one.
+        rpc: workers, "host:port", whose devices are used like GPUs of this machine; None takes
+            those in GGMODEL_RPC. The model's tensors then live in a process of their own.
+        models: a folder with architectures, looked in first.
+        strict: unused tensors are errors.
+        progress: called with the share of weights loaded, at the end with 1.0.
+    """
+
+    type: str | None = None
+    mmproj: str | Path | None = None
+    backend: str = "ggml"
+    threads: int | None = None
+    context_length: int | None = None
+    batch_size: int = 512
+    parallel: int = 1
+    gpu_layers: GPULayersOption = "auto"
+    override_tensor: Mapping[str, str] | None = None
+    flash_attention: str = "auto"
+    kv_type: str = "f16"
+    optimize: str = "speed"
+    rpc: Sequence[str] | None = None
+    models: str | Path | None = None
+    strict: bool = True
+    progress: Progress | None = None
+
+
+# Kinds that nothing else looks at before they are used.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "type": ((str, type(None)), "a name such as 'q8_0', or None"),
+    "mmproj": ((str, Path, type(None)), "a path, or None"),
+    "models": ((str, Path, type(None)), "the path of a folder, or None"),
+    "override_tensor": ((Mapping, type(None)), "a mapping of patterns to devices, or None"),
+    "rpc": ((str, Sequence, type(None)), "a list of 'host:port', or None"),
+    "strict": ((bool,), "True or False"),
+}
+
+
+@dataclass(kw_only=True)
+class Options(LoadOptions):
+    """Load options, checked.
+
+    Attributes:
+        alloc_memory: False for a dry run.
+
+    Raises:
+        ConfigError: a value of the wrong type or outside of its range.
+        Unsupported: an option or a combination that is not supported.
+    """
+
+    alloc_memory: bool = True
+
+    def __post_init__(self):
+        for name, (kinds, wanted) in _KINDS.items():
+            if not isinstance(value := getattr(self, name), kinds):
+                raise ConfigError(f"{name} is {value!r:.80}; it must be {wanted}")
+        if self.progress is not None and not callable(self.progress):
+            raise ConfigError(f"progress is {self.progress!r:.80}; it must be a function, or None")
+        self.gpu_request = parse_gpu_layers(self.gpu_layers)
+        if self.rpc is None:
+            self.rpc = os.environ.get("GGMODEL_RPC", "") if self.backend == "ggml" else ()
+        if isinstance(self.rpc, str):
+            self.rpc = [part.strip() for part in self.rpc.split(",") if part.strip()]
+        if self.rpc and self.backend != "ggml":
+            raise Unsupported(f"the backend {self.backend!r} uses no workers; leave out rpc")
+        positive("batch_size", self.batch_size)
+        positive("parallel", self.parallel)
+        self.cache_type = parse_kv_type(self.kv_type)
+        self.backend_params = BackendParams(
+            alloc_memory=self.alloc_memory,
+            num_threads=positive("threads", self.threads or 0, 0),
+            flash_attention=FlashAttention.parse(self.flash_attention),
+            optimize=Optimize.parse(self.optimize),
+            tensor_overrides=tuple((self.override_tensor or {}).items()),
+        )
+
+    @property
+    def uses_devices(self) -> bool:
+        """Whether anything may be placed elsewhere than on the CPU."""
+        return self.gpu_request.count != 0 or bool(self.override_tensor)
+
+
+def with_options(
+    options: Callable[P, LoadOptions],
+) -> Callable[[Callable[[Source, Options], R]], Callable[Concatenate[Source, P], R]]:
+    """Gives a function of a source and `Options` the fields of `LoadOptions` as keywords instead.
+
+    An unknown keyword is a ConfigError that names ours.
+    """
+    known = inspect.signature(options).parameters
+
+    def decorate(function: Callable[[Source, Options], R]) -> Callable[Concatenate[Source, P], R]:
+        @wraps(function)
+        def call(source: Source, *args: P.args, **given: P.kwargs) -> R:
+            for name in given:
+                if name not in known:
+                    raise unknown_option(name, known, OF_LOADING)
+            if not isinstance(source, (str, os.PathLike, TensorSource)):
+                raise ConfigError(
+                    f"the model is given as {type(source).__name__}; give the path of a GGUF file "
+                    "or of a Hugging Face folder, or a tensor source"
+                )
+            if not isinstance(source, TensorSource) and not os.path.exists(source):
+                open_gguf(source)  # raises: a missing file comes before other mistakes
+            return function(source, Options(*args, **given))
+
+        first, *_ = inspect.signature(function).parameters.values()
+        signature = inspect.Signature([first, *known.values()])
+        setattr(call, "__signature__", signature)  # noqa: B010 (no attribute that pyright knows)
+        return call
+
+    return decorate
+
+
+def parse_kv_type(name: str) -> DType:
+    """ "f16", "f32", "q8_0" or "q4_0".
+
+    Raises:
+        Unsupported: another type.
+    """
+    for dtype in KV_TYPES:
+        if dtype.name.lower() == str(name).lower():
+            return dtype
+    names = ", ".join(t.name.lower() for t in KV_TYPES)
+    raise Unsupported(f"kv_type {name!r} is not supported; use one of {names}")
+
+
+def positive(name: str, value: Any, least: int = 1) -> int:
+    """The value.
+
+    Raises:
+        ConfigError: it is no integer, or less than `least`.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it must be an integer of at least {least}")
+    return value

@@ -1,0 +1,176 @@
+"""Answers of a model: prompts and messages in, completions and streams out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ConfigError, GraphError, PromptError, Unsupported
+from ...gguf_file import TensorSource
+from ...ml import Backend
+from ...ml.backend import Progress
+from ...model import Model
+from ..engine.engine import Engine
+from ..sampling import Sampler
+from .batch import complete_all
+from .completion import Completion
+from .generation import Generation
+from .options import (
+    ChatOptions,
+    RequestOptions,
+    TemplateOptions,
+    split_options,
+    split_template,
+)
+from .prompts import Prompt, Prompts
+from .stream import AsyncStream, Stream
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ...tokenizer import Tokenizer
+
+
+class Answering:
+    """The methods of a loaded model that generate."""
+
+    source: TensorSource
+    backend: Backend
+    model: Model
+    tokenizer: Tokenizer | None
+    engine: Engine
+    prompts: Prompts
+
+    def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
+        """A request that has not begun, to be run or iterated over once."""
+        own, sampler = self._options(options)
+        max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
+        truncate, images = own.pop("truncate", False), own.pop("images", ())
+        room = 0
+        if not own.get("context_shift"):
+            room = self.engine.context_length // 4
+            room = room if max_tokens is None else min(room, max_tokens)
+        prompt = self.prompts.with_images(prompt, images)
+        ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return Generation(
+            self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
+        )
+
+    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
+        """Continues a prompt.
+
+        Args:
+            prompt: text, token ids, or a list that mixes both and images: paths as `Path`, bytes,
+                PIL images, preprocessed pixels, embeddings. Text that begins a prompt gets the
+                special tokens its vocabulary asks for.
+            options: see `RequestOptions`.
+
+        Raises:
+            PromptError: the prompt is empty, too long, or has an id out of range.
+            ConfigError: an unknown option, or a value outside of its range.
+            ComputeError: the model's logits are NaN, or nothing obeys the grammar.
+            Busy: all sequences are in use by streams of this very thread.
+        """
+        return self.request(prompt, **options).run()
+
+    def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Stream:
+        """Like `generate`, a piece a token; closing the stream cancels the request.
+
+        Many threads may have streams at once: their tokens are computed together, as many sequences
+        at a time as the model was loaded with (`parallel`); others wait.
+        """
+        return Stream(self.request(prompt, **options))
+
+    def batch(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        progress: Progress | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> list[Completion]:
+        """Continues many prompts, as many at a time as the model was loaded with (`parallel`).
+
+        Args:
+            prompts: each as `generate` takes it.
+            progress: called with the share of prompts that are done, at the end with 1.0.
+            options: see `RequestOptions`; the same for all.
+
+        Returns:
+            One completion a prompt, in order.
+
+        Raises:
+            BatchError: some prompts failed. The others were answered: see its `completions`.
+            ConfigError, PromptError: an option is wrong, or `prompts` is no list; nothing was done.
+        """
+        self._options(options)
+        if isinstance(prompts, (str, bytes)) or not isinstance(prompts, Iterable):
+            raise PromptError(f"prompts is a list of prompts, not {type(prompts).__name__}")
+        if progress is not None and not callable(progress):
+            raise ConfigError(f"progress is {progress!r:.80}; it must be a function, or None")
+        return complete_all(
+            self.engine, lambda prompt: self.request(prompt, **options), [*prompts], progress
+        )
+
+    def astream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> AsyncStream:
+        """`stream` for coroutines."""
+        return AsyncStream(self.request(prompt, **options))
+
+    async def agenerate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
+        """`generate` for coroutines."""
+        async with self.astream(prompt, **options) as stream:
+            return stream.completion([piece async for piece in stream])
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> Completion | Stream:
+        """Answers messages, through the chat template of the file.
+
+        Args:
+            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images are parts
+                of a content or stand in `images`; see `ggmodel.chat.take_images`.
+            stream: give the answer piece by piece, as `stream` does, rather than as a whole.
+            options: see `TemplateOptions` and `RequestOptions`.
+
+        Raises:
+            TemplateError: there is no template, it refuses the messages, or it fails.
+            PromptError: the messages are malformed, or too long.
+        """
+        template, rest = split_template(options)
+        prompt = self.chat_prompt(messages, **template)
+        return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
+
+    async def achat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatOptions],
+    ) -> Completion | AsyncStream:
+        """`chat` for coroutines; with `stream`, `async for piece in await model.achat(…)`."""
+        template, rest = split_template(options)
+        prompt = self.chat_prompt(messages, **template)
+        return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
+
+    def chat_prompt(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
+    ) -> list[Any]:
+        """The prompt that `chat` makes of messages: token ids and images."""
+        return self.prompts.chat(self.source.metadata, messages, **options)
+
+    def _options(self, options: RequestOptions) -> tuple[dict[str, Any], Sampler]:
+        """Options of a request and its sampler, of a model that is open and generates."""
+        self._check_open()
+        split = split_options(options)
+        if self.model.only_embeds:
+            raise Unsupported("this model generates nothing, it only embeds: use embed")
+        return split
+
+    def _check_open(self) -> None:
+        self.engine.check_process()
+        if self.backend.closed:
+            raise GraphError("this model is closed; load it again")
