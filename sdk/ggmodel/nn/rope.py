@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 from ..ml import RopeType, Tensor
+from ..ml.node import Node
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,22 @@ class Rope:
     def move(self, x: Tensor, amounts: Tensor) -> Tensor:
         """x [head dim, heads, n], which has been rotated before, by amounts I32 [n] more."""
         return self._rotated(x, amounts, 1.0)
+
+    def made(self, op: Node) -> bool:
+        """Whether an op "rope" rotates as this does. Factors of one name are the same."""
+        own = {
+            "dims": self.dims,
+            "mode": RopeType(self.type),
+            "base": float(self.base),
+            "scale": float(self.scale),
+            "attn_factor": float(self.magnitude),
+            "ext_factor": 0.0,
+        }
+        factors = op.sources[2]
+        while factors is not None and factors.op is not None:
+            factors = factors.sources[0]  # before it was cast
+        named = factors and self.factors and factors.name and factors.name == self.factors.name
+        return bool(factors is self.factors or named) and own.items() <= op.attrs.items()
 
     def _rotated(self, x: Tensor, positions: Tensor, magnitude: float) -> Tensor:
         return x.rope(
