@@ -123,7 +123,7 @@ def test_the_same_class_may_be_registered_again_as_a_notebook_does():
 
 def test_the_architectures_that_come_along():
     assert "llama" in supported()
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 @pytest.mark.parametrize("name", ["qwen3moe", "gemma-embedding"])
@@ -231,17 +231,18 @@ def test_a_model_file_may_build_on_one_that_comes_along(write: Write):
     text = "from ggmodel.models.llama import Llama\n" + model("mine").replace("(Model)", "(Llama)")
     folder = write("mine.py", text.replace("config: Hyper", ""))
     assert issubclass(find("mine", folder), find("llama"))
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 def test_a_built_in_first_imported_by_a_model_file_is_registered_for_all(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(sys.modules, "ggmodel.models.llama", raising=False)
+    for module in ("ggmodel.models.llama", "ggmodel.models.llama.model"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     registry._registered.pop("llama", None)
     folder = write("mine.py", "import ggmodel.models.llama\n" + model("mine"))
     find("mine", folder)
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 def test_a_name_that_is_no_identifier(write: Write):

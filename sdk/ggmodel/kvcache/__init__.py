@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .bidirectional import Bidirectional, BidirectionalCache
 from ..model.cache import Cache, CacheSpec, Size
+from .bidirectional import Bidirectional, BidirectionalCache
 from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache

@@ -204,7 +204,7 @@ class CausalCache(Cache):
         return Evicted(sequence, cells, self.position[cells], self.group[cells])
 
     def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
-        """Free cells for the step's tokens, int64 [n]; adds cells given up for them to `evicted`."""
+        """Free cells for the step's tokens, int64 [n]; cells given up for them go to `evicted`."""
         n = len(step.positions)
         upcoming = dict(_upcoming(step)) if self.rule.bounded else {}
         for sequence, position in upcoming.items():
@@ -265,7 +265,7 @@ class CausalCache(Cache):
         if step.groups is not None and step.groups.any():
             grouped = step.groups[:, None]
             seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
-        # Groups look ahead, but not further back, as in transformers' `create_masks_for_vision_model`.
+        # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
         if self.rule.bounded:
             seen &= position >= self.rule.sees_from(positions)
         sequences = step.sequences

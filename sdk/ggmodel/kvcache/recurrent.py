@@ -174,8 +174,8 @@ class RecurrentCache(Cache):
             start, n = positions[0], len(positions)
             if sequence in pieces or positions != list(range(start, start + n)):
                 raise Error(
-                    f"the tokens of sequence {sequence} are not in one piece, in order of position; a "
-                    "recurrent layer needs them so"
+                    f"the tokens of sequence {sequence} are not in one piece, by position, which a "
+                    "recurrent layer needs"
                 )
             if start != self.lengths[sequence] or not self.can_resume(sequence, start):
                 raise Error(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ..errors import ConfigError
 from ..ml import Backend, DType
-from ..model.memory import Rotation
 from ..model.cache import CacheSpec, Size
+from ..model.memory import Rotation
 from .causal import CausalCache
 
 if TYPE_CHECKING:

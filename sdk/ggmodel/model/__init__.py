@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from .batch import Batch, Step
+from .cache import CacheSpec
 from .config import Config
 from .fields import gguf, kv
 from .loader import LoadReport, Missing, WrongShape, fill
+from .memory import LayerMemory, Rotation
 from .model import Model, config_class
 from .module import Module
 from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
@@ -25,10 +27,12 @@ from .registry import find, find_hf, register, supported
 
 __all__ = [
     "Batch",
+    "CacheSpec",
     "Computed",
     "Config",
     "Every",
     "Input",
+    "LayerMemory",
     "LoadReport",
     "MXFP4Blocks",
     "Missing",
@@ -41,6 +45,7 @@ __all__ = [
     "PermuteRope",
     "Pixels",
     "Plus",
+    "Rotation",
     "Sources",
     "Span",
     "Stack",
