@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ggmodel import register
 
-from .model import EmbeddingGemma
+from ggmodel.models.gemma3.model import EmbeddingGemma
 
 
 @register("gemma-embedding", hf="Gemma3TextModel")

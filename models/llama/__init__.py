@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .model import Llama
+from .model import Attention, Experts, Layer, Llama, LlamaConfig
 
-__all__ = ["Llama"]
+__all__ = ["Attention", "Experts", "Layer", "Llama", "LlamaConfig"]

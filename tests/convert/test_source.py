@@ -406,12 +406,12 @@ class Twice(Operation):
     def to_hf(self, x, config):
         return x
 
-class Hyper(Config):
+class SmallConfig(Config):
     size: int = kv("embedding_length", hf="hidden_size")
 
 @register("own_one", hf="OwnForCausalLM")
 class Own(Model):
-    config: Hyper
+    config: SmallConfig
     w: Tensor = gguf("w.weight", op=Twice())
 """
 

@@ -142,7 +142,10 @@ def test_names_in_other_checkpoints():
     ("keys", "message"),
     [
         ({"bert.attention.causal": True}, "causal attention"),
-        ({"bert.hidden_activation": "mish"}, r"hidden_activation .* 'mish' is unsupported; supported: gelu"),
+        (
+            {"bert.hidden_activation": "mish"},
+            r"hidden_act.* 'mish' is unsupported; supported: gelu",
+        ),
         ({"bert.attention.head_count": 3}, "3 heads do not divide a width of 64"),
     ],
 )

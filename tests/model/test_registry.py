@@ -22,12 +22,12 @@ Write = Callable[..., Path]
 MODEL = """
 from ggmodel import Config, Model, kv, register
 
-class Hyper(Config):
+class SmallConfig(Config):
     layers: int = kv("block_count")
 
 @register({name!r}, hf="{hf}")
 class Found(Model):
-    config: Hyper
+    config: SmallConfig
     mark = {mark!r}
 """
 
@@ -229,7 +229,7 @@ def test_what_a_folder_lacks_is_found_elsewhere(write: Write):
 
 def test_a_model_file_may_build_on_one_that_comes_along(write: Write):
     text = "from ggmodel.models.llama import Llama\n" + model("mine").replace("(Model)", "(Llama)")
-    folder = write("mine.py", text.replace("config: Hyper", ""))
+    folder = write("mine.py", text.replace("config: SmallConfig", ""))
     assert issubclass(find("mine", folder), find("llama"))
     assert find("llama").__module__ == "ggmodel.models.llama.model"
 

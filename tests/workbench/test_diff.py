@@ -20,6 +20,7 @@ from ggmodel.workbench.diff import Diff, diff, worst
 from tests.workbench.saved import CASES, saved, source_of
 
 ROOT = Path(ggmodel.__file__).parent / "models"
+OUTSIDE = Path(__file__).parents[1] / "models" / "outside"  # every block written out
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 
 
@@ -32,11 +33,11 @@ def compared(name: str, source: MemorySource | None = None, models: Path | None 
 def variant(folder: Path, name: str, file: str, old: str, new: str) -> Path:
     """The architecture of a case as an author would have it out of tree, with one line changed."""
     arch = CASES[name].arch
-    where = ROOT / arch
-    if where.is_dir():
-        shutil.copytree(where, folder / arch, ignore=shutil.ignore_patterns("__pycache__"))
+    if file == f"{arch}.py":
+        shutil.copy(OUTSIDE / file, folder)
     else:
-        shutil.copy(ROOT / f"{arch}.py", folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / arch, folder / arch, ignore=ignored)
     path = folder / file
     text = path.read_text()
     assert text.count(old) == 1, f"{old!r} is not there once"
@@ -137,7 +138,7 @@ FAULTS = {
     "missing scale of embeddings": (
         "gemma3",
         "gemma3/model.py",
-        "self.embed(batch.inputs).scale(h.hidden**0.5)",
+        "self.embed(batch.inputs).scale(self.config.width**0.5)",
         "self.embed(batch.inputs)",
         "text.embed",
         "diverges",
@@ -145,8 +146,8 @@ FAULTS = {
     "wrong layers are local": (
         "gemma3",
         "gemma3/model.py",
-        "h.rope(local), outputs)",
-        "h.rope(not local), outputs)",
+        "[local if near else scaled for near in h.local]",
+        "[scaled if near else local for near in h.local]",
         "text.layers[0].attn",
         "diverges",
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ConfigError
 from ..ml import Context, Tensor
 from ..model.batch import Batch
 from ..model.fields import gguf, kv
@@ -35,6 +36,14 @@ class DecoderConfig(RopeConfig):
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
     out_width = property(lambda h: h.heads * h.value_dim)
+
+    @property
+    def hidden(self) -> int:
+        """
+        Raises:
+            ConfigError: always; it is the former name of `width`.
+        """
+        raise ConfigError(f"{type(self).__name__}.hidden is called width now")
 
 
 def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -239,8 +239,8 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
     if not file.is_file():
         raise ConfigError(f"the source of {cls.architecture!r} is not at hand; begin from another")
     importable = re.sub(r"\W", "_", name)
-    package = (file.parent / "__init__.py").is_file() and file.parent.name != "models"
-    files = sorted(file.parent.glob("*.py")) if package else [file]
+    files = _files(file, cls.architecture)
+    package = len(files) > 1
     sources = {}
     for path in files:
         before = path.read_text(encoding="utf-8")
@@ -249,9 +249,23 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
                 f"{name!r} would be the class {own}, a name that is taken in {path.name} of "
                 f"{cls.architecture!r}; choose another"
             )
-        text = renamed(before, cls.architecture, cls.__name__, name, hf)
+        config = config_class(cls)
+        config_name = config.__name__ if Path(file_of(config) or "") in files else None
+        text = renamed(before, cls.architecture, cls.__name__, config_name, name, hf)
         sources[f"{importable}/{path.name}" if package else f"{importable}.py"] = text
     return sources
+
+
+def _files(file: Path, architecture: str) -> list[Path]:
+    """The files of an architecture: those of its folder, or only its own in a family's folder, or
+    where a folder holds no other module."""
+    folder = file.parent
+    if folder.name != re.sub(r"\W", "_", architecture) or not (folder / "__init__.py").is_file():
+        return [file]
+    register = f'@register("{architecture}"'
+    texts = {p: p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.py"))}
+    files = [p for p, text in texts.items() if register in text or "@register(" not in text]
+    return [file] if len(files) == 2 and file.name != "__init__.py" else files
 
 
 def _small_config(cls: type[Model]) -> dict[str, Any]:
@@ -283,7 +297,8 @@ def _extend(
     known = learn(_all(models))
     fields: dict[str, dict[str, list[str]]] = {}
     where = {c: path for path, text in begun.sources.items() for c in _classes(text)}
-    names = {fit.cls.__name__: camel(next(iter(begun.sources)).split("/")[0].removesuffix(".py"))}
+    own = camel(next(iter(begun.sources)).split("/")[0].removesuffix(".py"))
+    names = {fit.cls.__name__: own}
     for of in unread(shapes, fit.read):
         cls = fit.owners.get(of.parent)
         owner = None if cls is None else names.get(cls.__name__, cls.__name__)
@@ -295,10 +310,10 @@ def _extend(
             fields.setdefault(where[proposal.owner], {}).setdefault(proposal.owner, []).append(
                 proposal.line
             )
-    hyper = config_class(fit.cls).__name__
+    config = f"{own}Config"
     begun.keys = list(_keys(fit.cls, given))
-    if begun.keys and hyper in where:
-        fields.setdefault(where[hyper], {})[hyper] = begun.keys
+    if begun.keys and config in where:
+        fields.setdefault(where[config], {})[config] = begun.keys
     for path, added in fields.items():
         text = with_fields(begun.sources[path], added, "Of the checkpoint; nothing reads it yet:")
         kinds = {p.kind for p in begun.proposals if p.owner in added}
