@@ -1,7 +1,7 @@
-"""Positions that move: a real llama goes on as if the removed text had never been there.
+"""Positions that move: a model goes on as if the removed text had never been there.
 
-Of a model of one layer keys and values depend on token and position alone, so that removing from
-the middle and rotating what stays is the same as computing the shorter text from the start.
+In a model of one layer keys and values depend on token and position alone: removing from the middle
+and rotating what stays is then the same as computing the shorter text from the start.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from tests.golden.files import load_golden
 BOUND = {"f32": 1e-9, "f16": 1e-5}
 
 
-def one_layer(case: str) -> MemorySource:
-    golden = load_golden("llama", case)
+CASES = ["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
+OTHERS = ["mistral/no_window", "qwen2/yarn", "qwen3/plain", "phi3/partial_plain", "olmo2/gqa"]
+
+
+def one_layer(name: str) -> MemorySource:
+    architecture, case = name.split("/")
+    golden = load_golden(architecture, case)
     weights = {
         name: values
         for name, values in golden.weights().items()
         if ".layers." not in name or ".layers.0." in name
     }
-    return from_hf(find("llama"), {**golden.config, "num_hidden_layers": 1}, weights)
+    return from_hf(find(architecture), {**golden.config, "num_hidden_layers": 1}, weights)
 
 
-@pytest.fixture(
-    scope="module", params=["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
-)
+@pytest.fixture(scope="module", params=[*(f"llama/{case}" for case in CASES), *OTHERS])
 def source(request: pytest.FixtureRequest) -> MemorySource:
     return one_layer(request.param)
 
