@@ -7,6 +7,7 @@ and rotating what stays is then the same as computing the shorter text from the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,17 @@ BOUND = {"f32": 1e-9, "f16": 1e-5}
 
 
 CASES = ["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
-OTHERS = ["mistral/no_window", "qwen2/yarn", "qwen3/plain", "phi3/partial_plain", "olmo2/gqa"]
+OTHERS: dict[str, dict[str, Any]] = {  # what of a config is changed
+    "mistral/no_window": {},
+    "qwen2/yarn": {},
+    "qwen3/plain": {},
+    "phi3/partial_plain": {},
+    "olmo2/gqa": {},
+    "gemma3/every_3rd": {},  # a local layer
+    "gemma3/linear_rope": {"sliding_window_pattern": 1},  # a global one
+    "llama4/untuned": {},  # a chunk of 64
+    "gpt_oss/released": {"sliding_window": 256},
+}
 
 
 def one_layer(name: str) -> MemorySource:
@@ -37,7 +48,8 @@ def one_layer(name: str) -> MemorySource:
         for name, values in golden.weights().items()
         if ".layers." not in name or ".layers.0." in name
     }
-    return from_hf(find(architecture), {**golden.config, "num_hidden_layers": 1}, weights)
+    config = {**golden.config, "num_hidden_layers": 1, **OTHERS.get(name, {})}
+    return from_hf(find(architecture.replace("_", "-")), config, weights)
 
 
 @pytest.fixture(scope="module", params=[*(f"llama/{case}" for case in CASES), *OTHERS])
