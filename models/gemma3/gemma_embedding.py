@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ggmodel import register
-
 from ggmodel.models.gemma3.model import EmbeddingGemma
 
 

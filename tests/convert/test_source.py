@@ -243,7 +243,7 @@ BAD = [
     (
         "llama/llama3_rope",
         {"rope_scaling": {"rope_type": "llama3", "factor": 8, **LLAMA3}, "head_dim": 1 << 40},
-        "there are at most 65536",
+        "at most 65536 are possible",
     ),
 ]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ggmodel.kvcache import Cache, Causal, CausalCache, Chunked, Sliding, WrapperCache
 from ggmodel.ml import DType
 from ggmodel.model import Step
-from ggmodel.nn import Rope
 
 HEADS = 2
 Spec = Causal | Sliding | Chunked
@@ -125,7 +125,7 @@ def first_kept(spec: Spec, p: int) -> int:
     return p // spec.size * spec.size if isinstance(spec, Chunked) else 0
 
 
-def rotated(x: np.ndarray, position: int, rope: Rope | None) -> np.ndarray:
+def rotated(x: np.ndarray, position: int, rope: Any) -> np.ndarray:
     """Pairs of neighbours turned: [heads, d] → [heads, d]."""
     if rope is None:
         return x

@@ -48,7 +48,8 @@ def test_a_scaling_that_no_published_config_has():
     assert yarn.metadata["llama4.rope.scaling.type"] == "yarn"
     assert "rope_freqs.weight" not in yarn.tensors
     with ggmodel.load(yarn, kv_type="f32") as model:
-        ropes = [declared.rope for declared in model.model.caches()]
+        caches: list[Any] = list(model.model.caches())
+        ropes = [declared.rope for declared in caches]
         assert [rope is not None for rope in ropes] == [True, False, True]
         h = model.model.config
         assert ropes[0].magnitude == pytest.approx(0.1 * math.log(4) + 1)

@@ -67,20 +67,18 @@ def test_nothing_diverges_in_a_healthy_model(name: str, backend: str):
 FAULTS = {
     "wrong rope type": (
         "llama",
-        "llama.py",
-        "k = rope(self.k(x)",
-        "from dataclasses import replace\n"
+        "llama/model.py",
+        "        return [Causal(self.rotary.rope())]",
         "        from ggmodel.ml import RopeType\n"
-        "        rope = replace(rope, type=RopeType.NEOX)\n"
-        "        k = rope(self.k(x)",
+        "        return [Causal(self.rotary.rope(RopeType.NEOX))]",
         "layers[0].attn",
         "diverges",
     ),
     "no rope": (
         "llama",
-        "llama.py",
-        "k = rope(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)",
-        "k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)",
+        "llama/model.py",
+        "q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)",
+        "q = self.q(x).reshape(h.head_dim, h.heads, -1)",
         "layers[0].attn",
         "diverges",
     ),
@@ -186,8 +184,8 @@ FAULTS = {
     "a gate too much": (
         "mllama",
         "mllama/model.py",
-        "cache.seen * gate.tanh()",
-        "cache.seen * gate",
+        "cache.seen * self.attn_gate.tanh()",
+        "cache.seen * self.attn_gate",
         "layers[1]",
         "diverges",
     ),
@@ -195,7 +193,7 @@ FAULTS = {
         "llama",
         "llama.py",
         "nn.attention(q, k, v, cache",
-        "nn.attention(q, v, k, cache",
+        "nn.attention(q, k, k, cache",
         "layers[0].attn",
         "diverges",
     ),
@@ -274,7 +272,7 @@ FAULTS = {
     "no gate of the MLP": (
         "mllama",
         "mllama/model.py",
-        "* self._gate(self.ffn_gate, cache)",
+        "* (cache.seen * self.ffn_gate.tanh())",
         "* cache.seen",
         "layers[1]",
         "diverges",
