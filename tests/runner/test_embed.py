@@ -61,7 +61,7 @@ from ggmodel.models.llama import Llama as Base
 @register("llama")
 class Llama(Base):
     def caches(self):
-        return [Bidirectional() for _ in self.layers]
+        return [Bidirectional(rope=self.rotary.rope()) for _ in self.layers]
 """
 
 
