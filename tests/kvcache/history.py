@@ -1,4 +1,4 @@
-"""What caches ought to give, recomputed from the whole history: no cells, nothing forgotten."""
+"""The right results of caches, recomputed from the whole history without cells."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class History:
         return token
 
     def forget_what_may_be_evicted(self) -> None:
-        """What lies before the span that is kept for the position that comes next."""
+        """The tokens before the span that is kept for the next position."""
         for (s, i), lost in self.lost.items():
             end = self.length(s)
             lost |= {t for t in self.lists[s] if t.position < first_kept(self.specs[i], end)}
@@ -94,7 +94,7 @@ class History:
         self.lists[sequence] = kept
 
     def attention(self, sequence: int, token: Token, layer: int, d: int, dv: int) -> np.ndarray:
-        """What the token's row of the layer's attention gives: [heads, dv]."""
+        """The result of the layer's attention in the token's row: [heads, dv]."""
         spec = self.specs[layer]
         past = [
             t

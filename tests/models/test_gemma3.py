@@ -1,4 +1,4 @@
-"""What files and configs say about Gemma 3, and what they may get wrong."""
+"""Hyperparameters and images of Gemma 3, right and wrong."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_heads_that_no_memory_holds():
 
 
 def keys_of(scaling: dict[str, Any], **config: Any) -> dict[str, Any]:
-    """What a file says of a rope."""
+    """The keys of a file that describe a rope."""
     golden = load_golden("llama", "plain_gqa")
     hf = {**golden.config, "rope_scaling": scaling, **config}
     metadata = from_hf(find("llama"), hf, golden.weights()).metadata
@@ -114,7 +114,7 @@ def keys_of(scaling: dict[str, Any], **config: Any) -> dict[str, Any]:
 
 
 def test_keys_of_yarn():
-    """Those of llama.cpp's converter."""
+    """Files of llama.cpp's converter."""
     usual = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     said = {
         "scaling.type": "yarn",

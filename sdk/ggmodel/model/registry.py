@@ -192,7 +192,7 @@ def supported(folder: str | Path | None = None) -> list[str]:
 
 
 def _units(folder: Path) -> list[Path]:
-    """What is imported as one: files, and the `__init__.py` of folders."""
+    """The files to import: single ones, and the `__init__.py` of folders."""
     files = [*folder.glob("[!_.]*.py"), *folder.glob("[!_.]*/__init__.py")]
     return sorted((p.resolve() for p in files), key=_name_of)
 
@@ -274,8 +274,8 @@ def _in_folder(name: str, importable: str, folder: Path) -> type[Model] | None:
 
 
 def _registered_by(unit: Path, *modules: str) -> dict[str, type[Model]]:
-    """What a file or folder registers, and these modules of the folder. It is imported, and again
-    if it has changed."""
+    """The architectures that a file or folder and these modules of the folder register. Imports it,
+    and again if it has changed."""
     # A name of its own per path: two folders may hold the same architecture.
     digest = hashlib.blake2s(str(unit).encode(), digest_size=6).hexdigest()
     module_name = f"ggmodel_models_{digest}_{_name_of(unit)}"
