@@ -39,9 +39,10 @@ test-peers: $(VENV)/developer  ## compare with other projects; downloads their p
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
 	@$(BIN)/python -m pytest tests/browser
 
-lint: $(VENV)/developer  ## ruff and pyright
+lint: $(VENV)/developer  ## ruff, import-linter and pyright
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 native: $(VENV)/installed $(NATIVE)  ## build the newest ggml for this very machine, RPC included

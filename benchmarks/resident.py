@@ -38,10 +38,10 @@ def main(file: str | None = None, context: str = "2048") -> None:
     estimate = ggmodel.estimate(file, context_length=int(context), gpu_layers=0)
     before = resident()
     with ggmodel.load(file, context_length=int(context), gpu_layers=0) as model:
-        with model.engine.slot() as sequence:
-            model.engine.extend(sequence, np.arange(512, dtype=np.int32), 0)
+        with model.engine.apart.slot() as sequence:
+            model.engine.apart.extend(sequence, np.arange(512, dtype=np.int32), 0)
             for position in range(512, 516):
-                model.engine.extend(sequence, np.zeros(1, np.int32), position)
+                model.engine.apart.extend(sequence, np.zeros(1, np.int32), position)
             grown = resident() - before
         reported = model.memory.size()
     print(

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -128,15 +129,19 @@ def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
     seconds: dict[int, list[float]] = {
         size: [] for size in (1, *SIZES) if size <= engine.batch_size
     }
-    with engine.slot() as sequence:
-        list(engine.batches(engine.graphs, sequence, tokens, 0, depth - 1))
+    with engine.apart.slot() as sequence:
+
+        def compute(first: int, tokens: np.ndarray, start: int) -> None:
+            list(engine.apart.batches(engine.graphs, sequence, tokens, start, first))
+
+        engine.call(lambda: compute(depth - 1, tokens, 0))
         for i in range(rounds + 1):
             for size, taken in seconds.items():
                 began = time.perf_counter()
-                list(engine.batches(engine.graphs, sequence, tokens[:size], depth))
+                engine.call(partial(compute, 0, tokens[:size], depth))
                 if i:  # the first one records the graph
                     taken.append(time.perf_counter() - began)
-                engine.cache.remove(sequence, depth, None)
+                engine.call(partial(engine.cache.remove, sequence, depth, None))
     one = np.median(seconds[1])
     ratios = {size: float(np.median(taken) / one) for size, taken in seconds.items()}
     best = max(ratios, key=lambda size: size / ratios[size])

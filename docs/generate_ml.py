@@ -1,10 +1,9 @@
-"""Writes docs/ml.md: every item of the tensor interface and what it is called in Python.
+"""Writes docs/ml.md: every item of the tensor interface and its name in Python.
 
     python docs/generate_ml.py
 
-The words are those of the docstrings, the ggml functions those that the emitters of an op call.
-What is written here is only which Python name stands for which item of the interface; a name that
-is not there is an error.
+The descriptions are the docstrings, the ggml functions those that an op's emitter calls. This file
+only maps items of the interface to Python names; a missing name is an error.
 """
 
 from __future__ import annotations
@@ -31,30 +30,35 @@ HEAD = """# The tensor interface
 
 <!-- Written by docs/generate_ml.py out of the code: `python docs/generate_ml.py`. -->
 
-Each item of the interface, its name in Python (all of it in `ggmodel.ml`), what it does, and for
-ops the functions of ggml that do it.
+Look up an op or a type here: its name in Python (in `ggmodel.ml`), its shapes, and the functions of
+ggml behind it.
 
-- Shapes are in ggml order: dim 0 is the fastest, so that a numpy array has the reversed shape. […]
-  is any shape. Operands of other float dtypes are converted, scattered ones made contiguous, where
-  the kernels ask for it.
+The first column has the names of Ollama's Go package `ml`: the interface that this package was
+given to implement. Both run the same models on ggml, so each name leads a port from there to its
+counterpart; the Python spelling follows from the name (`RMSNorm` is `rms_norm`). The last section
+lists names that only exist here.
+
+- Shapes are in ggml order: dim 0 is the fastest, so a numpy array has the reversed shape. […] is
+  any shape. Where the kernels need it, operands of other float dtypes are converted and scattered
+  ones made contiguous.
 - Ops take no context: an op joins the graph of its first operand that has one, else the graph
-  being traced. None writes to its operands but `copy`, `set_rows` and `set_inplace`.
+  being traced. Only `copy`, `set_rows` and `set_inplace` write to their operands.
 - The receiver of a product or a convolution is the weight.
 - Operands that do not fit are refused with `TensorError` when the op is recorded, indices out of
   range with `ComputeError` before the graph runs.
 """
 
-OLDER = "of the older interface"
-PROTOCOL = "a protocol; discovery over a port comes with the runner"
+OLDER = "in older versions of the interface"
+PROTOCOL = "a protocol, which `ggmodel.ml.process.RunnerProcess` fulfils"
 
 
 @dataclass(frozen=True)
 class Item:
-    """Where an item of the interface is in Python.
+    """An item of the interface and its place in Python.
 
     Attributes:
-        name: as the interface spells it.
-        path: below `ggmodel.ml`, or `errors.…`; several are separated by blanks.
+        name: the interface's spelling.
+        path: below `ggmodel.ml`, or `errors.…`; blanks separate several.
     """
 
     name: str
@@ -63,7 +67,7 @@ class Item:
 
 
 def under(owner: str, python: str, names: str, note: str = "", **other: str) -> Iterator[Item]:
-    """Items `owner.Name` that are `python.name`, or what `other` says."""
+    """Items `owner.Name` that are `python.name`, or `python.other[Name]`."""
     for name in names.split():
         yield Item(f"{owner}.{name}", f"{python}.{other.get(name) or snake(name)}", note)
 
@@ -222,10 +226,10 @@ SECTIONS: dict[str, list[Item]] = {
 
 
 def find(path: str) -> tuple[Any, str]:
-    """What a path leads to (None for an attribute that only instances have) and its description.
+    """The object at a path (None for an attribute of instances) and its description.
 
     Raises:
-        LookupError: there is nothing, or nothing that says what it is.
+        LookupError: the object or its description is missing.
     """
     owner: Any = ml
     thing: Any = ml
@@ -250,7 +254,7 @@ def summary(thing: Any) -> str:
 
 
 def described_attribute(owner: Any, name: str) -> str:
-    """What the docstrings of a class and its bases say about an attribute."""
+    """The description of an attribute in the docstrings of a class and its bases."""
     for cls in inspect.getmro(owner):
         _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes:\n")
         section = re.split(r"^\S", section, maxsplit=1, flags=re.MULTILINE)[0]
@@ -273,7 +277,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def recorded_ops(function: Any) -> list[str]:
-    """The ops of the table that a method may record, those of the methods it calls included."""
+    """The ops of the table that a method, or a method that it calls, may record."""
     found: list[str] = []
     seen: set[Any] = set()
 
@@ -293,7 +297,7 @@ def recorded_ops(function: Any) -> list[str]:
 
 
 def ggml_functions(op: str) -> list[str]:
-    """The functions of ggml that the emitter of an op calls to make tensors."""
+    """The tensor-making functions of ggml that an op's emitter calls."""
     found: list[str] = []
 
     def visit(function: Any) -> None:
@@ -317,7 +321,7 @@ def _makes_a_tensor(function: str) -> bool:
 
 
 def spelled(path: str, thing: Any) -> str:
-    """`Tensor.repeat(dim, n)`: a callable with its arguments, as they are called."""
+    """`Tensor.repeat(dim, n)`: a callable with its arguments."""
     name = path.removeprefix("errors.")
     if not inspect.isfunction(thing):
         return f"`{name}`"
@@ -350,7 +354,7 @@ def functions_of(thing: Any) -> str:
 
 
 def line(item: Item, told: set[str]) -> str:
-    """The item's row. Where a note explains it, what was told before is not told again."""
+    """The item's row. A note replaces a description that an earlier row has."""
     things = [(path, *find(path)) for path in item.path.split()]
     texts = [text for path, _, text in things if not (item.note and path in told)]
     told.update(path for path, *_ in things)
@@ -365,7 +369,7 @@ def line(item: Item, told: set[str]) -> str:
 
 
 def beyond() -> list[str]:
-    """The methods of tensors and contexts that the interface lacks."""
+    """The rows of methods of tensors and contexts that the interface lacks."""
     named = {path for items in SECTIONS.values() for item in items for path in item.path.split()}
     rows = []
     for cls in (ml.Tensor, ml.Context):

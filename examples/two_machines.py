@@ -2,9 +2,9 @@
 
     python examples/two_machines.py [FILE.gguf [HOST:PORT …]]
 
-On the other machine, `ggmodel worker --host ADDRESS` has to run; docs/distributed.md tells how to
-keep strangers out. Without an address the "other machine" is a worker that this script starts here.
-Both sides need a ggml with RPC: `make native`, then set GGMODEL_GGML as it says.
+The other machine has to run `ggmodel worker --host ADDRESS`; docs/distributed.md tells how to keep
+strangers out. Without an address, this script starts a worker on this machine instead. Both sides
+need a ggml with RPC: `make native`, then set GGMODEL_GGML as it says.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ STORIES = Path(__file__).parent / "assets" / "stories.gguf"
 
 @contextmanager
 def worker_here() -> Iterator[str]:
-    """A worker on this machine, for want of another one."""
-    with socket.socket() as probe:  # for a port that nothing uses
+    """A worker on this machine, in place of another one."""
+    with socket.socket() as probe:  # finds a free port
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "ggmodel", "worker", "--port", str(port)]

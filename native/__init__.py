@@ -1,10 +1,10 @@
-"""ggml, as it is: `lib` has its functions, `ffi` its types.
+"""The binding to ggml: `lib` has its functions, `ffi` its types.
 
-Importing this package loads ggml. A function that builds graphs is guarded (see guards.py): where
-ggml would abort the process it returns NULL, or false if it returns nothing in C. So write
-`check(lib.ggml_mul_mat(ctx, a, b))` or `lib.ggml_mul_mat(ctx, a, b) or fail()`. The context in
-which an abort happened holds a half-built tensor and must be freed. Where ggml aborts elsewhere,
-such as during compute, the message goes to stderr and the process ends: check before you compute.
+Importing this package loads ggml. Functions that build graphs are guarded (see guards.py): where
+ggml would abort the process they return NULL, or false if they return nothing in C. So write
+`check(lib.ggml_mul_mat(ctx, a, b))` or `lib.ggml_mul_mat(ctx, a, b) or fail()`. After an abort the
+context holds a half-built tensor and must be freed. Other aborts of ggml, such as during compute,
+write to stderr and end the process: check before you compute.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from . import install, loader
 from .loader import cache
 from .threads import ThreadPool
@@ -54,12 +53,12 @@ class Abort(NativeError):
 
 
 def last_abort() -> str:
-    """The text of the abort in this thread's latest guarded call, or "" if it went through."""
+    """The text of the abort in this thread's latest guarded call, or "" if it succeeded."""
     return ffi.string(_last_abort()).decode(errors="replace")
 
 
 def fail() -> NoReturn:
-    """Raise what this thread's latest guarded call, which returned NULL or false, failed with."""
+    """Raise the abort of this thread's latest guarded call, which returned NULL or false."""
     raise Abort(last_abort() or "a function returned NULL")
 
 
@@ -71,12 +70,12 @@ def check(result: _T) -> _T:
 
 
 def proc(reg: Any, name: str, ctype: str | None = None) -> Any:
-    """A function that not every build has, by its name in a backend's registry entry.
+    """A function that some builds lack, by its name in a backend's registry entry.
 
     Args:
         reg: the `ggml_backend_reg_t` of the backend.
-        name: the name it is registered under.
-        ctype: its C type; without it the type NAME_t.
+        name: its registered name.
+        ctype: its C type; by default NAME_t.
     """
     if not reg:
         raise NativeError(f"this ggml ({prefix}) lacks the backend that should have {name}")
@@ -88,7 +87,7 @@ def proc(reg: Any, name: str, ctype: str | None = None) -> Any:
 
 
 def describe() -> dict[str, Any]:
-    """What is loaded: version, commit, places, devices, and what the CPU backend was built for."""
+    """The loaded ggml: version, commit, paths, devices, and the features of its CPU backend."""
 
     def text(pointer: Any) -> str:
         return ffi.string(pointer).decode(errors="replace") if pointer else ""

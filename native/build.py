@@ -1,8 +1,8 @@
 """Makes the compiled module that binds one version of ggml.
 
-A module is named after the version and a hash over everything that shapes it (headers, generator,
-platform), so that modules of several versions live side by side and a stale one is never loaded.
-Parsers are imported to make a module only: every start of a process asks for a name.
+A module's name has the version and a hash over all of its inputs (headers, generator, platform), so
+that modules of several versions live side by side and a stale one is never loaded. Parsers are
+imported only to make a module, because every start of a process computes a name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from .install import Prefix, present
 
 _HERE = Path(__file__).parent
@@ -70,7 +69,7 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
 
 
 def compile_module(prefix: Prefix, target: Path) -> None:
-    """Compile the module for the ggml in `prefix` into the file `target`, all at once or not."""
+    """Compile the module for the ggml in `prefix` into the file `target`, atomically."""
     from . import headers
 
     python = Path(sysconfig.get_path("include"))
@@ -81,8 +80,8 @@ def compile_module(prefix: Prefix, target: Path) -> None:
             "Fedora: dnf install python3-devel)"
         )
     module = target.name.split(".")[0]
-    # Symbols of ggml stay open: the loader puts the libraries into the global scope first, and one
-    # module serves every build of its version, wherever that lies and whatever backends it has.
+    # Symbols of ggml stay open: the loader puts the libraries into the global scope first, so one
+    # module serves every build of its version, in any folder and with any backends.
     mac = sys.platform == "darwin"
     shared = ["-bundle", "-undefined", "dynamic_lookup"] if mac else ["-shared"]
     target.parent.mkdir(parents=True, exist_ok=True)

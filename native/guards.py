@@ -1,14 +1,14 @@
 """C wrappers that turn a failing assert of ggml into a result that Python can check.
 
-ggml calls `abort()` where an argument makes no sense. A wrapper remembers where it was with
-`setjmp`, and the abort callback jumps back there (see shim.c); the wrapper then returns NULL or
-false, and the text of the assert is kept for the thread. The C compiler sees the wrapper under the
-plain name, so a guarded call costs one `setjmp` and nothing in Python.
+ggml calls `abort()` for invalid arguments. A wrapper saves its place with `setjmp`, and the abort
+callback jumps back there (see shim.c); the wrapper then returns NULL or false, and the text of the
+assert is kept for the thread. The C compiler sees the wrapper under the plain name, so a guarded
+call costs one `setjmp` and nothing in Python.
 
-Guarded are the functions that build graphs, by rule: declared in ggml.h, which is implemented in
-plain C (jumping over C++ frames would not be safe), working on a context, a graph or a tensor that
-they may change, and returning a pointer, a bool or nothing. A guarded function that returns nothing
-in C returns a bool here: true where it came back, false where it aborted.
+The rule selects the functions that build graphs: declared in ggml.h, which is plain C (jumping over
+C++ frames would be unsafe), with a context, graph or tensor that they may change, and returning a
+pointer, a bool or nothing. A guarded function that returns nothing in C returns a bool here: true
+if it returned, false if it aborted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SUBJECTS = {f"struct ggml_{name} *" for name in ("context", "cgraph", "tensor")
 
 
 def is_guarded(function: Function) -> bool:
-    """Whether a function builds graphs and so gets a wrapper."""
+    """Whether a function builds graphs and gets a wrapper."""
     if function.header != "ggml.h" or not function.parameters:
         return False
     result = function.result
@@ -28,13 +28,13 @@ def is_guarded(function: Function) -> bool:
 
 
 def prototype(function: Function) -> str:
-    """The declaration cffi is given: what the wrapper returns, under the plain name."""
+    """The declaration for cffi: the wrapper's result, under the plain name."""
     returned = "bool" if is_guarded(function) and function.result == "void" else None
     return function.prototype(function.name, returned) + ";"
 
 
 def wrapper(function: Function) -> str:
-    """The wrapper in C, and the macro that puts it in the place of the function."""
+    """The wrapper in C, and the macro that replaces the function by it."""
     name, result = function.name, function.result
     arguments = ", ".join(f"p{i}" for i in range(len(function.parameters)))
     if result == "void":

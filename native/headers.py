@@ -1,7 +1,7 @@
 """ggml's declarations, read from the headers of an installed ggml.
 
-The C compiler preprocesses the headers, pycparser parses them, and what remains is text that cffi
-understands. Nothing about ggml is written down here: a new version brings its own declarations.
+The C compiler preprocesses the headers, pycparser parses them, and the result is text for cffi. No
+declaration of ggml is written down here: a new version brings its own.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pycparser import c_ast, c_generator, c_parser
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from .install import BASE, present
 
-# Names that cffi knows by itself and that pycparser must take for types.
+# Types that cffi knows and pycparser must be told.
 _PROLOGUE = "".join(
     f"typedef int {name};\n"
     for name in ["bool", "size_t", "ssize_t", "intptr_t", "uintptr_t", "FILE", "va_list"]
     + [f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
 
-# What the preprocessor must forget: GNU keywords that are no C to pycparser or cffi.
+# GNU keywords that pycparser and cffi cannot parse: the preprocessor drops them.
 _FORGET = ("__attribute__(x)=", "__extension__=", "__restrict=restrict", "_Noreturn=")
 
 
@@ -66,12 +66,12 @@ class Function:
 
 @dataclass(frozen=True)
 class Declarations:
-    """What the headers declare.
+    """The declarations of the headers.
 
     Attributes:
-        types: types and constants as cffi text. A function that is not linked (it belongs to a
-            backend that a build may lack, or the libraries do not export it) appears here as a
-            function pointer type NAME_t, for use with `ggml_backend_reg_get_proc_address`.
+        types: types and constants as cffi text. Functions that are not linked (a build may lack
+            their backend, or the libraries do not export them) appear as function pointer types
+            NAME_t, for use with `ggml_backend_reg_get_proc_address`.
         functions: the functions to be linked.
     """
 
@@ -124,11 +124,11 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC") or "cc")
 
 
-def run_compiler(arguments: list[str], **options: object) -> str:
-    """Run the C compiler and return what it printed; errors become `NativeError`."""
+def run_compiler(arguments: list[str], stdin: str | None = None) -> str:
+    """Run the C compiler and return its output; errors become `NativeError`."""
     command = [*compiler(), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, **options)  # type: ignore[call-overload]
+        done = subprocess.run(command, capture_output=True, text=True, input=stdin)
     except OSError as error:
         raise NativeError(
             f"the C compiler {command[0]!r} cannot be started ({error.strerror}); it is needed "
@@ -143,7 +143,7 @@ def run_compiler(arguments: list[str], **options: object) -> str:
 def _preprocess(include: Path, headers: list[str]) -> tuple[str, list[str]]:
     """Preprocessed C of the headers, and the names of their integer constants."""
     with tempfile.TemporaryDirectory() as empty:
-        # System headers are replaced by empty files: what they declare is cffi's own knowledge.
+        # Empty files replace system headers, whose declarations cffi knows itself.
         for path in include.glob("*.h"):
             for name in re.findall(r"#\s*include\s*<([^>]+)>", path.read_text()):
                 (Path(empty) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _preprocess(include: Path, headers: list[str]) -> tuple[str, list[str]]:
         places = ["-nostdinc", "-I", str(include), "-I", empty]
         lines = run_compiler(
             ["-E", "-dD", "-x", "c", *places, *defines, "-"],
-            input="".join(f'#include "{name}"\n' for name in headers),
+            "".join(f'#include "{name}"\n' for name in headers),
         ).splitlines()
     constants = {
         match[1]
@@ -190,9 +190,9 @@ def _relaxed(node: c_ast.Node) -> c_ast.Node:
 def _renamed(node: c_ast.Node, name: str | None) -> c_ast.Node:
     """The type of a parameter or result, declaring `name` instead."""
     node = copy.deepcopy(node)
-    inner = node
+    inner: Any = node
     while not isinstance(inner, c_ast.TypeDecl):
-        inner = inner.type  # type: ignore[attr-defined]
+        inner = inner.type
     inner.declname = name
     return node
 

@@ -1,4 +1,4 @@
-"""Where a ggml is installed: its headers, libraries and version."""
+"""An installed ggml: its headers, libraries and version."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from ggmodel.errors import NativeError
+from ..errors import NativeError
 
 BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
-"""Headers whose functions every build of a version has, in libggml-base and libggml."""
+"""Headers of functions in every build of a version, in libggml-base and libggml."""
 
 BACKENDS = ("ggml-cpu.h", "ggml-rpc.h")
-"""Headers whose functions a build may lack: only their types are used, see `Declarations.types`."""
+"""Headers of functions that a build may lack: only types are used, see `Declarations.types`."""
 
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
@@ -50,15 +50,15 @@ class Prefix:
 
     @property
     def backends(self) -> list[Path]:
-        """The libraries of the backends, without the variants of one that ggml chooses from."""
+        """The libraries of the backends, without the CPU variants that ggml chooses from."""
         found = sorted(self.libraries.glob(f"libggml-*{_SUFFIX}"))
         return [p for p in found if p != self.base and not p.name.startswith("libggml-cpu-")]
 
     def preload(self) -> list[Path]:
         """Load the libraries into this process and return those that the binding links to.
 
-        By absolute path and in the order of their dependencies: a library finds those that it needs
-        among the loaded ones, wherever they lie, and no search path of the system matters.
+        By absolute path and in the order of their dependencies, so that each library finds its
+        dependencies among the loaded ones, independent of the system's search paths.
         """
         problems: list[str] = []
 
@@ -118,7 +118,7 @@ def at(path: Path) -> Prefix:
 
 
 def present(include: Path) -> list[str]:
-    """The headers in `include` that are read; those of `BASE` must be there."""
+    """The headers in `include` to read; those of `BASE` are required."""
     for name in BASE:
         if not (include / name).is_file():
             raise NativeError(f"{include} has no {name}: not the headers of a complete ggml")

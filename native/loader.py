@@ -1,4 +1,4 @@
-"""Loads ggml and the module that binds it, and makes sure that the two belong together."""
+"""Loads ggml and the module that binds it, and checks that the two belong together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from ggmodel.errors import NativeError
-
+from ..errors import NativeError
 from . import build, logs
 from .install import Prefix
 
@@ -23,7 +22,7 @@ def load(prefix: Prefix) -> ModuleType:
     version, or from the user's cache, where it is compiled first if need be.
     """
     _refuse_second_ggml(prefix)
-    # Otherwise ggml starts a debugger on itself when it aborts.
+    # Otherwise ggml starts a debugger when it aborts.
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     base, _ = prefix.preload()
     _compare_versions(prefix, base)
@@ -87,7 +86,7 @@ def _compare_versions(prefix: Prefix, base: Path) -> None:
 
 
 def _compare_layouts(prefix: Prefix, module: ModuleType) -> None:
-    """A build may define its own limits, which move the fields of a tensor."""
+    """Refuse a build with other limits, which move the fields of a tensor."""
     ffi, lib = module.ffi, module.lib
     parameters = ffi.new("struct ggml_init_params *", {"mem_size": 1 << 12, "no_alloc": True})
     context = lib.ggml_init(parameters[0])
@@ -104,7 +103,7 @@ def _compare_layouts(prefix: Prefix, module: ModuleType) -> None:
 
 
 def _refuse_second_ggml(prefix: Prefix) -> None:
-    """Refuse to load when the process has another ggml: symbols of the two would be mixed."""
+    """Refuse a process with another ggml: the symbols of the two would mix."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -120,6 +119,6 @@ def _refuse_second_ggml(prefix: Prefix) -> None:
 
 
 def _find_backends(module: ModuleType, prefix: Prefix) -> None:
-    """A build whose backends are separate modules has none until they are looked for."""
+    """Load the backends of a build that has them as separate modules."""
     if not module.lib.ggml_backend_reg_count():
         module.lib.ggml_backend_load_all_from_path(os.fsencode(prefix.libraries))

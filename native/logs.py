@@ -8,7 +8,7 @@ import threading
 from types import ModuleType
 
 logger = logging.getLogger("ggmodel.ggml")
-# Where the application has set up no logging, nothing is printed.
+# Without logging set up by the application, nothing is printed.
 logging.getLogger("ggmodel").addHandler(logging.NullHandler())
 
 _unfinished = threading.local()

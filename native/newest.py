@@ -1,11 +1,11 @@
-"""The newest ggml that a package carries as source, built for this machine.
+"""Builds the newest ggml that a package carries as source, for this machine.
 
     python newest.py ggml FOLDER    headers and shared libraries, with RPC, for GGMODEL_GGML
     python newest.py peer FOLDER    llama.cpp's own benchmarks, in FOLDER/bin, to compare with
 
 The source is downloaded once, beside FOLDER. CMAKE_ARGS adds options, such as -DGGML_CUDA=ON. A
-build that ended well leaves FOLDER/built-VERSION; one that was interrupted goes on when it is
-started again. This needs Python's standard library, compilers, and cmake and ninja from PyPI.
+successful build leaves FOLDER/built-VERSION; an interrupted one resumes when it is started again.
+This needs Python's standard library, compilers, and cmake and ninja from PyPI.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SOURCE = "llama-cpp-python==0.3.36"
-"""A source package that has llama.cpp in it, and with that ggml."""
+"""A source package that contains llama.cpp, which contains ggml."""
 
 NAME, VERSION = SOURCE.split("==")
 
@@ -32,8 +32,8 @@ def source(cache: Path) -> Path:
     """The folder of llama.cpp.
 
     Args:
-        cache: the package is downloaded and unpacked here, once. If GGMODEL_PEERS is set, it names
-            an unpacked package that is used instead.
+        cache: the package is downloaded and unpacked here, once. GGMODEL_PEERS may name an unpacked
+            package instead.
     """
     given = os.environ.get("GGMODEL_PEERS")
     folder = Path(given) if given else cache / f"{NAME.replace('-', '_')}-{VERSION}"
@@ -46,12 +46,12 @@ def source(cache: Path) -> Path:
 
 
 def build_ggml(folder: Path) -> None:
-    """Build and install ggml into `folder`, which is replaced when all is there."""
+    """Build and install ggml into `folder`, which is replaced at the end."""
     if folder.exists() and any(folder.iterdir()) and not list(folder.glob("built-*")):
         sys.exit(f"{folder} has something else in it than an earlier build; name another folder")
     work = folder.with_name(f"{folder.name}.building")
     done = work / "installed"
-    # Threads of OpenMP spin, and crawl as soon as anything else runs; ggml has a pool of its own.
+    # OpenMP's threads spin, and crawl beside any other program; ggml has a pool of its own.
     options = ["-DGGML_RPC=ON", "-DGGML_OPENMP=OFF", "-DBUILD_SHARED_LIBS=ON"]
     _build(work, options + _without("APP", "COMMON"), ["ggml"])
     shutil.rmtree(done, ignore_errors=True)
@@ -64,7 +64,7 @@ def build_ggml(folder: Path) -> None:
 
 
 def build_peer(folder: Path) -> None:
-    """Build llama.cpp's benchmarks as it builds them by itself, in `folder`."""
+    """Build llama.cpp's benchmarks with its own settings, in `folder`."""
     stamp = folder / f"built-{VERSION}"
     stamp.unlink(missing_ok=True)
     unused = _without("APP", "EXAMPLES", "SERVER", "TESTS")
@@ -73,7 +73,7 @@ def build_peer(folder: Path) -> None:
 
 
 def _download(folder: Path) -> None:
-    # Only this package as source: what pip needs to read its metadata may be binary.
+    # Only this package as source: the tools that read its metadata may be binary.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     cache = folder.parent
     _run([*command, "--no-binary", NAME, "--dest", str(cache), SOURCE])
@@ -98,11 +98,11 @@ def _without(*parts: str) -> list[str]:
 
 
 def _build(folder: Path, options: Sequence[str], targets: Sequence[str]) -> None:
-    """Build targets of llama.cpp, whose ggml has other defaults (kernels, graphs) than ggml's."""
+    """Build targets of llama.cpp, which sets other defaults (kernels, graphs) than ggml."""
     root, cmake = source(folder.parent / "source"), _tool("cmake")
     options = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *options]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
-    # Options of an earlier build are forgotten; what it compiled as this one would, stays.
+    # Drops the options of an earlier build, and keeps its objects that are still valid.
     how = ["--fresh", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"]
     _run([cmake, *how, "-S", str(root), "-B", str(folder), *options])
     jobs = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -119,7 +119,7 @@ def _tool(name: str) -> str:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Run silently; where it fails, end with the last of what it said."""
+    """Run silently; on failure, exit with the end of its output."""
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         sys.exit(f"{done.stdout.strip()[-4000:]}\n\n{shlex.join(command)} failed, as said above")

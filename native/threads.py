@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ggmodel.errors import NativeError
+from ..errors import NativeError
 
 
 class ThreadPool:
@@ -16,19 +16,19 @@ class ThreadPool:
 
     Attributes:
         handle: the `ggml_threadpool_t`; NULL when closed.
-        n_threads: the number of threads, including the one that computes.
-        tasks: the system's ids of the others; where it has no /proc none. Threads that the process
-            started at the same moment may be among them.
+        n_threads: the number of threads, including the caller's.
+        tasks: the system's ids of the others; empty without /proc. Threads that the process started
+            at the same moment may be among them.
     """
 
     def __init__(self, n_threads: int, poll: int = 50):
         """Start the threads.
 
         Args:
-            n_threads: how many threads compute, at least 1.
-            poll: how eagerly idle threads look for work, 0 (sleep) to 100 (spin).
+            n_threads: number of compute threads, at least 1.
+            poll: eagerness of idle threads, 0 (sleep) to 100 (spin).
         """
-        from . import ffi, lib, proc  # which import this module
+        from . import ffi, lib, proc  # the package imports this module
 
         limit: int = lib.GGML_MAX_N_THREADS
         if not 1 <= n_threads <= limit:
@@ -51,7 +51,7 @@ class ThreadPool:
             raise NativeError(f"ggml could not start {n_threads} threads")
 
     def attach(self, backend: Any) -> None:
-        """Let a CPU backend (`ggml_backend_t`) compute on these threads, on all of them."""
+        """Let a CPU backend (`ggml_backend_t`) compute on all of these threads."""
         if not self.handle:
             raise NativeError("the thread pool is closed")
         self._set(backend, self.handle)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,8 @@ VOCABULARY: dict[str, Any] = {
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+ROOT = Path(__file__).parents[1]
+
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
 
@@ -55,6 +60,31 @@ def vary() -> Vary:
     """`vary(source, drop=(), rename={}, tensors={}, metadata={})` is a source that differs; a key
     whose metadata is None goes."""
     return _vary
+
+
+@pytest.fixture(scope="session")
+def rpc_ggml() -> Path:
+    """The prefix of a ggml that was built with the RPC backend, and its binding compiled: no test
+    that measures time has to wait for the compiler."""
+    chosen = os.environ.get("GGMODEL_TEST_RPC_GGML")
+    prefix = Path(chosen) if chosen else ROOT / ".cache" / "ggml-native"
+    if not prefix.is_dir():
+        pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
+    command = [sys.executable, "-c", "import ggmodel.native"]
+    subprocess.run(command, env=_environment(prefix), check=True, timeout=120)
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
+    """Environment variables for processes that use that ggml."""
+    return _environment(rpc_ggml)
+
+
+def _environment(ggml: Path) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
+    others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
+    return others | {"GGMODEL_GGML": str(ggml), "PYTHONPATH": path}
 
 
 def _write(path: Path, source: TensorSource) -> Path:

@@ -96,6 +96,11 @@ class Text(Module):
 class Bert(Model):
     config: BertConfig
     text: Text = gguf(hf=("", "bert"))
+    # Heads for training; positions that older versions of transformers saved.
+    ignore_hf = (
+        *("pooler.dense.*", "bert.pooler.dense.*", "cls.predictions.*", "cls.seq_relationship.*"),
+        *("embeddings.position_ids", "bert.embeddings.position_ids"),
+    )
 
     def validate(self) -> None:
         h = self.config

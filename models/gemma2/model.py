@@ -9,7 +9,7 @@ from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import Unsupported
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import Context, RopeType
-from ggmodel.model import Batch, LayerMemory, Plus
+from ggmodel.model import AddConstant, Batch, LayerMemory
 from ggmodel.nn import Linear, RMSNorm
 
 TANH = "gelu_pytorch_tanh"
@@ -46,7 +46,7 @@ class Gemma2Config(nn.DecoderConfig):
 
 def _norm(name: str, hf: str) -> RMSNorm:
     """A norm that multiplies by 1 + weight in checkpoints."""
-    return gguf(name, hf=hf, op=Plus(1), shape=("width",))
+    return gguf(name, hf=hf, op=AddConstant(1), shape=("width",))
 
 
 class Attention(Module):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ggmodel import Model, Module, Tensor, gguf, kv, nn, register
+from ggmodel import Context, Input, Model, Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Bidirectional, Causal, Sliding
-from ggmodel.ml import Context, RopeType
-from ggmodel.model import Batch, Input, LayerMemory, Multimodal, MultimodalEmbedding, Pixels, Plus
+from ggmodel.ml import RopeType
+from ggmodel.model import AddConstant, Batch, LayerMemory, Multimodal, MultimodalEmbedding, Pixels
 from ggmodel.nn import Embedding, Linear, RMSNorm, Rotary
 
 from .config import Gemma3Config
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _norm(name: str, hf: str, width: str = "width") -> RMSNorm:
     """A norm that multiplies by 1 + weight in checkpoints."""
-    return gguf(name, hf=hf, op=Plus(1), shape=(width,))
+    return gguf(name, hf=hf, op=AddConstant(1), shape=(width,))
 
 
 class Attention(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ggmodel import DType, Module, Tensor, gguf
-from ggmodel.model import Operation, Plus
+from ggmodel.model import AddConstant, Operation
 from ggmodel.nn import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
 
 from .config import Gemma3Config
@@ -82,7 +82,7 @@ def _mm(name: str, hf: str, *shape: str, op: Operation | None = None) -> Any:
 
 class Projector(Module):
     config: Gemma3Config
-    norm: RMSNorm = _mm("soft_emb_norm", "soft_emb_norm", "vit_width", op=Plus(1))
+    norm: RMSNorm = _mm("soft_emb_norm", "soft_emb_norm", "vit_width", op=AddConstant(1))
     # Stored as in checkpoints: the transpose of a linear map's weight.
     weight: Tensor = _mm("input_projection.weight", "input_projection_weight", "width", "vit_width")
 

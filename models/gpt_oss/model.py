@@ -9,7 +9,7 @@ from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Every, LayerMemory, MXFP4Blocks, Transpose
+from ggmodel.model import Batch, Interleaved, LayerMemory, MXFP4Blocks, Transpose
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped SwiGLU; files do not have them
@@ -65,8 +65,8 @@ class Attention(Module):
 
 def _fused(index: int) -> tuple[Any, Any]:
     """Weight and bias of the experts' `gate` (0) or `up` (1), interleaved in checkpoints."""
-    blocks, numbers = MXFP4Blocks("gate_up_proj", index, 2), Every("gate_up_proj", index, 2)
-    bias = gguf("bias", hf=Every("gate_up_proj_bias", index, 2))
+    blocks, numbers = MXFP4Blocks("gate_up_proj", index, 2), Interleaved("gate_up_proj", index, 2)
+    bias = gguf("bias", hf=Interleaved("gate_up_proj_bias", index, 2))
     return gguf("weight", hf=(blocks, numbers), op=Transpose()), bias
 
 

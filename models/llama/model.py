@@ -49,6 +49,8 @@ class Layer(nn.PreNormLayer):
 
 @register("llama", hf=("LlamaForCausalLM", "MixtralForCausalLM"))
 class Llama(nn.Decoder):
+    # Angles of rope that older versions of transformers saved.
+    ignore_hf = ("model.layers.*.self_attn.rotary_emb.inv_freq",)
     config: LlamaConfig
     layers: list[Layer]
 

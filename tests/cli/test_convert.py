@@ -93,7 +93,7 @@ def test_a_folder_answers(program: Program, folder: Path):
         (("convert", "{out}", "{out}/a.gguf"), "the folder {out} does not exist"),
         (("convert", "{folder}", "{folder}"), "is a folder; give the path of the file to write"),
         (("convert", "{folder}", "{folder}/config.json"), "exists; --force"),
-        (("convert", "{folder}", "{out}", "--mmproj", "{out}2"), "has nothing to see with"),
+        (("convert", "{folder}", "{out}", "--mmproj", "{out}2"), "has no vision tensors"),
         (("convert", "{folder}", "{out}", "--models", "{out}"), "is no folder"),
         (("convert", "{folder}", "{out}", "--pre", "none"), "'none' is unknown"),
         (("quantize", "{folder}", "{out}", "q4_0"), "is a directory"),

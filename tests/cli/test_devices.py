@@ -1,4 +1,4 @@
-"""`ggmodel devices` as printed; what it finds is tested in tests/devices."""
+"""`ggmodel devices` as printed; what it finds is tested in tests/ml."""
 
 from __future__ import annotations
 

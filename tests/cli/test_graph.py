@@ -43,7 +43,10 @@ def test_parts(program):
         (("--vision",), "holds no vision tensors"),
         (("--prompt-length", "0"), "0 tokens"),
         (("-o", "picture.png"), "ends with .svg or .dot"),
-        (("-o", "/does/not/exist.svg"), "cannot write /does/not/exist.svg: No such file"),
+        (
+            ("-o", "/does/not/exist.svg"),
+            "exist.svg: the folder /does/not does not exist",
+        ),
         (("--kv-type", "f8"), "kv_type 'f8'"),
     ],
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ggmodel.convert.checkpoint_source import CheckpointSource, Contents
 from ggmodel.convert.export import write_source
-from ggmodel.convert.source import CheckpointSource, Part
 from ggmodel.gguf_file import GGUF, Array
 from ggmodel.workbench.golden import weight
 from tests.convert.folders import write_model
@@ -169,7 +169,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 # File of the converter: our folder, type and part.
-FILES: dict[str, tuple[str, str, Part]] = {
+FILES: dict[str, tuple[str, str, Contents]] = {
     "fixtures/llama-converter-plain-f32.gguf": ("plain", "f32", "all"),
     "fixtures/llama-converter-llama3-f32.gguf": ("llama3", "f32", "all"),
     "fixtures/llama-converter-llama3-q8_0.gguf": ("llama3", "q8_0", "all"),
@@ -212,7 +212,7 @@ def typed(file: GGUF) -> dict[str, tuple[str, str, Any]]:
 def pair(request: Any, folders: dict[str, Path], tmp_path: Path) -> Any:
     """Our file and the converter's."""
     folder, kind, part = FILES[request.param]
-    with CheckpointSource.open(folders[folder], kind, part=part) as source:
+    with CheckpointSource.open(folders[folder], kind, contents=part) as source:
         vars(source)["vocabulary"] = {}
         write_source(source, tmp_path / "ours.gguf", force=False)
     with GGUF(tmp_path / "ours.gguf") as ours, GGUF(TESTS / request.param) as theirs:

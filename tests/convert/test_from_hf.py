@@ -11,12 +11,12 @@ from ggmodel import Config, Model, Module, Tensor, gguf, kv
 from ggmodel.convert import from_hf, metadata_of, normalize, plan
 from ggmodel.errors import ConfigError, LoadError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.model import (
+    AddConstant,
     Computed,
     Part,
     PermuteRope,
-    Plus,
     Stack,
     Transpose,
     config_class,
@@ -75,7 +75,7 @@ def test_a_llama_checkpoint_gets_the_names_of_llama_cpp(case: str):
 def test_every_tensor_of_a_llama_checkpoint_is_used(case: str):
     data = golden(case)
     config = read(find("llama"), data.config)
-    entries = plan(find("llama"), config, data.tensors)
+    entries = plan(find("llama"), config, data.tensors).entries
     assert sorted(s for e in entries for s in e.sources) == sorted(data.tensors)
 
 
@@ -282,7 +282,7 @@ class Alternates(Module):
 
 
 class Ones(Module):
-    norm: RMSNorm = gguf("norm", hf="ln", op=Plus(1))
+    norm: RMSNorm = gguf("norm", hf="ln", op=AddConstant(1))
 
 
 class Conv1D(Module):
@@ -413,6 +413,15 @@ def test_names(base: type[Module], names: list[str], want: str):
 def test_a_checkpoint_that_does_not_fit(base: type[Module], names: list[str], message: str):
     with pytest.raises(LoadError, match=f"does not fit the architecture 'arch'(.|\n)*{message}"):
         convert(base, *names)
+
+
+class Many(Module):
+    items: list[Linear] = gguf("x", hf="x", n=20)
+
+
+def test_a_long_list_of_what_is_missing_is_cut():
+    with pytest.raises(LoadError, match=r"items\[7\].*x\.7\.weight\n  … and 12 more$"):
+        convert(Many)
 
 
 class Untold(Module):

@@ -38,7 +38,7 @@ def test_without_a_module_nothing_is_said(tmp_path: Path):
 
 
 def test_another_way_of_pooling_is_refused(tmp_path: Path):
-    with pytest.raises(Unsupported, match="pooling by pooling_mode_max_tokens is not there"):
+    with pytest.raises(Unsupported, match="pooling by pooling_mode_max_tokens is unsupported"):
         pooling_type(module(tmp_path, {"pooling_mode_max_tokens": True}))
 
 

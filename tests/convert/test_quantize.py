@@ -109,7 +109,7 @@ def test_types_that_need_more_than_weights_are_refused():
 
 def test_an_unknown_type_lists_those_there_are():
     assert recipe_of(" Q4_K ").name == "q4_K_M"
-    with pytest.raises(ConfigError, match=r"no type 'q4_k_n'; did you mean q4_K_.\? There is f32"):
+    with pytest.raises(ConfigError, match=r"no type 'q4_k_n'; did you mean q4_K_.\? Types are f32"):
         recipe_of("q4_k_n")
 
 

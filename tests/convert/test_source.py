@@ -12,8 +12,8 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import from_hf
+from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.quantize import decode, quantize
-from ggmodel.convert.source import CheckpointSource
 from ggmodel.errors import (
     ArchitectureError,
     ConfigError,
@@ -24,7 +24,7 @@ from ggmodel.errors import (
     Unsupported,
 )
 from ggmodel.gguf_file import DType, open_gguf
-from ggmodel.model import Part, PermuteRope, Plus, Stack, Transpose, find_hf
+from ggmodel.model import AddConstant, Part, PermuteRope, Stack, Transpose, find_hf
 from tests.convert.folders import stored, write_golden, write_model, write_safetensors
 from tests.golden import files as golden_files
 from tests.golden.files import cases, load_golden
@@ -166,7 +166,7 @@ OPERATIONS = [
     (PermuteRope(2), [(8,)]),
     (Transpose(), [(4, 2, 3)]),
     (Transpose(), [(5,)]),
-    (Plus(1), [(4,)]),
+    (AddConstant(1), [(4,)]),
     (Stack("{}", 3), [(2, 5)] * 3),
     (Part("a", 1, (3, 5)), [(8, 2)]),
     (Part("a", 0, (3, 5), axis=-1), [(4, 2, 8)]),

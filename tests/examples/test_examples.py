@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# tests/rpc runs this one, with the ggml that it needs.
+# tests/ml/rpc runs this one, with the ggml that it needs.
 ELSEWHERE = {"two_machines.py"}
 FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.name not in ELSEWHERE)

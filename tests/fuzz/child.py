@@ -1,4 +1,4 @@
-"""Runs programs in a process of its own, which they may kill: `python -m tests.fuzz.child`."""
+"""Runs programs that may kill their process: `python -m tests.fuzz.child`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _misbehave(number: int) -> None:
-    """What the tests of the fuzzer itself ask for."""
+    """Faults that the tests of the fuzzer ask for."""
     if os.environ.get("GGMODEL_FUZZ_DIE_IN") == str(number):
         os.kill(os.getpid(), signal.SIGSEGV)
     while os.environ.get("GGMODEL_FUZZ_HANG_IN") == str(number):
@@ -73,7 +73,7 @@ def _misbehave(number: int) -> None:
 
 
 def resident() -> int:
-    """Bytes of this process in memory, without those that are free to be used again."""
+    """Resident bytes of this process, without reusable free ones."""
     gc.collect()
     if _trim is not None:
         _trim(0)

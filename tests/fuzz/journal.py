@@ -1,4 +1,4 @@
-"""What a child is doing, in memory that outlives it: the parent reads it after a crash."""
+"""A journal of a child in memory that outlives it: the parent reads it after a crash."""
 
 from __future__ import annotations
 

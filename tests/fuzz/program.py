@@ -1,4 +1,4 @@
-"""One random program: a few tensors, a few ops, and computing what came of it."""
+"""One random program: a few tensors, a few ops, and their computation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.fuzz.journal import Journal
 from tests.fuzz.templates import Template
 from tests.fuzz.world import World
 
-# Tensors between these sizes are neither quick to compute nor refused for want of memory.
+# Tensors between these sizes are neither quick to compute nor refused by lack of memory.
 _QUICK, _IMPOSSIBLE = 1 << 16, 1 << 33
 
 
 class Leak(Exception):
-    """An exception outside of the `ggmodel.Error` family, or a result that is not as promised."""
+    """An exception outside of the `ggmodel.Error` family, or a wrong result."""
 
 
 @dataclass
 class Tally:
-    """What happened.
+    """Counts of a run.
 
     Attributes:
         calls: public calls made. programs: that ran; computed: of those, that computed a value.
@@ -63,7 +63,7 @@ class Program:
         self.world, self.journal, self.tally = world, journal, tally
         self.number = number
         self.rng = Random(f"{seed}:{number}")
-        # Threads wait for each other, which is slow where others want the cores too.
+        # Threads wait for each other, which is slow while others want the cores.
         self.backend = self.rng.choices(world.backends, (4, 4, 1))[0]
         self.pool: list[Tensor] = []
         self.names: dict[int, str] = {}
@@ -82,7 +82,7 @@ class Program:
                 stack.enter_context(self.ctx.trace())
             if rng.random() < 0.1:
                 self.pool += self.world.stale[1]
-            # Every op in turn is the first one, and at first on a tensor that is no more.
+            # Every op comes first in turn, initially on a closed context's tensor.
             ops = list(OPS)
             self.an_op(ops[self.number % len(ops)], stale=self.number // len(ops) % 8 == 0)
             for _ in range(rng.randint(0, 5)):
@@ -100,7 +100,7 @@ class Program:
     # calls
 
     def call(self, text: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Makes a call that is written down first; None where it was refused."""
+        """Records a call, then makes it; None if it was refused."""
         self.tally.calls += 1
         inner = [self.show(a) for a in args] + [f"{k}={self.show(v)}" for k, v in kwargs.items()]
         self.journal.write(f"{text}({', '.join(inner)})")
@@ -159,7 +159,7 @@ class Program:
         return place and self.call("from_bytes", place.from_bytes, dtype, data, *ne)
 
     def operand(self, ne: tuple[int, ...], dtype: DType) -> Tensor | None:
-        """A tensor of this shape that lies in memory in some way or other."""
+        """A tensor of this shape in a random layout."""
         rng = self.rng
         kind, d = rng.random(), rng.randrange(4)
         if kind < 0.5 or min(ne) < 1:
@@ -241,7 +241,7 @@ class Program:
     # steps
 
     def an_op(self, op: str, stale: bool = False) -> None:
-        """An op of the table, from a right call of it, more or less changed."""
+        """An op of the table: a valid call of it with random changes."""
         rng = self.rng
         template = self.varied(rng.choice(self.world.templates[op]))
         wrong = rng.random() < 0.35
@@ -282,7 +282,7 @@ class Program:
             self.call(f"record {op}", record, operands[0], op, *operands[1:], **attrs)
 
     def varied(self, t: Template) -> Template:
-        """The same dims renamed everywhere, other dtypes: most likely still right."""
+        """The same dims replaced everywhere, other dtypes: usually still valid."""
         rng = self.rng
         operands, attrs = list(t.operands), t.attrs
         for i, x in enumerate(operands):
@@ -313,7 +313,7 @@ class Program:
         return tuple(dims), dtype
 
     def a_method(self) -> None:
-        """A public method of a tensor, with arguments of the types it asks for."""
+        """A public method of a tensor, with arguments by its annotations."""
         x = self.any_tensor()
         if x is not None:
             name = self.rng.choice(METHODS)
@@ -358,7 +358,7 @@ class Program:
         return args, kwargs
 
     def compute(self) -> None:
-        """Computes some of the results, and looks at them."""
+        """Computes some of the results, and reads them."""
         rng = self.rng
         made = [x for x in self.pool if x.op is not None] or self.pool
         if not made:
@@ -382,7 +382,7 @@ class Program:
         self.count(before)
 
     def compiled(self, outputs: tuple[Tensor, ...]) -> None:
-        """As `computed`, by hand: compile, run twice, look at all that ggml made."""
+        """As `computed`, by hand: compile, run twice, read all of ggml's results."""
         rng, graph = self.rng, self.ctx.graph
         self.ctx.forward(*outputs)
         executable = self.backend.compile(graph, outputs)
@@ -407,7 +407,7 @@ class Program:
         self.tally.done.update({node.op.name for node in schedule if node.op is not None})
 
     def affordable(self, outputs: list[Tensor], graph: Graph) -> bool:
-        """Whether computing is quick, or hopeless: what lies between takes long."""
+        """Whether computing is quick or impossible, rather than slow."""
         seen: set[int] = set()
         stack: list[Node | None] = [*outputs, *graph.schedule]
         while stack:
@@ -485,11 +485,17 @@ def _list(p: Program, receiver: Tensor | None) -> list[float]:
     return [float(i) for i in range(n if p.rng.random() < 0.7 else 3)]
 
 
-# What to pass for an annotation; a method with another one wants a line here.
+def _maybe_tensor(p: Program, receiver: Tensor | None) -> Tensor | None:
+    return _tensor(p, receiver) if p.rng.random() < 0.7 else None
+
+
+# Arguments by annotation; a method with a new annotation needs a line here.
 ARGUMENTS: dict[str, Callable[[Program, Tensor | None], Any]] = {
     "Node": _tensor,
+    "Self": _tensor,
     "Tensor": _tensor,
-    "Node | None": lambda p, x: _tensor(p, x) if p.rng.random() < 0.7 else None,
+    "Node | None": _maybe_tensor,
+    "Self | None": _maybe_tensor,
     "Node | float": _tensor,
     "int": _count,
     "float": lambda p, _: values.real(p.rng),

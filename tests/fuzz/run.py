@@ -1,4 +1,4 @@
-"""Random programs against the tensor interface, in child processes that may die of them.
+"""Random programs against the tensor interface, in child processes that they may kill.
 
 `python -m tests.fuzz.run --calls 100000 --seed 1` is the long run; `--program N` repeats one
 program and prints its calls. A call with arguments of the types it asks for gives a tensor or an
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +31,7 @@ START = 60.0  # seconds more until the first one
 
 @dataclass
 class Report:
-    """All that the children did.
+    """The sum of the children's work.
 
     Attributes:
         deaths: of children: how, in which program, with which calls.
@@ -59,7 +59,7 @@ def fuzz(
     limit: int = 1000,
     progress: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Runs programs until `calls` calls are made, or `limit` of them were fatal."""
+    """Runs programs until `calls` calls were made, or `limit` of them were fatal."""
     report = Report()
     while report.tally.calls < calls and len(report.deaths) < limit:
         first = _child(report, calls - report.tally.calls, seed, first, one, progress)
@@ -76,7 +76,7 @@ def _child(
     one: bool,
     progress: Callable[[Report], None],
 ) -> int:
-    """Runs a child to its end; returns the number of the program to go on with."""
+    """Runs a child to its end; returns the number of the next program."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         place = Path(folder)
         journal = Journal(place / "journal", create=True)
@@ -111,7 +111,7 @@ def _child(
 
 
 def _watch(child: subprocess.Popen[bytes], journal: Journal, gather: Callable[[], None]) -> bool:
-    """Waits for the child; kills it and returns True where it makes no headway."""
+    """Waits for the child; kills it and returns True if it makes no progress."""
     done, since = -1, time.monotonic() + START
     while True:
         try:
@@ -127,8 +127,8 @@ def _watch(child: subprocess.Popen[bytes], journal: Journal, gather: Callable[[]
             return True
 
 
-def _gather(report: Report, lines: object, progress: Callable[[Report], None]) -> None:
-    for line in lines:  # type: ignore[attr-defined]
+def _gather(report: Report, lines: Iterable[str], progress: Callable[[Report], None]) -> None:
+    for line in lines:
         entry = json.loads(line)
         report.rss[-1].append(tuple(entry.pop("rss")))
         for name in ("done", "refused"):

@@ -1,4 +1,4 @@
-"""Calls of each op that are known to be right, taken from the op's test cases.
+"""Valid calls of each op, taken from the op's test cases.
 
 Whoever enters an op into the table writes a case for it (a test asks for one), so the fuzzer knows
 right operands and attributes of every op without a generator of its own; all else are variations.

@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, and checks that it is one."""
+"""A short run of the fuzzer, and checks of the fuzzer itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_calls_give_tensors_or_errors_of_the_family(report: Report):
 
 
 def test_memory_does_not_grow(report: Report):
-    # What comes up late, such as the largest compute buffer, is some megabytes.
+    # Late allocations, such as the largest compute buffer, take some megabytes.
     assert report.growth < 8 << 20, report.rss
 
 

@@ -1,4 +1,4 @@
-"""Random numbers, mostly small and harmless, and now and then at the edges of what fits."""
+"""Random numbers: mostly small and harmless, sometimes at the limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ggmodel.ml import DType
 
 _EDGES = [-1, -2, 0, 1, 15, 16, 31, 32, 33, 64, 100, 255, 256, 257, 1000]
-# Nothing in between: such tensors fit in memory, and computing with them takes minutes.
+# Nothing in between: such tensors fit in memory, but computing takes minutes.
 _FAR = [
     1 << 31, (1 << 31) - 1, (1 << 32) + 1, 1 << 40, 1 << 61, (1 << 62) + 1, (1 << 63) - 1,
     1 << 63, 1 << 64, -(1 << 31), -(1 << 63), -(1 << 63) - 1,
@@ -51,7 +51,7 @@ def shape(rng: Random, block: int = 1) -> tuple[int, ...]:
 
 
 def attribute(rng: Random, value: Any) -> Any:
-    """Something of the type of an op's attribute."""
+    """A value of the type of an op's attribute."""
     if isinstance(value, bool):
         return rng.random() < 0.5
     if isinstance(value, enum.Enum):
@@ -69,7 +69,7 @@ def attribute(rng: Random, value: Any) -> Any:
 
 
 def content(rng: Random, dtype: DType, count: int, nbytes: int) -> bytes:
-    """Bytes of a tensor: small indices where it is of integers, any bits where of blocks."""
+    """Bytes of a tensor: small indices for integers, any bits for blocks."""
     noise = np.random.default_rng(rng.randrange(1 << 30))
     kind = rng.random()
     if dtype.is_integer:

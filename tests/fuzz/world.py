@@ -1,4 +1,4 @@
-"""What all programs of a child share: backends with weights, and things whose time is over."""
+"""State that all programs of a child share: backends with weights, and closed objects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class World:
 
 
 def _weight_keys(templates: dict[str, list[Template]]) -> dict[Key, str]:
-    """Weights of the shapes that right operands have, and a few of every dtype."""
+    """Weights of the shapes of valid operands, and a few of every dtype."""
     keys: dict[Key, str] = {}
     for operands in (t.operands for found in templates.values() for t in found):
         for x in operands:

@@ -174,10 +174,10 @@ def test_a_context_shift_rotates_where_there_is_rope(rope: int):
     source = from_hf(find("llama4"), config | {"num_hidden_layers": 1}, first)
     text, left = golden.prompt, np.delete(golden.prompt, np.s_[4:9])
     with load(golden, source, parallel=2) as model:
-        with model.engine.slot() as sequence:
-            model.engine.extend(sequence, text[:-1], 0)
+        with model.engine.apart.slot() as sequence:
+            model.engine.apart.extend(sequence, text[:-1], 0)
             model.engine.cache.remove(sequence, 4, 9)
-            got = model.engine.extend(sequence, text[-1:], len(left) - 1)
+            got = model.engine.apart.extend(sequence, text[-1:], len(left) - 1)
         # Keys are rotated twice in float32.
         assert nmse(got, model.logits(left.tolist())[-1]) < 1e-9
 
@@ -230,7 +230,7 @@ def test_files_that_do_not_say_whether_keys_are_normed(images: Golden):
 
 
 def hyper(metadata: dict[str, Any]) -> Any:
-    from ggmodel.ml.keyvalues import KeyValues
+    from ggmodel.gguf_file.metadata import KeyValues
     from ggmodel.model import config_class
 
     return config_class(find("llama4")).read(KeyValues(metadata))

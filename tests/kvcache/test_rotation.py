@@ -49,13 +49,13 @@ def edited(folder: Path, *changes: tuple[str, str]) -> Path:
 
 def shifted(model: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
     """The logits after ten positions have been removed, and those of the shorter text."""
-    with model.engine.slot() as sequence:
-        model.engine.extend(sequence, TEXT, 0)
+    with model.engine.apart.slot() as sequence:
+        model.engine.apart.extend(sequence, TEXT, 0)
         model.engine.cache.remove(sequence, 10, 20)
-        got = model.engine.extend(sequence, TEXT[:1], 30)
-    with model.engine.slot() as sequence:
-        model.engine.extend(sequence, np.concatenate([TEXT[:10], TEXT[20:]]), 0)
-        return got, model.engine.extend(sequence, TEXT[:1], 30)
+        got = model.engine.apart.extend(sequence, TEXT[:1], 30)
+    with model.engine.apart.slot() as sequence:
+        model.engine.apart.extend(sequence, np.concatenate([TEXT[:10], TEXT[20:]]), 0)
+        return got, model.engine.apart.extend(sequence, TEXT[:1], 30)
 
 
 MISMATCHES: dict[str, tuple[str, str, str]] = {

@@ -57,7 +57,7 @@ def case(
     CASES.append(Case(op, label, values, build, want, bound))
 
 
-# How an operand may lie in memory: an array, the tensor to compute on, the array it stands for.
+# Layouts of an operand: an array, the tensor to compute on, the array of its values.
 # Permuting (1, 0, 2, 3) is swapping the last two axes of the reversed array.
 Layout = tuple[np.ndarray, Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray]]
 LAYOUTS: dict[str, Layout] = {

@@ -1,7 +1,8 @@
-"""What the tests of the tensor interface share: values, small backends, one way to run an op."""
+"""Helpers for tests of the tensor interface: values, small backends, one way to run an op."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +22,11 @@ def backend_of(
     tensors: dict[str, Any] | None = None,
     flash: FlashAttention = FlashAttention.OFF,
     threads: int = 1,
+    name: str = "ggml",
 ) -> Backend:
     """A loaded backend with the given weights."""
     source = MemorySource(METADATA, tensors or {"unused": np.zeros(32, np.float32)})
-    backend = new_backend(source, BackendParams(num_threads=threads, flash_attention=flash))
+    backend = new_backend(source, BackendParams(num_threads=threads, flash_attention=flash), name)
     backend.load()
     return backend
 
@@ -58,7 +60,7 @@ class Blocks:
 
 
 def blocks(dtype: DType, values: np.ndarray) -> Blocks:
-    """`values` rounded to `dtype` (of IQ formats: noise), and what ggml's decoder makes of that."""
+    """`values` rounded to `dtype` (noise for IQ formats), and decoded again by ggml."""
     flat = np.ascontiguousarray(values, np.float32)
     width, rows = flat.shape[-1], flat.size // flat.shape[-1]
     data = ffi.new("char[]", dtype.row_size(width) * rows)
@@ -124,3 +126,10 @@ def run(
         executable.close()
         out.value = first
         return out.numpy(), out
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

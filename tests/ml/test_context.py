@@ -1,8 +1,8 @@
-"""Contexts: what they create, the order they compute in, and how they end."""
+"""Contexts: tensors, order of computing, limits and ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,13 @@ from ggmodel.errors import ComputeError, GraphError, OutOfMemory, TensorError, U
 from ggmodel.ml import Backend, Context, DType
 from ggmodel.ml.ggml import memory as module
 from tests.ml.harness import backend_of, normal
+
+
+@pytest.fixture(scope="module")
+def backend(anywhere: Callable[..., Backend]) -> Iterator[Backend]:
+    with anywhere() as backend:
+        yield backend
+
 
 # making tensors
 
@@ -387,25 +394,26 @@ def test_a_wrong_product_names_everything(ctx: Context):
         assert part in text
 
 
-def test_an_assert_of_ggml_is_an_error_too(ctx: Context, monkeypatch: pytest.MonkeyPatch):
+def test_an_assert_of_ggml_is_an_error_too(monkeypatch: pytest.MonkeyPatch):
     from ggmodel.ml.ggml.emitters import EMITTERS
     from ggmodel.native import lib
 
-    x = ctx.input().from_floats(normal(2, 3))
-    with monkeypatch.context() as patched:
-        patched.setitem(EMITTERS, "sqr", lambda c, x, a: lib.ggml_reshape_1d(c, x[0], 7))
-        ctx.graph.scope = "blk.7.attn"
-        line = here() + 1
-        y = x.sqr()
-        ctx.graph.scope = ""
-        for _ in range(3):
-            with pytest.raises(TensorError) as caught:
-                ctx.compute(y)
-    text = str(caught.value)
-    for part in ("sqr", "GGML_ASSERT", "in module blk.7.attn", "[3, 2]", f"{__file__}:{line}"):
-        assert part in text
-    ctx.compute(y)
-    np.testing.assert_array_equal(y.numpy(), np.square(normal(2, 3)))
+    with backend_of() as backend, backend.new_context() as ctx, ctx.trace():
+        x = ctx.input().from_floats(normal(2, 3))
+        with monkeypatch.context() as patched:
+            patched.setitem(EMITTERS, "sqr", lambda c, x, a: lib.ggml_reshape_1d(c, x[0], 7))
+            ctx.graph.scope = "blk.7.attn"
+            line = here() + 1
+            y = x.sqr()
+            ctx.graph.scope = ""
+            for _ in range(3):
+                with pytest.raises(TensorError) as caught:
+                    ctx.compute(y)
+        text = str(caught.value)
+        for part in ("sqr", "GGML_ASSERT", "in module blk.7.attn", "[3, 2]", f"{__file__}:{line}"):
+            assert part in text
+        ctx.compute(y)
+        np.testing.assert_array_equal(y.numpy(), np.square(normal(2, 3)))
 
 
 def test_an_op_without_a_kernel_is_refused(ctx: Context):

@@ -1,8 +1,8 @@
-"""Indices that no input brings: computed, written, remembered. And what else was fatal once."""
+"""Indices that are computed, written or kept in states, and other once fatal operands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,6 +13,12 @@ from tests.ml.harness import blocks, normal, tensor
 
 TABLE = normal(6, 4)
 I32 = DType.I32
+
+
+@pytest.fixture(scope="module")
+def backend(anywhere: Callable[..., Backend]) -> Iterator[Backend]:
+    with anywhere() as backend:
+        yield backend
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ def written(ctx: Context, value: Tensor) -> Tensor:
 
 
 def half_way(ctx: Context) -> Tensor:
-    """Halves are rounded: what was below 6 before need not be so after."""
+    """Halves are rounded: a number below 6 may become 6."""
     return ctx.input().from_floats([5.9999, 1]).cast(DType.F16).cast(DType.F32).cast(I32)
 
 

@@ -1,5 +1,5 @@
-"""Which kernels are faster: measured once; which copy of a weight a product reads, in what dtype
-attention reads values."""
+"""The choice of kernels: one measurement, the copy of a weight for a product, and the dtype of
+values for attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ggmodel.errors import Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
 from ggmodel.ml.ggml import kernels
-from ggmodel.ml.ggml.backend import GGMLBackend
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.ggml.weights import extra_buffer_types
 from ggmodel.native import lib
@@ -30,7 +30,7 @@ PLAIN_FOR_MANY = (False, False, True, True, True, True)
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Where results are remembered; nothing is yet, and nothing decided."""
+    """An empty folder of remembered results, with nothing decided yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(kernels, "_decided", {})
     return tmp_path / "ggmodel" / "native"
@@ -84,7 +84,7 @@ def test_nothing_need_be_remembered(cache: Path, rearranging: Any):
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[bool]], None]:
-    """Says which kernels are faster, in place of the measurement."""
+    """Replaces the measurement of kernels."""
 
     def say(plain: Sequence[bool]) -> None:
         monkeypatch.setattr(kernels, "plain_is_faster", lambda *args: tuple(plain))
@@ -98,7 +98,7 @@ def table() -> Blocks:
 
 
 def products(backend: Backend) -> dict[int, np.ndarray]:
-    """Of the only weight with few columns and with many, placed by both graphs; by columns."""
+    """The copies that products of few and many columns read of the only weight; by columns."""
     results = {}
     w = backend.get("w")
     assert w is not None
@@ -169,10 +169,9 @@ def test_copies(
                 assert nmse(got, x @ table.values.T) < 1e-4  # rounding of activations to Q8_0
             assert kinds(backend) == want
             counted = backend.backend_memory()
-            assert sum(counted.cpu.weights) + counted.input_weights == sum(
-                copy.nbytes
-                for copy in backend.weights.copies  # type: ignore[attr-defined]
-            )
+            assert isinstance(backend, GGMLBackend)
+            copies = sum(copy.nbytes for copy in backend.weights.copies)
+            assert sum(counted.cpu.weights) + counted.input_weights == copies
 
 
 @pytest.mark.parametrize("between", [False, True])
@@ -407,5 +406,5 @@ def test_values_are_made_f32_where_that_is_faster(
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     want = np.einsum("hqc,chd->qhd", weights, v)
-    # Queries become F16, and values that stay so are added up in it.
+    # Queries become F16, and F16 values are added up in F16.
     assert nmse(got, want) < 1e-5

@@ -1,4 +1,4 @@
-"""What a memory report says."""
+"""The text of memory reports."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_every_block_format_multiplies_and_is_looked_up(dtype: DType, backend: B
     x = normal(3, width, seed=1)
     got, _ = run(backend, lambda w, x: w.mulmat(x), table, x)
     error = (got - x.astype(np.float64) @ table.values.T) ** 2
-    # Not against the result, from which noise in a format's bits may cancel by chance.
+    # Not against the result, where noise in a format's bits may cancel by chance.
     power = (x**2).sum(1)[:, None] * (table.values**2).sum(1) / width
     assert (error / power).mean() < BLOCKS
     ids = np.array([8, 0, 3], np.int32)

@@ -21,7 +21,7 @@ PAGE = mmap.PAGESIZE
 
 @pytest.fixture(params=[64, PAGE - 64, PAGE, 5 * PAGE + 192])
 def buffer(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Memory of the CPU, all of it written."""
+    """Memory of the CPU, completely written."""
     made = lib.ggml_backend_buft_alloc_buffer(lib.ggml_backend_cpu_buffer_type(), request.param)
     values(made)[:] = 0xA5
     yield made
@@ -71,7 +71,7 @@ def test_a_cleared_buffer_takes_no_memory_until_it_is_written():
     pages.clear(made)
     cleared = resident()
     lib.ggml_backend_buffer_free(made)
-    # Other threads of the process may take or give a little.
+    # Other threads of the process may allocate or free a little.
     assert full - before > size * 0.9
     assert cleared - before < size * 0.1
 
@@ -102,7 +102,7 @@ class Mapped(MemorySource):
         super().__init__({}, {})
         self.views = [memoryview(bytes([n]) * 5000) for n in range(2)]
 
-    def mapped(self, file: int) -> memoryview | None:  # type: ignore[override]
+    def mapped(self, file: int) -> memoryview:
         return self.views[file]
 
 
@@ -125,7 +125,7 @@ def test_neighbours_are_read_together_in_the_order_of_the_files(monkeypatch: pyt
 
 
 class Slow:
-    """Takes the place of `populate`: holds the reader until it is let go."""
+    """Replaces `populate`: blocks the reader until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.begun, self.go = threading.Event(), threading.Event()

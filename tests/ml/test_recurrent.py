@@ -1,4 +1,4 @@
-"""Which operands the ops of recurrent layers and volumes refuse."""
+"""Operands that the ops of recurrent layers and volumes refuse."""
 
 from __future__ import annotations
 

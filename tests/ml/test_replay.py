@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from tests.ml.harness import backend_of, normal
 
 
 @pytest.fixture
-def small():
-    with backend_of({"w": normal(16, 8), "table": normal(10, 8, seed=1)}) as backend:
+def small(anywhere: Callable[..., Backend]) -> Iterator[Backend]:
+    with anywhere({"w": normal(16, 8), "table": normal(10, 8, seed=1)}) as backend:
         yield backend
 
 

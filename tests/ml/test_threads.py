@@ -1,4 +1,4 @@
-"""The number of threads: from affinity when a model is loaded, then from what else runs."""
+"""The number of threads: first by affinity, then by the load of the machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 
 from ggmodel.ml import Backend, DType
+from ggmodel.ml.ggml import GGMLBackend
 from ggmodel.ml.ggml import threads as module
 from ggmodel.ml.ggml.threads import Policy, Threads
 from ggmodel.native import ThreadPool
 from tests.ml.harness import backend_of, normal
 
-# On each core as many busy processes: wherever the system puts our threads, they wait.
+# The same number of busy processes on each core, so that threads wait on any core.
 BUSY = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
 linux = pytest.mark.skipif(
     not os.path.exists("/proc/self/schedstat"), reason="the system does not tell who waits"
@@ -37,7 +38,7 @@ class Machine:
         self.cores, self.busy, self.now = cores, 0.0, 100.0
 
     def run(self, seconds: float) -> list[int]:
-        """The numbers of threads in the windows of so many seconds."""
+        """The numbers of threads in the windows of these seconds."""
         seen, end = [], self.now + seconds
         while self.now < end:
             seen.append(self.policy.n)
@@ -74,7 +75,7 @@ def test_what_took_a_core_for_a_moment_costs_less_than_a_second():
 
 
 def test_trying_again_becomes_rarer():
-    """Idle cores, yet more threads have to wait: a quota, say."""
+    """Idle cores, but waiting threads, for instance because of a quota."""
     policy, now, tries = Policy(2), 100.0, []
     while now < 700:
         now += 0.2
@@ -110,7 +111,7 @@ def test_after_a_rest_others_may_be_there():
 
 
 def test_short_requests_get_their_threads_back():
-    """They never compute long enough to be judged: only the look before them tells."""
+    """They are too short for a window: only the check before them counts."""
     policy = Policy(8)
     policy.start(100.0, 1)
     assert policy.n == 1
@@ -124,7 +125,7 @@ def test_short_requests_get_their_threads_back():
 
 @linux
 def test_cores_and_what_runs_on_them_are_those_of_one_machine(monkeypatch: pytest.MonkeyPatch):
-    """A container may see two of a host's cores, and how much runs on all of them."""
+    """A container may see two of a host's cores, and the load of all of them."""
     cores = "".join(f"cpu{n} 1 2 3 4 5\n" for n in range(64))
     stat = f"cpu 1 2 3 4 5\n{cores}procs_running 30\n"
     monkeypatch.setattr(module, "_read", lambda _: stat)
@@ -137,7 +138,7 @@ def test_cores_and_what_runs_on_them_are_those_of_one_machine(monkeypatch: pytes
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    """A backend of two threads, on however many cores, that sees nobody else when it starts."""
+    """A backend of two threads on any number of cores, which sees no other load at its start."""
     hardware = "ggmodel.ml.ggml.hardware.available_cores"
     monkeypatch.setattr(hardware, lambda: 2)
     monkeypatch.setattr(module, "cores_left", lambda: 2)
@@ -147,7 +148,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def computing(backend: Backend, seconds: float, until: int = 0) -> list[int]:
-    """Computes for so long, or until so many threads do; the numbers of threads seen."""
+    """Computes for some seconds, or until a number of threads; returns the numbers seen."""
     w = backend.get("w")
     assert w is not None
     seen: list[int] = []
@@ -166,12 +167,13 @@ def computing(backend: Backend, seconds: float, until: int = 0) -> list[int]:
 
 
 def _threads(backend: Backend) -> Threads:
-    return backend.hardware.threads  # type: ignore[attr-defined]
+    assert isinstance(backend, GGMLBackend)
+    return backend.hardware.threads
 
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Every core this process may use has two busy processes."""
+    """Starts two busy processes on every core of this process."""
     cores = [n for n in os.sched_getaffinity(0) for _ in range(2)]
     started = [subprocess.Popen([sys.executable, "-c", BUSY, str(n)]) for n in cores]
     try:
@@ -188,12 +190,13 @@ def test_busy_processes_take_threads_away(pair: Backend):
         time.sleep(0.5)
         assert computing(pair, 60, until=1)[-1] == 1
         assert set(computing(pair, 1)) == {1}  # nothing idle: none tried again
-    assert _threads(pair)._pool.n_threads == 1  # type: ignore[union-attr]
+    pool = _threads(pair)._pool
+    assert pool is not None and pool.n_threads == 1
 
 
 @linux
 def test_they_come_back(pair: Backend, monkeypatch: pytest.MonkeyPatch):
-    """The machine of a test is rarely quiet: what is seen of it is made up."""
+    """A test's machine is rarely quiet, so the observations are simulated."""
     monkeypatch.setattr(module, "waited", lambda tasks: {1: time.perf_counter()})
     assert computing(pair, 60, until=1)[-1] == 1
     monkeypatch.setattr(module, "waited", lambda tasks: {})
@@ -203,11 +206,11 @@ def test_they_come_back(pair: Backend, monkeypatch: pytest.MonkeyPatch):
     assert computing(pair, 60, until=2)[-1] == 2
 
 
-# Requests hand the steps around: threads compute in turn, some a single graph.
+# Several threads compute in turn, some only a single graph.
 
 
 class Clock:
-    """In place of the module `time`; stands still unless it is moved."""
+    """Replaces the module `time`; stands still unless it is moved."""
 
     now = 100.0
 
@@ -217,13 +220,14 @@ class Clock:
 
 @pytest.fixture
 def clock(pair: Backend, monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(module, "time", Clock())
-    return module.time  # type: ignore[return-value]
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How many threads waited for a core, in each window."""
+    """The number of threads that waited for a core, by window."""
     lost: list[float] = []
     judge = Policy.judge
 
@@ -242,7 +246,7 @@ def callers() -> Iterator[list[ThreadPoolExecutor]]:
 
 
 def one_graph(threads: Threads, clock: Clock) -> None:
-    """Of which ten and a half are a window."""
+    """Graphs of which ten and a half fill a window."""
     began = threads.begin()
     clock.now += 0.05 / 10.5
     threads.end(began)
@@ -258,7 +262,7 @@ def test_callers_in_turn_give_threads_up(
     monkeypatch: pytest.MonkeyPatch,
     who: int,
 ):
-    """Whoever of them it is that waits all the time."""
+    """Whichever thread waits all the time is seen."""
     waits = callers[who].submit(threading.get_native_id).result()
     monkeypatch.setattr(
         module, "waited", lambda tasks: {t: (t == waits) * clock.now for t in tasks}
@@ -289,7 +293,7 @@ def test_what_callers_waited_before_does_not_count(
 def test_callers_that_ended_break_nothing(
     pair: Backend, clock: Clock, judged: list[float], monkeypatch: pytest.MonkeyPatch
 ):
-    """What they waited is not known any more; what the others did is."""
+    """Waits of ended threads are unknown; those of the others count."""
     known = module.waited
     monkeypatch.setattr(module, "waited", lambda tasks: dict.fromkeys(known(tasks), clock.now))
     (task,) = _pool_tasks(pair)
@@ -421,7 +425,7 @@ def _pool_tasks(backend: Backend) -> tuple[int, ...]:
 def test_results_do_not_depend_on_the_number_of_threads(
     pair: Backend, monkeypatch: pytest.MonkeyPatch
 ):
-    """Bit for bit; only the fused attention of one query over 512 cells or more adds up in another
+    """Bit for bit; only fused attention of one query over 512 cells or more sums in another
     order."""
     monkeypatch.setattr(module, "_WINDOW", math.inf)
     w = pair.get("w")

@@ -1,4 +1,4 @@
-"""Weights: where they lie, how they are loaded, and how a backend ends."""
+"""Weights: their memory, their loading, and the end of a backend."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 
 from ggmodel.errors import ConfigError, Error, GraphError, OutOfMemory, TensorError, Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import (
     AllocationStatus,
     Backend,
+    BackendMemory,
     BackendParams,
     DType,
     FlashAttention,
@@ -26,8 +28,7 @@ from ggmodel.ml import (
     register_backend,
 )
 from ggmodel.ml.ggml import pages
-from ggmodel.ml.ggml.backend import GGMLBackend
-from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.placement import INPUT, layer_of
 from ggmodel.native import ffi
 from tests.ml.harness import METADATA, backend_of, blocks, nmse, normal
@@ -72,7 +73,7 @@ def product(backend: Backend, name: str, x: np.ndarray) -> np.ndarray:
 
 
 def address(backend: Backend, node: Tensor) -> int:
-    """Where the copy that ops read lies."""
+    """The address of the copy that ops read."""
     assert isinstance(backend, GGMLBackend)
     with backend.new_context() as ctx, ctx.trace():
         reader = node.scale(1)
@@ -136,7 +137,7 @@ def test_a_rearranged_copy_gives_the_same_products(dtype: DType, tied: bool):
             rearranged = w.uid in backend.weights._fast
             assert rearranged == bool(backend.extra_buffer_types)
             ctx.compute(*((y, r) if tied else (y,)))
-        # The same blocks and the same rounding of activations; sums in another order.
+        # The same blocks and rounding of activations; sums in another order.
         assert nmse(y.numpy(), product(plain, "output.weight", x)) < 1e-4
         assert nmse(y.numpy(), x.astype(float) @ table.values.T) < 1e-4
         if tied:
@@ -265,7 +266,7 @@ def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
         once(i)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == files
-    # The kernel takes a thread off the list a moment after it has let the one that joins it go on.
+    # The system drops a thread from the list a moment after `join` returns.
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) > len(threads) and time.monotonic() < end:
         time.sleep(0.001)
@@ -314,7 +315,7 @@ def test_what_was_rearranged_leaves_memory_though_the_file_is_read_ahead(
         assert resident_of(path) > 0
         backend.load()
         time.sleep(0.2)  # whoever still read would be done
-        # Pages that a weight shares with what is around it stay.
+        # Pages that a weight shares with its neighbours stay.
         assert resident_of(path) <= 8 * 4096
 
 
@@ -325,8 +326,9 @@ def test_more_weights_than_memory_are_an_error(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(OutOfMemory, match="512 bytes for weight 'w'") as caught:
             backend.load()
         memory = caught.value.memory
-        assert memory.cpu.weights == [0, 0, 512]  # type: ignore[union-attr]
-        assert memory.cpu.status is AllocationStatus.FAILED  # type: ignore[union-attr]
+        assert isinstance(memory, BackendMemory)
+        assert memory.cpu.weights == [0, 0, 512]
+        assert memory.cpu.status is AllocationStatus.FAILED
         monkeypatch.undo()
         backend.load()
         np.testing.assert_array_equal(weight(backend, "w").numpy(), normal(4, 32))
@@ -385,7 +387,7 @@ def test_the_report_counts_by_layer():
         ctx.layer(0).zeros(DType.Q8_0, 32)
         memory = backend.backend_memory()
         assert memory.input_weights == 128
-        # Tensors begin at multiples of 32 bytes: one of 4 takes as many, one of 34 takes 64.
+        # Tensors begin at multiples of 32 bytes: one of 4 bytes takes 32, one of 34 takes 64.
         assert memory.cpu.weights == [64, 160, 32]
         assert memory.cpu.cache == [64, 32, 0]
         assert memory.size() == 128 + 256 + 96 + memory.cpu.graph

@@ -7,7 +7,7 @@ import pytest
 from ggmodel import Config, Module, gguf, kv
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.ml.keyvalues import KeyValues
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
 

@@ -1,5 +1,7 @@
 """Operations between checkpoint and GGUF: each undoes itself."""
 
+from inspect import isabstract
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,19 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ggmodel.model
 from ggmodel import DType
-from ggmodel.errors import ConfigError
+from ggmodel.errors import ArchitectureError, ConfigError
 from ggmodel.model import (
+    AddConstant,
     Computed,
-    Every,
+    Interleaved,
     MXFP4Blocks,
     Operation,
     Part,
     PermuteRope,
-    Plus,
     Sources,
     Stack,
     Transpose,
+    find,
 )
 from ggmodel.model.operations import value_of
 
@@ -32,12 +36,15 @@ def array(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def every(base: type) -> set[type]:
-    return {c for c in base.__subclasses__() if c.__module__ == base.__module__}
+    """The classes of the module that are one and can be made."""
+    below = {c for c in base.__subclasses__() if c.__module__ == base.__module__}
+    below |= {c for outer in below for c in every(outer)}
+    return {c for c in below if not isabstract(c)}
 
 
 def test_these_tests_know_all_operations():
-    assert every(Operation) == {PermuteRope, Plus, Transpose}
-    assert every(Sources) == {Stack, Part, Every, MXFP4Blocks, Computed}
+    assert every(Operation) == {PermuteRope, AddConstant, Transpose}
+    assert every(Sources) == {Stack, Part, Interleaved, MXFP4Blocks, Computed}
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=2)
@@ -70,7 +77,7 @@ def test_transpose_swaps_the_last_two_dims(shape: tuple[int, ...], want: tuple[i
 @given(st.integers(-512, 512), st.integers(-4, 4))
 @settings(max_examples=50, deadline=None)
 def test_plus_is_invertible_where_the_sum_is_exact(value: int, amount: int):
-    x, op = np.array([value / 64], np.float32), Plus(amount)
+    x, op = np.array([value / 64], np.float32), AddConstant(amount)
     assert op.to_gguf(x, None)[0] == value / 64 + amount
     assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
 
@@ -78,7 +85,7 @@ def test_plus_is_invertible_where_the_sum_is_exact(value: int, amount: int):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_operations_keep_the_type(dtype: Any):
     x = array(8, 4).astype(dtype)
-    for op in (PermuteRope(2), Plus(1.0), Transpose()):
+    for op in (PermuteRope(2), AddConstant(1.0), Transpose()):
         assert op.to_gguf(x, None).dtype == op.to_hf(x, None).dtype == dtype
 
 
@@ -190,7 +197,7 @@ def test_interleaved_tensors_together_are_the_whole(axis: int, n: int):
     whole = array(6, 4, 6, seed=2)
     again = np.full_like(whole, np.nan)
     for i in range(n):
-        every = Every("gate_up", i, n, axis)
+        every = Interleaved("gate_up", i, n, axis)
         piece = every.join([whole], None)
         assert np.array_equal(piece, np.take(whole, range(i, whole.shape[axis], n), axis))
         assert every.shape([whole.shape], None) == piece.shape
@@ -198,7 +205,7 @@ def test_interleaved_tensors_together_are_the_whole(axis: int, n: int):
         assert np.isnan(again[where]).all()
         again[where] = values
     assert np.array_equal(again, whole)
-    results = Every("gate_up", 1, 2).results(array(3, 8), None)
+    results = Interleaved("gate_up", 1, 2).results(array(3, 8), None)
     assert np.array_equal(results, array(3, 8)[:, 1::2])
 
 
@@ -238,8 +245,8 @@ def test_blocks_of_four_bits_become_ggmls(index: int, n: int):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda b, s: Every("gate_up", 0, 5).join([s], None),
-        lambda b, s: Every("gate_up", 0, 2).join([np.array(1.0)], None),
+        lambda b, s: Interleaved("gate_up", 0, 5).join([s], None),
+        lambda b, s: Interleaved("gate_up", 0, 2).join([np.array(1.0)], None),
         lambda b, s: MXFP4Blocks("gate_up").join([b[..., :8], s], None),
         lambda b, s: MXFP4Blocks("gate_up").join([b.astype(np.float32), s], None),
         lambda b, s: MXFP4Blocks("gate_up", 0, 3).join([b, s], None),
@@ -249,3 +256,14 @@ def test_blocks_of_four_bits_become_ggmls(index: int, n: int):
 def test_what_is_not_interleaved_or_no_blocks_is_refused(call: Any):
     with pytest.raises(ConfigError, match="gate_up: "):
         call(*in_blocks(2, 4, 64))
+
+
+@pytest.mark.parametrize(("old", "new"), [("Every", "Interleaved"), ("Plus", "AddConstant")])
+def test_an_old_name_tells_the_new_one(old: str, new: str, tmp_path: Path):
+    (tmp_path / "mine.py").write_text(f"import ggmodel\nfrom ggmodel.model import {old}\n")
+    with pytest.raises(ArchitectureError, match=rf"{old} is now called {new}\n.*mine\.py:2"):
+        find("mine", tmp_path)
+
+
+def test_a_name_that_never_was_is_no_attribute():
+    assert not hasattr(ggmodel.model, "Minus")

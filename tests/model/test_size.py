@@ -12,7 +12,7 @@ import pytest
 MODELS = Path(__file__).parents[2] / "models"
 # All Python of an architecture, counted by `lines_of`.
 LIMITS = {
-    "bert": 90,
+    "bert": 95,
     "gemma2": 85,
     "gemma3": 260,
     "gpt_oss": 85,

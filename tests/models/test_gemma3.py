@@ -13,8 +13,8 @@ import ggmodel
 from ggmodel.convert import from_hf, metadata_of, normalize
 from ggmodel.errors import PromptError
 from ggmodel.gguf_file import DType, MemorySource
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import RopeType
-from ggmodel.ml.keyvalues import KeyValues
 from ggmodel.model import Config, config_class, find
 from ggmodel.models.gemma3.model import Text
 from ggmodel.nn import Rotary

@@ -1,4 +1,4 @@
-"""The binding describes the ggml it is loaded with, and a graph computes."""
+"""The binding describes its ggml, and a graph computes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_description_for_bug_reports() -> None:
 
 
 def test_ggml_logs_to_python() -> None:
-    # In a process of its own: the full context writes a warning.
+    # In a new process: the full context writes a warning.
     code = """
 import logging
 from ggmodel.native import ffi, lib

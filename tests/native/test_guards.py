@@ -1,4 +1,4 @@
-"""A failing assert of ggml while a graph is built is an exception, and nothing else happens."""
+"""A failing assert of ggml while a graph is built is an exception, without side effects."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import re
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -117,7 +118,7 @@ def test_a_thousand_times_without_a_leak() -> None:
 
 def test_each_thread_has_its_own_way_back() -> None:
     problems: list[str] = []
-    together = threading.Barrier(len(WRONG) + 1)
+    together = threading.Barrier(len(WRONG) + 1, timeout=60)
 
     def fail(op: Op, text: str) -> None:
         together.wait()
@@ -133,22 +134,24 @@ def test_each_thread_has_its_own_way_back() -> None:
                 if not lib.ggml_mul_mat(ctx, matrix(ctx, 4, 2), matrix(ctx, 4, 3)):
                     problems.append(f"aborted: {native.last_abort()!r}")
 
-    threads = [threading.Thread(target=fail, args=wrong) for wrong in WRONG.values()]
-    threads.append(threading.Thread(target=succeed))
+    threads = [threading.Thread(target=fail, args=wrong, daemon=True) for wrong in WRONG.values()]
+    threads.append(threading.Thread(target=succeed, daemon=True))
     for thread in threads:
         thread.start()
+    end = time.monotonic() + 60
     for thread in threads:
-        thread.join()
+        thread.join(max(0, end - time.monotonic()))
+        assert not thread.is_alive()
     assert problems == []
 
 
 def test_every_op_of_ggml_can_be_called() -> None:
-    """Nothing of the headers got lost: every function that returns a tensor is there, guarded."""
+    """Every function of the headers that returns a tensor exists, guarded."""
     text = (native.prefix / "include" / "ggml.h").read_text()
     declared = set(re.findall(r"GGML_API\s+struct\s+ggml_tensor\s*\*\s*(ggml_\w+)\s*\(", text))
     assert len(declared) > 150
     variadic = {"ggml_format_name"}
-    # Only declared: no library has them.
+    # Declared, but in no library.
     missing = {name for name in declared - variadic if not hasattr(lib, name)}
     libraries = b"".join(p.read_bytes() for p in native.prefix.glob("lib*/libggml-base.so"))
     assert {name for name in missing if name.encode() + b"\0" in libraries} == set()

@@ -13,15 +13,12 @@ import pytest
 
 from ggmodel import native
 from ggmodel.native import newest
-from tests.rpc.conftest import rpc_environment, rpc_ggml
-
-__all__ = ["rpc_environment", "rpc_ggml"]
 
 ROOT = Path(__file__).parents[2]
 STAMP = f"built-{newest.VERSION}"
 
 # One size of batches, texts with and without images, weights in F32, F16 and Q8_0, embeddings.
-# The numbers are sizes of batches; long images are the slowest and have no op of their own.
+# The numbers are sizes of batches; long images are the slowest and need no other op.
 REPRESENTATIVE = """
     (any_batch_split and 512 and not long_images)
     or (rounded_weights and (plain_gqa or experts or every_6th or images))
@@ -30,7 +27,7 @@ REPRESENTATIVE = """
     or what_the_tower or what_is_seen
 """
 
-# A cmake that notes what it is asked for and fails where BREAKS says so.
+# A cmake that records its arguments and fails if BREAKS says so.
 CMAKE = """#!/bin/sh
 echo "$*" >> "$NOTES"
 case "$*" in *"$BREAKS"*) echo "it went wrong"; exit 1;; esac
@@ -44,7 +41,7 @@ done
 
 @pytest.fixture
 def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """A machine with that cmake and a source package; `notes()` is what cmake was asked for."""
+    """A machine with that cmake and a source package; `notes()` is the record of cmake."""
     tools, llama_cpp = tmp_path / "bin", tmp_path / "source" / "vendor" / "llama.cpp"
     for folder in (tools, llama_cpp):
         folder.mkdir(parents=True)
@@ -62,7 +59,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where another version was built before."""
+    """A folder with the build of another version."""
     folder = tmp_path / "ggml"
     folder.mkdir()
     (folder / "built-0.0.1").touch()
@@ -136,7 +133,7 @@ def test_a_package_without_llama_cpp_is_refused(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_models_are_the_same_on_another_ggml(rpc_environment: dict[str, str]):
-    """Nothing here is made for one version of ggml: on another, the goldens are met as well."""
+    """The goldens pass on another version of ggml as well."""
     code = "from ggmodel import native; print(native.version)"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/golden"]
     selected = " ".join(REPRESENTATIVE.split())

@@ -1,4 +1,4 @@
-"""Which ggml is loaded, and what happens where headers and library do not belong together."""
+"""The choice of ggml, and errors of headers and libraries that do not belong together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOW = "from ggmodel import native; print(native.describe()['module'], native.pr
 
 
 def python(code: str, **environment: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own, where no ggml is loaded yet."""
+    """Run code in a new process, without a loaded ggml."""
     return subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -27,7 +27,7 @@ def python(code: str, **environment: str | Path) -> subprocess.CompletedProcess[
 
 
 def refusal(**environment: str | Path) -> str:
-    """The `NativeError` with which an import of the binding ends."""
+    """The `NativeError` of an import of the binding."""
     done = python("import ggmodel.native", **environment)
     assert done.returncode == 1, done.stderr
     last = done.stderr.strip().splitlines()

@@ -1,4 +1,4 @@
-"""The check for what a machine must have before anything is built."""
+"""The check of a machine's prerequisites for building."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "native" / "prerequisites.sh"
 
 
 def check(path: Path, *arguments: str, python: str = sys.executable):
-    """Run the script where only the programs in the folder `path` exist."""
+    """Run the script with only the programs in the folder `path`."""
     return subprocess.run(
         ["/bin/sh", str(SCRIPT), *arguments],
         capture_output=True,
@@ -25,7 +25,7 @@ def check(path: Path, *arguments: str, python: str = sys.executable):
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with everything the script looks for."""
+    """A folder with all prerequisites."""
     for name in ("cc", "c++", "make", "cat"):
         os.symlink(shutil.which(name) or "/bin/true", tmp_path / name)
     return tmp_path
@@ -55,7 +55,7 @@ def test_all_that_is_missing_is_printed_at_once(tmp_path: Path) -> None:
 
 
 def test_a_python_without_headers_and_venv(programs: Path) -> None:
-    # A stand-in that knows its version and nothing else.
+    # A stand-in that only knows its version.
     fake = programs / "python"
     fake.write_text('#!/bin/sh\ncase "$2" in *version_info*) exit 0;; esac\nexit 1\n')
     fake.chmod(0o755)

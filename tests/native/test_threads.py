@@ -11,8 +11,8 @@ import pytest
 from ggmodel.errors import NativeError
 from ggmodel.native import ThreadPool, ffi, lib
 
-# In a process of its own: here threads of earlier tests may end at any time.
-# The kernel takes a thread off the list a moment after it has let the one that joins it go on.
+# In a new process: here threads of earlier tests may end at any time.
+# The system drops a thread from the list a moment after it was joined.
 HUNDRED = """
 import os, time
 from ggmodel.native import ThreadPool, ffi

@@ -81,8 +81,8 @@ def test_running_takes_no_more_than_was_reserved():
         reserved = steps.backend.backend_memory()
         steps.backend.load()
         for n in (1, 5, len(golden.prompt)):
-            with steps.engine.slot() as sequence:
-                steps.engine.extend(sequence, golden.prompt[:n], 0)
+            with steps.engine.apart.slot() as sequence:
+                steps.engine.apart.extend(sequence, golden.prompt[:n], 0)
         assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
 
 
@@ -117,12 +117,12 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
         reserved, inputs = memory.sizes.copy(), steps.backend.largest_inputs
         steps.backend.load()
         for n in (1, 2, 5, 31, 62, 63, 64, 65, 200, min(context, 600) - 1):
-            with steps.engine.slot() as sequence:
-                steps.engine.extend(sequence, np.resize(golden.prompt, n), 0)
-        with steps.engine.slot() as sequence:  # at the end of the context
-            steps.engine.extend(sequence, np.resize(golden.prompt, context - 64), 0)
-            steps.engine.extend(sequence, np.resize(golden.prompt, 63), context - 64)
-            steps.engine.extend(sequence, golden.prompt[:1], context - 1)
+            with steps.engine.apart.slot() as sequence:
+                steps.engine.apart.extend(sequence, np.resize(golden.prompt, n), 0)
+        with steps.engine.apart.slot() as sequence:  # at the end of the context
+            steps.engine.apart.extend(sequence, np.resize(golden.prompt, context - 64), 0)
+            steps.engine.apart.extend(sequence, np.resize(golden.prompt, 63), context - 64)
+            steps.engine.apart.extend(sequence, golden.prompt[:1], context - 1)
         assert (memory.sizes, steps.backend.largest_inputs) == (reserved, inputs)
 
 
@@ -132,8 +132,8 @@ def test_a_dry_run_computes_and_loads_nothing():
         steps.take_steps()
         with pytest.raises(GraphError, match="alloc_memory"):
             steps.backend.load()
-        with steps.engine.slot() as sequence, pytest.raises(GraphError, match="alloc_memory"):
-            steps.engine.extend(sequence, golden.prompt, 0)
+        with steps.engine.apart.slot() as sequence, pytest.raises(GraphError, match="alloc_memory"):
+            steps.engine.apart.extend(sequence, golden.prompt, 0)
         cache: Any = steps.engine.cache
         keys = next(iter(cache.stored.keys.values()))
         with pytest.raises(GraphError, match="alloc_memory"):

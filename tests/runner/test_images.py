@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +17,7 @@ from ggmodel import Input, MultimodalEmbedding
 from ggmodel.errors import ComputeError, Error, PromptError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.inputs import Encoded
+from ggmodel.runner.engine.images import Encoded
 
 MODELS = Path(__file__).parent / "models"
 TEXT = [3, 17, 40, 9, 22, 31]
@@ -289,25 +288,21 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
         plain.generate([picture(1)])
 
 
-def test_who_waits_to_see_an_image_keeps_nobody_from_seeing_another(open_model: Open):
+def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
     model = open_model("gazer")
     (one,), (two,) = (model.engine.images.encode(picture(n)) for n in (1, 2))  # not yet computed
-    turns, seen = model.engine.turns, list[np.ndarray]()
-
-    def step() -> None:
-        with turns.alone():
-            waiting.start()
-            while len(turns._queue) < 2:  # this thread's place, and who waits
-                time.sleep(0.001)
-            seen.append(two.rows)
-
-    waiting = threading.Thread(target=lambda: seen.append(one.rows), daemon=True)
-    stepping = threading.Thread(target=step, daemon=True)
-    stepping.start()
-    for thread in (stepping, waiting):
+    seen: dict[str, np.ndarray] = {}
+    threads = [
+        threading.Thread(target=lambda: seen.update(one=one.rows), daemon=True),
+        threading.Thread(target=lambda: seen.update(two=two.rows), daemon=True),
+        threading.Thread(target=lambda: model.generate([two, *TEXT], max_tokens=2), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    assert seen[0] is two.rows and seen[1] is one.rows
+    assert seen["one"] is one.rows and seen["two"] is two.rows
 
 
 def test_groups_are_computed_together(open_model: Open):
@@ -324,7 +319,7 @@ def test_groups_are_computed_together(open_model: Open):
 
 
 def test_images_that_nobody_needs_are_forgotten(open_model: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ggmodel.runner.engine.inputs._KEPT", 2 * ROWS * HIDDEN * 4)
+    monkeypatch.setattr("ggmodel.runner.engine.images._KEPT", 2 * ROWS * HIDDEN * 4)
     model = open_model(parallel=1)
     waiting = model.request([picture(100), *TEXT], max_tokens=4, temperature=0)
     for seed in range(6):

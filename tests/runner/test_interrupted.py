@@ -1,4 +1,4 @@
-"""Ctrl-C at any place of a step: nobody is kept waiting, and what others get is right."""
+"""Ctrl-C wherever a caller may be: nobody is kept waiting, and others get the right answer."""
 
 from __future__ import annotations
 
@@ -78,18 +78,15 @@ class Finishing:
         except Error as error:
             self._error = error
 
-    def wait(self) -> list[float] | None:
-        """The log-probabilities; None if the request ended because Ctrl-C came as one of its tokens
-        was noted."""
+    def wait(self) -> list[float]:
+        """The log-probabilities."""
         self._thread.join(20)
         assert not self._thread.is_alive(), "nobody goes on"
-        if self._error is not None:
-            assert "Ctrl-C" in str(self._error)
-            return None
+        assert self._error is None
         return self._got
 
 
-def finish(stream: Pieces) -> list[float] | None:
+def finish(stream: Pieces) -> list[float]:
     return Finishing(stream).wait()
 
 
@@ -98,8 +95,9 @@ def stream(model: LoadedModel, prompt: list[int], **options: Any) -> Pieces:
 
 
 def need_idle(model: LoadedModel, n: int) -> None:
+    model.engine.call(lambda: None)  # after what was posted before
     assert not model.engine.slots.working, n
-    assert not model.engine._waiting, n
+    assert not model.engine.scheduler.waiting, n
 
 
 def chunked() -> MemorySource:
@@ -124,7 +122,7 @@ def test_another_request_gets_what_it_would_have(
     source = source if kind == "llama" else chunked()
     with ggmodel.load(source, kv_type="f32", context_length=64, parallel=2) as model:
         want = [finish(stream(model, prompt, **options)) for prompt in PROMPTS]
-        failed, n, came = 0, 0, True
+        n, came = 0, True
         while came:
             n += 1
             first, second = (stream(model, p, **options) for p in PROMPTS)
@@ -134,58 +132,38 @@ def test_another_request_gets_what_it_would_have(
                 got.append(next(second).logprob)
             came = CtrlC(n).during(lambda first=first: next(first))  # type: ignore[misc]
             first.close()
-            rest = finish(second)
-            if rest is None:
-                failed += 1
-            else:
-                assert got + rest == pytest.approx(want[1], abs=ROUNDING), n
+            assert got + finish(second) == pytest.approx(want[1], abs=ROUNDING), n
             need_idle(model, n)
             again = finish(stream(model, PROMPTS[0], **options))
             assert again == pytest.approx(want[0], abs=ROUNDING), n
-        assert n > 100
-        assert failed < n / 5  # only while its token was noted
+        assert n > 8
 
 
-def test_a_thread_that_sleeps_goes_on(source: MemorySource):
+def test_a_thread_that_waits_goes_on(source: MemorySource):
     with ggmodel.load(source, kv_type="f32", context_length=64, parallel=2) as model:
         want = finish(stream(model, PROMPTS[1]))
-        came = failed = 0
-        for n in range(1, 600, 9):
+        came = 0
+        for n in range(1, 90):
             first, second = (stream(model, p) for p in PROMPTS)
             second_one = Finishing(second)
             came += CtrlC(n).during(lambda first=first: list(first))  # type: ignore[misc]
             first.close()
-            rest = second_one.wait()
-            failed += rest is None
-            assert rest is None or rest == pytest.approx(want, abs=ROUNDING), n
+            assert second_one.wait() == pytest.approx(want, abs=ROUNDING), n
             need_idle(model, n)
         assert came > 30
-        assert failed < came / 5
 
 
-def test_a_sequence_that_was_being_shifted_goes_on(source: MemorySource):
-    options = {"context_shift": True, "num_keep": 2}
-    with ggmodel.load(source, kv_type="f32", context_length=8, parallel=2) as model:
-        want = finish(stream(model, PROMPTS[0][:2]))
-        n, came, results = 0, True, list[Any]()
+def test_a_whole_answer(source: MemorySource):
+    with ggmodel.load(source, kv_type="f32", context_length=64) as model:
+        want = model.generate(PROMPTS[0], max_tokens=TOKENS, temperature=0).tokens
+        n, came = 0, True
         while came:
-            n += 7  # it records a graph: thousands of places
-            first, second = (stream(model, p, **options) for p in PROMPTS)
-            got = []
-            for _ in range(4):  # the step that comes next shifts
-                got.append(next(second).logprob)
-                next(first)
-            came = CtrlC(n).during(lambda first=first: next(first))  # type: ignore[misc]
-            first.close()
-            rest = finish(second)
-            results.append(None if rest is None else got + rest)
+            n += 1
+            came = CtrlC(n).during(lambda: model.generate(PROMPTS[0], max_tokens=50))
             need_idle(model, n)
-            again = finish(stream(model, PROMPTS[0][:2]))
-            assert again == pytest.approx(want, abs=ROUNDING), n
-        assert n > 1000
-        assert all(len(r) == TOKENS for r in results if r)
-        same = [r == pytest.approx(results[-1], abs=ROUNDING) for r in results if r]
-        assert sum(same) > 0.9 * n / 7  # what started over has other neighbours, or it has failed
+            again = model.generate(PROMPTS[0], max_tokens=TOKENS, temperature=0)
+            assert again.tokens == want, n
+        assert n > 20
 
 
 @pytest.mark.parametrize("what", ["embed", "logits"])
@@ -198,8 +176,22 @@ def test_what_is_computed_apart(source: MemorySource, what: str):
         want, text = work(), finish(stream(model, PROMPTS[1]))
         n, came = 0, True
         while came:
-            n += 31  # it records a graph: thousands of places
+            n += 1
             came = CtrlC(n).during(work)
             assert finish(stream(model, PROMPTS[1])) == pytest.approx(text, abs=ROUNDING), n
             np.testing.assert_allclose(work(), want, atol=ROUNDING)
-        assert n > 1000
+        assert n > 8
+
+
+def test_closing(source: MemorySource):
+    n, came = 0, True
+    while came:
+        n += 3
+        model = ggmodel.load(source, kv_type="f32", context_length=64)
+        unfinished = stream(model, PROMPTS[0])
+        next(unfinished)
+        came = CtrlC(n).during(model.close)
+        model.close()
+        with pytest.raises(Error, match="closed"):
+            list(unfinished)
+    assert n > 9

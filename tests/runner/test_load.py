@@ -13,7 +13,7 @@ import pytest
 import ggmodel
 from ggmodel.errors import Cancelled, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.ml.backend import Backend, BackendParams, new_backend
+from ggmodel.ml import Backend, BackendParams, new_backend
 from ggmodel.ml.ggml import pages
 from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.tokenizer import Tokenizer

@@ -18,8 +18,9 @@ import ggmodel
 from ggmodel.errors import Busy, ComputeError, GraphError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.process import RunnerProcess
+from ggmodel.model import Step
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.engine.batches import Work
+from ggmodel.runner.engine.batches import Chunk
 from ggmodel.runner.engine.slots import common_prefix
 from ggmodel.runner.loading.preparation import Options, Preparation
 from ggmodel.runner.requests.generation import Generation
@@ -49,6 +50,7 @@ def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator
 
 
 def nothing_is_in_use(model: LoadedModel) -> None:
+    model.engine.call(lambda: None)  # after what was posted before
     slots = model.engine.slots.all
     assert all(slot.free and not len(slot.pending) for slot in slots)
     cache: Any = model.engine.cache
@@ -195,13 +197,16 @@ def test_batches_are_prepared_while_others_are_computed(source: MemorySource):
             steps.take_steps()
             steps.backend.load()
             engine = steps.engine
-            run = engine._run
+            placer = engine.steps.placer
+            place = placer.place
 
-            def watched(work: list[Work]) -> np.ndarray:
-                used.append(engine._prepared is not None and engine._prepared.serves(work))
-                return run(work)
+            def watched(chunks: list[Chunk]) -> Step:
+                prepared = placer._next
+                step = place(chunks)
+                used.append(prepared is not None and step.placed is prepared[1].placed)
+                return step
 
-            engine._run = watched  # type: ignore[method-assign]
+            placer.place = watched  # type: ignore[method-assign]
             prompt = np.arange(3, 13, dtype=np.int32)
             options: dict[str, Any] = {"max_tokens": 6, "stop": ()}
             done = Generation(engine, None, prompt, Sampler(0), **options).run()
@@ -314,30 +319,17 @@ def test_a_coroutine_that_waits_for_itself_is_told(source: MemorySource):
 
 
 class Interrupting(Sampler):
-    """Is interrupted once, as by Ctrl-C, and after that gives what it would have."""
-
-    interrupted = False
+    """Raises what Ctrl-C does."""
 
     def draw(self, logits, random):
-        if not self.interrupted:
-            self.interrupted = True
-            raise KeyboardInterrupt
-        return super().draw(logits, random)
+        raise KeyboardInterrupt
 
 
-def test_an_interruption_loses_nothing_of_others(stories: LoadedModel):
+def test_an_interruption_in_a_sampler_belongs_to_its_own_request(stories: LoadedModel):
     want = stories.generate("Once upon a time", max_tokens=8, temperature=0).tokens
-    request = stories.request("Once upon a time", sampler=Interrupting(0), max_tokens=8)
-    request.begin()  # somebody else's, in whose place this thread samples
-    request.consumer = "somebody else"
+    other = stories.stream("Once upon a time", max_tokens=8, temperature=0)
+    tokens = [next(other).token]
     with pytest.raises(KeyboardInterrupt):
-        stories.generate("One day", max_tokens=8, temperature=0)
-    tokens = []
-    while True:
-        stories.engine.turns.wait(request, lambda: request.news)
-        piece = request.take()
-        if piece is None:
-            break
-        tokens.append(piece.token)
-    assert tokens == want
+        stories.generate("One day", sampler=Interrupting(0), max_tokens=8)
+    assert tokens + [piece.token for piece in other] == want
     nothing_is_in_use(stories)

@@ -16,13 +16,13 @@ def decode(model: LoadedModel, prompt: list[int], steps: int, rebuild: bool) -> 
     """Logits of greedy steps after a prompt, [steps, vocabulary]."""
     engine = model.engine
     rows = []
-    with engine.slot() as sequence:
-        logits = engine.extend(sequence, np.array(prompt, np.int32), 0)
+    with engine.apart.slot() as sequence:
+        logits = engine.apart.extend(sequence, np.array(prompt, np.int32), 0)
         for i in range(steps):
             if rebuild:
                 engine.graphs.close()
             token = np.array([logits.argmax()], np.int32)
-            logits = engine.extend(sequence, token, len(prompt) + i)
+            logits = engine.apart.extend(sequence, token, len(prompt) + i)
             rows.append(logits)
     return np.stack(rows)
 

@@ -128,14 +128,14 @@ def test_a_model_writes_json(stories: LoadedModel, options: dict):
     engine, prompt = stories.engine, stories.tokenize("Once upon a time")
     state = Grammar.json_schema(PERSON).begin(stories.tokenizer)
     sampling = Sampler(**options).begin(prompt, constraint=state)
-    with engine.slot() as sequence:
-        logits = engine.extend(sequence, np.array(prompt, np.int32), 0)
+    with engine.apart.slot() as sequence:
+        logits = engine.apart.extend(sequence, np.array(prompt, np.int32), 0)
         while not sampling.finished and len(sampling.history) < 250:
             token = sampling.sample(logits)
             assert token not in stories.tokenizer.eog
             sampling.accept(token)
             position = len(sampling.history) - 1
-            logits = engine.extend(sequence, np.array([token], np.int32), position)
+            logits = engine.apart.extend(sequence, np.array([token], np.int32), position)
     check_person(stories.detokenize(sampling.history[len(prompt) :]))
 
 

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.errors import ConfigError, Error, FormatError, LoadError, PromptError, Unsupported
+from ggmodel.errors import (
+    Error,
+    FormatError,
+    LoadError,
+    PromptError,
+    Unsupported,
+    WriteError,
+)
 from ggmodel.workbench import reference
 from ggmodel.workbench.activations import Activations, same_prompt
 from ggmodel.workbench.comparison import errors, laid_out
@@ -285,5 +292,5 @@ def test_a_reference_of_zeros():
 
 
 def test_saving_where_nothing_can_be_written(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"cannot write .*a\.npz"):
+    with pytest.raises(WriteError, match=r"cannot write .*a\.npz"):
         saved("llama").save(tmp_path / "nowhere" / "a.npz")

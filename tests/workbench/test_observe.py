@@ -12,9 +12,10 @@ from ggmodel.errors import PromptError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.ggml.compute import Scheduler
 from ggmodel.ml.node import Node
+from ggmodel.model.walk import instances
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.graphs import trace
-from ggmodel.workbench.observe import Recording, places, watch_text
+from ggmodel.workbench.observe import Recording, watch_text
 from tests.workbench.saved import source_of
 
 IDS = [1, 9, 30, 17, 40]
@@ -38,7 +39,7 @@ class Seen:
         self.values[node.uid] = value.copy()
 
     def result(self, path: str) -> np.ndarray:
-        (call,) = (c for c in self.recording.calls if c.place.path == path)
+        (call,) = (c for c in self.recording.calls if c.module.path == path)
         return self.values[call.result.uid].reshape(call.result.shape[::-1])
 
 
@@ -86,26 +87,26 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
             traced.close()
             return rows
 
-    with engine.apart(model.model, 1, len(ids)) as graphs:
-        list(engine.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))  # type: ignore[arg-type]
+    with engine.apart.graphs(model.model, 1, len(ids)) as graphs:
+        list(engine.apart.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))  # type: ignore[arg-type]
     return found
 
 
 def test_what_is_inside_of_a_module_comes_before_it(model: LoadedModel):
     seen = Seen(model, IDS)
-    paths = [call.place.path for call in seen.recording.calls]
+    paths = [call.module.path for call in seen.recording.calls]
     assert paths[0] == "embed"
     assert paths[-3:] == ["norm", "head", ""]
     assert paths.index("layers[1].attn.out") < paths.index("layers[1].attn")
     assert paths.index("layers[1].attn") < paths.index("layers[1]")
     assert len(paths) == len(set(paths)) == 28
-    call = next(c for c in seen.recording.calls if c.place.path == "layers[0].attn.out")
-    assert call.place.scope == "blk.0.attn.out"
+    call = next(c for c in seen.recording.calls if c.module.path == "layers[0].attn.out")
+    assert call.module.scope == "blk.0.attn.out"
     assert call.input is not None and call.input.uid in seen.values
 
 
 def test_places_cover_the_declaration(model: LoadedModel):
-    found = {place.path: place.scope for place in places(model.model)}
+    found = {one.path: one.scope for one in instances(model.model)}
     assert found["layers[1].ffn.gate"] == "blk.1.ffn.gate"
     assert found[""] == ""
 
@@ -120,7 +121,7 @@ def test_a_scheduler_shows_the_same_values(monkeypatch: pytest.MonkeyPatch):
         assert [n.name for n in seen.order if n.named] == [n.name for n in plain.order if n.named]
         for a, b in zip(seen.recording.calls, plain.recording.calls, strict=True):
             np.testing.assert_array_equal(
-                seen.values[a.result.uid], plain.values[b.result.uid], err_msg=a.place.path
+                seen.values[a.result.uid], plain.values[b.result.uid], err_msg=a.module.path
             )
 
         def fail(node: Node, value: np.ndarray) -> None:

@@ -19,8 +19,8 @@ from ggmodel.errors import ComputeError, ConfigError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import DType
 from ggmodel.ml.ggml import compute, peaks
-from ggmodel.ml.ggml.backend import GGMLBackend
 from ggmodel.ml.ggml.compute import Scheduler
+from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.graph import Graph
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
@@ -214,7 +214,7 @@ def test_both_ways_give_the_same(stories: LoadedModel):
     """Op by op the logits are those of the graph at once, but for what ggml fuses."""
     engine, tokens = stories.engine, np.arange(1, 9, dtype=np.int32)
     values = []
-    with engine.apart(stories.model, 1, len(tokens)) as graphs:
+    with engine.apart.graphs(stories.model, 1, len(tokens)) as graphs:
         step = workbench._step(tokens, 0, True)
         graphs.cache.start_forward(step)
         traced = runner_graphs.trace(graphs.forward, graphs.backend, graphs.cache, step)

@@ -11,7 +11,7 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import from_hf
-from ggmodel.errors import ArchitectureError, ConfigError
+from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import find
 from ggmodel.workbench import golden
 from ggmodel.workbench.scaffold import scaffold
@@ -89,7 +89,10 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
         'embedding_multiplier: float = kv("embedding_multiplier", hf="embedding_multiplier")',
         'style: str = kv("style", hf="style")',
     ]
-    # All of it loads; nothing is computed with it yet.
+    with pytest.raises(LoadError, match=r"unused +elsewhere\.norm\.weight"):
+        from_hf(find("new-one", tmp_path / "own"), config, weights)
+    # All that became a field loads; nothing is computed with it yet.
+    del weights["elsewhere.norm.weight"]
     source = from_hf(find("new-one", tmp_path / "own"), config, weights)
     assert source.metadata["new-one.embedding_multiplier"] == 12.0
     assert source.tensors["blk.1.attn_q_norm.weight"].shape == (16,)

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import ggmodel
 from ggmodel import DType
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel.errors import ConfigError, PromptError, WriteError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.observe import pixels_of
@@ -175,7 +175,7 @@ def test_values_are_saved(model: LoadedModel, tmp_path: Path):
 def test_a_file_of_another_kind(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"\.npz or \.safetensors"):
         save(tmp_path / "a.bin", {})
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(WriteError, match="nowhere does not exist; create it first"):
         save(tmp_path / "nowhere" / "a.npz", {})
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Models, Type
+from .options import Force, Models, Strict, Type
 from .terminal import printable, progress_bar, size
 
 
@@ -38,6 +38,7 @@ def convert(
             metavar="NAME", help="The pre-tokenizer, where the tokenizer does not show which it is."
         ),
     ] = None,
+    strict: Strict = True,
     force: Force = False,
 ) -> None:
     """Convert a Hugging Face model to GGUF.
@@ -54,6 +55,7 @@ def convert(
             mmproj=mmproj,
             models=models,
             pre=pre,
+            strict=strict,
             force=force,
             progress=progress,
         )

@@ -71,18 +71,18 @@ def diff(
     their results; the first that makes an error itself is marked. The exit status is 1 if there is
     one.
     """
+    from ..atomic import atomic_write, check_target
     from ..workbench.activations import Activations
     from ..workbench.diff import diff as compare
     from ..workbench.page import page
-    from ..workbench.writing import check_target, write_text
 
     if reference is not None:
         ran = {"HF_DIR": hf_dir, "--image": image, "--save-reference": save_reference}
         for name, given in ran.items():
             if given is not None:
                 raise ConfigError(f"give --reference or {name}, not both: nothing is computed anew")
-    check_target(html)
-    check_target(save_reference)
+    for path in filter(None, (html, save_reference)):
+        check_target(path)
     saved = None if reference is None else Activations.load(reference)
     exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
     with loading.load(file, context_length=context_length, **exact) as model:
@@ -97,7 +97,8 @@ def diff(
             _check_prompt(model, saved, prompt, tokens, reference or "")
         result = compare(model, saved)
     if html is not None:
-        write_text(html, page(result))
+        with atomic_write(html) as partial:
+            partial.write_text(page(result), encoding="utf-8")
     if as_json:
         print_json(result.as_dict())
     else:

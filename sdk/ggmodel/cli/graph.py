@@ -40,10 +40,10 @@ def graph(
     A box is a module, with its ops and weights; between boxes stand the tensors that go from one to
     the other. Layers that are alike are one box until --layer opens one.
     """
+    from ..atomic import atomic_write
     from ..workbench.drawing import dot, svg
     from ..workbench.picture import picture
     from ..workbench.recorded import record
-    from ..workbench.writing import write_text
 
     write = _format(output)
     wanted = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]
@@ -62,7 +62,8 @@ def graph(
     if output == "-":
         sys.stdout.write(content)
         return
-    write_text(output, content)
+    with atomic_write(output) as partial:
+        partial.write_text(content, encoding="utf-8")
 
 
 def _format(output: str) -> str:

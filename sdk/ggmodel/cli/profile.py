@@ -52,14 +52,15 @@ def profile(
     memory gives with the same threads, measured on the spot; "GFLOP/s" stands beside what products
     of such weights reach while they stay in the caches.
     """
+    from ..atomic import atomic_write, check_target
     from ..workbench import profile as workbench
     from ..workbench.chrome import chrome_trace as timeline
-    from ..workbench.writing import check_target, write_text
 
     works = _works(prompt_length, decode, image_graph, depth)
     if repetitions < 1:
         raise ConfigError(f"-r {repetitions}: there must be at least 1")
-    check_target(chrome_trace)
+    if chrome_trace is not None:
+        check_target(chrome_trace)
     mmproj = loading.mmproj if image_graph else ""
     length = max(256, *(work.depth + max(1, work.prompt) for work in works))
     with loading.load(file, mmproj=mmproj, context_length=length) as model:
@@ -70,7 +71,8 @@ def profile(
                 if progress is not None and len(results) < len(works):
                     progress(len(results) / len(works), works[len(results)].name)
         if chrome_trace is not None:
-            write_text(chrome_trace, json.dumps(timeline(results)))
+            with atomic_write(chrome_trace) as partial:
+                partial.write_text(json.dumps(timeline(results)), encoding="utf-8")
         if as_json:
             print_json([_json(result) for result in results])
         else:

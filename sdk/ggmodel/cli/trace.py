@@ -42,9 +42,9 @@ def trace(
     In execution order, with statistics. Where the first NaN or infinity comes into being is marked,
     with what it was computed from; the exit status then is 1.
     """
+    from ..atomic import check_target
     from ..workbench.trace import save as write
     from ..workbench.trace import trace as look
-    from ..workbench.writing import check_target
 
     if prompt is not None and tokens is not None:
         raise ConfigError("give --prompt or --tokens, not both")
@@ -52,7 +52,8 @@ def trace(
         raise ConfigError("--image goes with --prompt: the model lays out its tokens")
     if save is not None and not save.endswith((".npz", ".safetensors")):
         raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
-    check_target(save)
+    if save is not None:
+        check_target(save)
     given: Any = (prompt or _TEXT) if tokens is None else token_ids(tokens)
     with loading.load(file, rpc=()) as model:
         pixels = None

@@ -33,7 +33,10 @@ def worker(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="CPU threads; as many as there are cores by default."),
+        typer.Option(
+            min=1,
+            help="CPU threads. Default: one a core; at 127.0.0.1 one less, for the client.",
+        ),
     ] = None,
 ) -> None:
     """Lend this machine's devices to a model that runs on another one.
@@ -45,7 +48,7 @@ def worker(
 
     from ..ml.ggml.worker import prepare
 
-    # What ggml says about clients it cannot serve.
+    # ggml's messages about clients that it cannot serve.
     logging.basicConfig(format="%(name)s: %(message)s")
     prepared = prepare(host, port, tuple(device or ()), threads or 0)
     if prepared.exposed:
@@ -72,7 +75,7 @@ def _print(prepared: Worker) -> None:
     out.print(f"serving at {prepared.endpoint} until Ctrl-C")
     port, name = prepared.port, socket.gethostname()
     if prepared.exposed:
-        # All addresses of a machine are none that others could connect to.
+        # Clients cannot connect to 0.0.0.0 itself.
         reached = name if prepared.address == "0.0.0.0" else prepared.address
         out.print(f"use it with  --rpc {reached}:{port}")
     else:

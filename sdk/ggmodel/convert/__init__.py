@@ -1,14 +1,13 @@
-"""Hugging Face checkpoints as GGUF tensors and metadata, out of the same declarations; and files
-with fewer bits."""
+"""Hugging Face checkpoints as GGUF, by the declarations of models; and quantised files."""
 
 from __future__ import annotations
 
 from .checkpoint import Checkpoint
+from .checkpoint_source import CheckpointSource
 from .declaration import Entry, plan
 from .export import convert
 from .from_hf import from_hf, metadata_of, normalize
 from .quantize import quantize
-from .source import CheckpointSource
 
 __all__ = [
     "Checkpoint",

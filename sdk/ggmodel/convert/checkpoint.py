@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {
@@ -42,11 +41,11 @@ _INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor as it lies in a checkpoint.
+    """A tensor of a checkpoint.
 
     Attributes:
         shape: in numpy's order; () for a single number.
-        dtype: as safetensors calls it: "BF16", "F32", "U8".
+        dtype: in safetensors' names: "BF16", "F32", "U8".
         file: index into `files` of the checkpoint.
         offset: byte in that file where its data starts.
     """
@@ -62,15 +61,15 @@ class Stored:
 class Checkpoint:
     """A folder with config.json and safetensors files; a context manager that closes itself.
 
-    Files are hostile until proven otherwise: whatever a header says is checked against the file's
-    size when it is opened. Nothing of the tensors is read before someone asks for them.
+    Files are hostile until proven otherwise: headers are checked against the file's size on
+    opening. Tensors are read on first use.
 
     Attributes:
         folder: the folder.
         config: config.json.
-        files: of the tensors, sorted by name.
-        tensors: name to `Stored`, in the order of the files and within one of its header; those
-            of a sentence-transformers module in its own folder are called "2_Dense.linear.weight".
+        files: the files with tensors, sorted by name.
+        tensors: name to `Stored`, in the order of the files and their headers. Tensors of a
+            sentence-transformers module have its folder in front: "2_Dense.linear.weight".
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
@@ -92,8 +91,8 @@ class Checkpoint:
         """Opens a folder.
 
         Raises:
-            FormatError: it has no config.json or no safetensors, a file of it is missing, or one is
-                not what it says; names the file and what to do.
+            FormatError: it has no config.json or no safetensors, or a file is missing or damaged;
+                names the file and the next step.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -119,7 +118,7 @@ class Checkpoint:
         return checkpoint
 
     def stored(self, name: str) -> Stored:
-        """The entry of a tensor.
+        """The description of a tensor.
 
         Raises:
             LoadError: there is no such tensor.
@@ -134,15 +133,12 @@ class Checkpoint:
         return self._buffers[t.file].view[t.offset : t.offset + t.nbytes]
 
     def array(self, name: str) -> np.ndarray:
-        """A tensor in numpy's order: not copied, except that BF16, which numpy lacks, becomes
-        float32.
+        """A tensor in numpy's order, not copied. BF16, which numpy lacks, becomes float32.
 
         Raises:
             LoadError: there is no such tensor.
-            Unsupported: its type is none that numbers can be read from by themselves.
+            Unsupported: its type needs scales, which are not applied.
         """
-        import numpy as np
-
         t = self.stored(name)
         dtype = _DTYPES[t.dtype][1]
         if dtype is None:
@@ -160,12 +156,12 @@ class Checkpoint:
         return self._buffers[file].view
 
     def release(self, name: str) -> None:
-        """Gives back the memory of a tensor; it is read again when someone looks."""
+        """Gives back the memory of a tensor; it is read again on the next use."""
         t = self.stored(name)
         self._buffers[t.file].release(t.offset, t.nbytes)
 
     def close(self) -> None:
-        """Gives the files back; arrays taken before stay valid."""
+        """Closes the files; arrays taken before stay valid."""
         for buffer in self._buffers:
             buffer.close()
 
@@ -180,7 +176,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file that may be anything.
 
     Raises:
-        FormatError: there is no such file, it is too large, no JSON, or no object.
+        FormatError: the file does not exist, is too large, no JSON, or no object.
     """
     buffer = Buffer.open(path)
     try:
@@ -203,7 +199,7 @@ def _parsed(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
 
 
 def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
-    """Where each tensor is by the index, if there is one, and the files with tensors, sorted."""
+    """The index (tensor → file) if there is one, and the files with tensors, sorted."""
     index = None
     if (folder / _WHOLE).exists():
         names = [_WHOLE]
@@ -239,7 +235,7 @@ def _without_tensors(folder: Path) -> str:
 
 
 def _dense_modules(folder: Path) -> list[str]:
-    """Files of the linear maps that sentence-transformers puts behind a model."""
+    """Files of the linear layers that sentence-transformers puts behind a model."""
     if not (folder / "modules.json").is_file():
         return []
     found = sorted(folder.glob(f"*_Dense/{_WHOLE}"))
@@ -261,20 +257,17 @@ def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpo
     for name, file in (index or {}).items():
         found = checkpoint.tensors.get(name)
         if found is None or checkpoint.files[found.file].name != file:
-            where = (
-                "it is not there" if found is None else f"it is in {checkpoint.files[found.file]}"
-            )
+            where = "not there" if found is None else f"in {checkpoint.files[found.file]}"
             raise FormatError(
-                f"{folder / _INDEX} says that {quote(name)} is in {file}, but {where}; the files "
-                "do not belong together: download all of them again"
+                f"{folder / _INDEX} says that {quote(name)} is in {file}, but it is {where}; the "
+                "files do not belong together: download all of them again"
             )
 
 
 def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     """The tensors of a file, checked.
 
-    Its layout: length of the header (u64), the header in JSON, the data. (The file format is
-    described in the documentation of safetensors.)
+    Layout (documentation of safetensors): length of the header (u64), header in JSON, data.
     """
     length = buffer.u64(0, "the length of the header")
     buffer.need(8, length, "the header")
@@ -308,7 +301,7 @@ def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry:
 
 
 def _sizes(values: Any, count: int | None = None) -> bool:
-    """Whether it is a list of that many natural numbers, none of them absurd."""
+    """Whether it is a list of `count` natural numbers of a plausible size."""
     return (
         isinstance(values, list)
         and len(values) <= 8

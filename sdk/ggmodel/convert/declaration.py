@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import ConfigError, LoadError
-from ..ml import Tensor
+import numpy as np
+
+from ..errors import ConfigError
 from ..model import Model, Module
 from ..model.fields import TensorField
-from ..model.module import FieldType, module_fields
-from ..model.names import Place, join
-from ..model.operations import Computed, Operation, Sources, value_of
-
-if TYPE_CHECKING:
-    import numpy as np
-
-_SHOWN = 8  # entries in an exception's message
-LONGEST = 1024  # entries of a list, unless the checkpoint has more tensors than that
+from ..model.names import Names, join, of_vision
+from ..model.operations import Computed, Operation, Sources
+from ..model.report import LoadReport, compare
+from ..model.walk import Found, Slot, Walk
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One GGUF tensor and what it is made of.
+    """One GGUF tensor and the checkpoint's tensors it is made of.
 
     Attributes:
         name: the primary GGUF name.
@@ -41,38 +36,15 @@ class Entry:
     op: Operation | None = None
 
 
-def plan(
-    architecture: type[Model], config: Any, names: Collection[str], split: bool = False
-) -> list[Entry]:
-    """The GGUF tensors that a checkpoint with these tensor names gives.
-
-    Args:
-        split: what the model sees with has the names of a file of its own.
-
-    Raises:
-        LoadError: required fields without a source; names them, and the nearest in the checkpoint.
-    """
-    walker = _Walker(config, set(names), split)
-    found = walker.module(architecture(config), Place(("",)), _Source(), "")
-    missing = [m for m in found.missing if not _falls_back(m, found.entries)]
-    if missing:
-        raise LoadError(
-            f"the checkpoint does not fit the architecture {architecture.architecture!r}:\n  "
-            + "\n  ".join(_describe(m, names) for m in missing[:_SHOWN])
-            + (f"\n  … and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
-        )
-    return list(found.entries.values())
-
-
 @dataclass(frozen=True)
 class Pair:
-    """A module of a model, and the one of a checkpoint's model that does the same.
+    """A module of a model, and the module of a checkpoint's model that does the same.
 
     Attributes:
         path: in the model, "layers[3].attn.q".
         name: in names of the checkpoint, "model.layers.3.self_attn.q_proj".
-        part: which of its results are the module's; None is all.
-        op: what the module's tensors have gone through.
+        part: selects the module's results out of the other's; None takes all.
+        op: the operation that the module's tensors went through.
         module: the class of the model's.
     """
 
@@ -89,92 +61,61 @@ class Pair:
         return x if self.op is None else self.op.results(x, config)
 
 
-def pairs(model: Model, names: Collection[str]) -> list[Pair]:
-    """The modules of a model that have a counterpart, and which; in order of declaration.
+@dataclass(frozen=True)
+class Plan:
+    """How a declaration fits a checkpoint.
+
+    Attributes:
+        entries: the GGUF tensors that the checkpoint gives.
+        report: missing fields, and tensors that no field reads; its `check` raises.
+        pairs: modules that both have, in order of declaration.
+    """
+
+    entries: list[Entry]
+    report: LoadReport
+    pairs: list[Pair]
+
+
+def plan(
+    architecture: type[Model], config: Any, names: Collection[str], split: bool = False
+) -> Plan:
+    """Fits a declaration to a checkpoint with these tensor names.
 
     Args:
-        model: with its fields filled: where a field has a choice, what it holds counts.
+        split: vision tensors have the names of a file of their own.
+    """
+    walk = _Planner(config, set(names))
+    found = walk.module(architecture(config), Slot(_Origin(split=split)))
+    entries: dict[str, Entry] = {}
+    read: dict[str, str] = {}
+    for entry, path in found.bound:
+        entries.setdefault(entry.name, entry)
+        for source in entry.sources:
+            read.setdefault(source, path)
+    # A field without a source is served by an alternate GGUF name that is written.
+    missing = [m for m in found.missing if not walk.served(m.field, entries)]
+    bound = [(entry.name, path) for entry, path in found.bound]
+    report = LoadReport(architecture.architecture, bound, missing, what=walk.what)
+    compare(report, read, names, architecture.ignore_hf)
+    return Plan(list(entries.values()), report, walk.pairs(found))
+
+
+def pairs(model: Model, names: Collection[str]) -> list[Pair]:
+    """The modules of a model that have a counterpart, in order of declaration.
+
+    Args:
+        model: with its fields filled: where a field has a choice, its present value counts.
         names: of the tensors in the checkpoint.
     """
-    walker = _Walker(model.config, set(names))
-    found = list(walker.module(model, Place(("",)), _Source(), "").pairs.values())
+    walk = _Planner(model.config, set(names))
+    found = walk.pairs(walk.module(model, Slot(_Origin())))
     # Several that are made of one module's tensors, as experts may be, do not do what that does.
     whole = Counter((p.path.rpartition(".")[0], p.name) for p in found if p.part is None)
     return [p for p in found if p.part or whole[p.path.rpartition(".")[0], p.name] == 1]
 
 
 @dataclass(frozen=True)
-class Survey:
-    """How far a declaration fits a checkpoint.
-
-    Attributes:
-        entries: what could be written.
-        missing: a line for each required field without a source.
-        pairs: modules that both have.
-    """
-
-    entries: list[Entry]
-    missing: list[str]
-    pairs: list[Pair]
-
-
-def survey(architecture: type[Model], config: Any, names: Collection[str]) -> Survey:
-    """As `plan`, for a declaration that is not finished."""
-    found = _Walker(config, set(names)).module(architecture(config), Place(("",)), _Source(), "")
-    missing = [m for m in found.missing if not _falls_back(m, found.entries)]
-    described = [_describe(m, names).removeprefix("missing  ") for m in missing]
-    return Survey(list(found.entries.values()), described, list(found.pairs.values()))
-
-
-def _falls_back(missing: _Missing, entries: Mapping[str, Entry]) -> bool:
-    """An alternate GGUF name that is written serves a field that has no source."""
-    return any(e == n or e.startswith(f"{n}.") for n in missing.alternates for e in entries)
-
-
-def _describe(missing: _Missing, names: Collection[str]) -> str:
-    text = f"missing  {missing.field} ({missing.name}): "
-    if not missing.tried:
-        return text + "its declaration names no counterpart, hf="
-    near = difflib.get_close_matches(missing.tried[0], names, 2)
-    text += f"no tensor {' or '.join(missing.tried)}"
-    return text + (f"; the checkpoint has {', '.join(near)}" if near else "")
-
-
-@dataclass(frozen=True)
-class _Missing:
-    """A required field without a source: its path and GGUF name, the names tried in the
-    checkpoint, and the GGUF names that may stand in for it."""
-
-    field: str
-    name: str
-    tried: tuple[str, ...]
-    alternates: tuple[str, ...] = ()
-
-
-@dataclass
-class _Found:
-    """What a part of a model gets from the checkpoint.
-
-    Attributes:
-        own: how many tensors, computed ones not counted.
-        pairs: modules by path.
-    """
-
-    entries: dict[str, Entry] = field(default_factory=dict)
-    pairs: dict[str, Pair] = field(default_factory=dict)
-    missing: list[_Missing] = field(default_factory=list)
-    own: int = 0
-
-    def add(self, other: _Found) -> None:
-        for name, entry in other.entries.items():
-            self.entries.setdefault(name, entry)
-        self.pairs |= other.pairs
-        self.missing += other.missing
-        self.own += other.own
-
-
-@dataclass(frozen=True)
-class _Source:
+class _Location:
     """Where in a checkpoint a module stands: a path, or the path to `several` tensors or parts of
     one, the path within each of them, and the operation on all tensors of the module."""
 
@@ -183,14 +124,14 @@ class _Source:
     within: str = ""
     op: Operation | None = None
 
-    def below(self, name: str | Sources) -> _Source:
+    def below(self, name: str | Sources) -> _Location:
         if self.several is not None:
             if isinstance(name, Sources):
                 raise ConfigError(f"{name}: sources cannot be nested in {self.several}")
             return replace(self, within=join(self.within, name))
         if isinstance(name, Sources):
             return replace(self, several=name)
-        return replace(self, path=join(self.path, name))
+        return _Location(join(self.path, name), None, "", self.op)
 
     def names(self, config: Any) -> tuple[str, ...]:
         if self.several is None:
@@ -199,126 +140,109 @@ class _Source:
         return tuple(join(self.path, n) for n in inner)
 
 
-class _Walker:
-    """Goes through the fields as the loader does, keeping the GGUF name and the place in the
-    checkpoint side by side.
+@dataclass(frozen=True)
+class _Origin:
+    """The GGUF names of a field, and beside them its location in a checkpoint.
 
     A module without `hf` has no counterpart in checkpoints, unless it is transparent; the name of
-    a tensor without `hf` is the same in both. Of alternates the first that exists is taken.
+    a tensor without `hf` is the same in both.
+
+    Attributes:
+        location: of an alternate its own, otherwise that of the module with the field.
+        outside: of an alternate the location of the module with the field.
+        tag: None for the model.
+        index: of an item of a list.
+        split: vision tensors have the names of a file of their own.
     """
 
-    def __init__(self, config: Any, names: set[str], split: bool = False):
-        self.config, self.names, self.split = config, names, split
+    names: Names = field(default_factory=Names)
+    location: _Location = field(default_factory=_Location)
+    outside: _Location = field(default_factory=_Location)
+    tag: TensorField | None = None
+    index: int | None = None
+    split: bool = False
 
-    def module(self, module: Module, place: Place, source: _Source, path: str) -> _Found:
-        found = _Found()
-        for name, (tag, kind) in module_fields(type(module)).items():
-            label = f"{path}.{name}" if path else name
-            given = module.__dict__.get(name)
-            there = place.field(tag)
-            if self.split and there.candidates[0].startswith(("v.", "mm.")):
-                there = place.field(tag.apart())
-            if not kind.many:
-                found.add(self.field(given, tag, kind, kind.optional, there, source, label))
-                continue
-            blanks = [None] * self.length(tag.n or 0, label)
-            several = _Found()
-            for i, item in enumerate(given if isinstance(given, list) else blanks):
-                part = f"{label}[{i}]"
-                optional = kind.items_optional
-                several.add(self.field(item, tag, kind, optional, there.item(i), source, part, i))
-            if several.own or not kind.optional:
-                found.add(several)
-        return found
+    def field(self, tag: TensorField) -> _Origin:
+        names = self.names.field(tag)
+        if self.split and of_vision(names.candidates[0]):
+            names = self.names.field(tag.apart())
+        return _Origin(names, self.location, self.location, tag, None, self.split)
 
-    def length(self, n: str | int, path: str) -> int:
-        length = value_of(self.config, n)
-        # It comes from a file: it must not make the walk go on without end.
-        if not 0 <= length <= max(len(self.names), LONGEST):
-            raise ConfigError(
-                f"{path}: {n!r} says {length} entries; the checkpoint has {len(self.names)} tensors"
-            )
-        return length
+    def item(self, i: int) -> _Origin:
+        return replace(self, names=self.names.item(i), index=i)
 
-    def field(
-        self,
-        given: Any,
-        tag: TensorField,
-        kind: FieldType,
-        optional: bool,
-        place: Place,
-        source: _Source,
-        path: str,
-        index: int | None = None,
-    ) -> _Found:
-        op = replace(source, op=tag.op) if tag.op is not None else source
-        tried: list[_Found] = []
-        given = given if isinstance(given, Module) else None
-        for choice in kind.choices if given is None else (type(given),):
-            plain = issubclass(choice, Tensor)
-            for name in _names(tag, plain):
-                there = op.below(name)
-                if index is not None and not isinstance(name, Sources):
-                    there = there.below(str(index))
-                if plain:
-                    tried.append(self.tensor(place, there, path))
-                    continue
-                module = given if given is not None else choice(self.config)
-                inner = self.module(module, place.only(place.candidates[0]), there, path)
-                if pair := self.pair(path, tag, source, there, inner, type(module)):
-                    inner.pairs = {path: pair, **inner.pairs}
-                tried.append(inner)
-        best = max(tried, key=lambda f: (f.own > 0, not f.missing, f.own), default=_Found())
-        if best.own or (best.entries and not best.missing):
-            return best
-        if optional:
-            return _Found()
-        names = [n for f in tried for m in f.missing for n in m.tried]
-        if best.missing or not tried:
-            rest = place.candidates[1:]
-            lacking = _Missing(path, place.candidates[0], tuple(dict.fromkeys(names)), rest)
-            return _Found(missing=[lacking], pairs=best.pairs)
-        return best
-
-    def pair(
-        self,
-        path: str,
-        tag: TensorField,
-        outside: _Source,
-        source: _Source,
-        found: _Found,
-        module: type[Module],
-    ) -> Pair | None:
-        """The counterpart of a module that stands at `source`; of a transparent one the module
-        that all its tensors are below."""
-        names = source.names(self.config)
-        if len(names) != 1:
-            return None
-        (name,) = names
-        if (name,) == outside.names(self.config):
-            below = [s.split(".")[:-1] for e in found.entries.values() for s in e.sources]
-            alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*below, strict=False))
-            common = ".".join(parts[0] for parts in alike)
-            if len(common) <= len(name):
-                return None
-            name = common
-        return Pair(path, name, source.several, tag.op, module)
-
-    def tensor(self, place: Place, source: _Source, path: str) -> _Found:
-        name = place.candidates[0]
-        if isinstance(source.several, Computed):
-            return _Found({name: Entry(name, (), source.several, source.op)})
-        names = source.names(self.config)
-        if not names or not all(n in self.names for n in names):
-            return _Found(missing=[_Missing(path, name, names)])
-        # Bytes are what the file is to hold: operations are for numbers.
-        op = None if source.several is not None and source.several.dtype else source.op
-        return _Found({name: Entry(name, names, source.several, op)}, own=1)
+    def alternates(self, plain: bool) -> Iterator[_Origin]:
+        tag = self.tag
+        if tag is None:
+            yield self
+            return
+        begin = replace(self.outside, op=tag.op) if tag.op is not None else self.outside
+        for name in _hf_names(tag, plain):
+            location = begin.below(name)
+            if self.index is not None and not isinstance(name, Sources):
+                location = location.below(str(self.index))
+            first = self.names.alternates(plain)[0]
+            yield _Origin(first, location, self.outside, tag, self.index, self.split)
 
 
-def _names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
+def _hf_names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
     if tag.hf is not None:
         return tag.hf
     if not tag.names:
         return ("",)
     return tag.names[:1] if plain else ()
+
+
+class _Planner(Walk[_Origin]):
+    """The walk by names in a checkpoint; a tensor is an `Entry`."""
+
+    what, merges = "checkpoint", True
+
+    def __init__(self, config: Any, tensors: Collection[str]):
+        super().__init__(config, tensors)
+        self._alternates: dict[str, tuple[str, ...]] = {}  # of a missing field, in GGUF
+
+    def find(self, names: _Origin) -> tuple[Entry | None, tuple[str, ...]]:
+        (name,), location = names.names.candidates, names.location
+        if isinstance(location.several, Computed):
+            return Entry(name, (), location.several, location.op), ()
+        sources = location.names(self.config)
+        if not sources or not all(s in self.tensors for s in sources):
+            return None, sources
+        # Bytes are already what the file is to hold: operations are for numbers.
+        in_blocks = location.several is not None and location.several.dtype is not None
+        return Entry(name, sources, location.several, None if in_blocks else location.op), sources
+
+    def label(self, slot: Slot[_Origin]) -> str:
+        name, *rest = slot.names.names.candidates
+        label = f"{slot.path} ({name})"
+        self._alternates[label] = tuple(rest)
+        return label
+
+    def served(self, label: str, entries: Collection[str]) -> bool:
+        """Whether an alternate GGUF name of a missing field is written."""
+        names = self._alternates[label]
+        return any(e == name or e.startswith(f"{name}.") for name in names for e in entries)
+
+    def pairs(self, found: Found[_Origin]) -> list[Pair]:
+        made = (self._pair(*module) for module in found.modules if module[0])
+        return [pair for pair in made if pair is not None]
+
+    def _pair(
+        self, path: str, module: Module, at: _Origin, bound: list[tuple[Entry, str]]
+    ) -> Pair | None:
+        """The counterpart of a module; of a transparent one the module that holds all of its
+        tensors."""
+        assert at.tag is not None
+        names = at.location.names(self.config)
+        if len(names) != 1:
+            return None
+        (name,) = names
+        if (name,) == at.outside.names(self.config):
+            below = [s.split(".")[:-1] for entry, _ in bound for s in entry.sources]
+            alike = takewhile(lambda parts: len(set(parts)) == 1, zip(*below, strict=False))
+            common = ".".join(parts[0] for parts in alike)
+            if len(common) <= len(name):
+                return None
+            name = common
+        return Pair(path, name, at.location.several, at.tag.op, type(module))

@@ -1,27 +1,26 @@
-"""A checkpoint held in memory as what a GGUF file would hold."""
+"""A checkpoint held in memory as a source of GGUF tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError
 from ..gguf_file import DType, MemorySource
-from ..ml.keyvalues import KeyValues
+from ..gguf_file.metadata import KeyValues
 from ..model import Model, config_class
 from ..model.config import key_fields
 from ..model.operations import Computed
 from .declaration import Entry, plan
 
-if TYPE_CHECKING:
-    import numpy as np
-
 
 def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
-    """A config as checkpoints on disk spell it: `rope_theta`, `partial_rotary_factor` and
-    `rope_scaling` beside each other (newer transformers nest all in `rope_parameters`), absent
-    instead of null. A table of `rope_parameters` by kind of layer stays as it is. What models with
-    images keep in `text_config` stands at the top, as in those without.
+    """A config in one spelling. `rope_theta`, `partial_rotary_factor` and `rope_scaling` stand
+    beside each other (newer transformers nest all in `rope_parameters`); nulls are left out. A
+    table of `rope_parameters` by kind of layer stays as it is. The keys of `text_config`, which
+    models with images have, are copied to the top.
 
     Raises:
         ConfigError: one of these is no object.
@@ -49,8 +48,8 @@ def _object(hf: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, Any]:
-    """The architecture's metadata of a normalized config: what the config says, and what follows
-    from that by defaults that refer to other hyperparameters.
+    """The architecture's metadata of a normalized config: the keys of the config, and defaults
+    computed from other hyperparameters.
 
     Raises:
         ConfigError: a hyperparameter is missing, or has the wrong type.
@@ -68,24 +67,37 @@ def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, A
     return metadata
 
 
+def read_config(architecture: type[Model], hf: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
+    """`metadata_of` a normalized config, and the hyperparameters that it gives."""
+    metadata = metadata_of(architecture, hf)
+    return metadata, config_class(architecture).read(KeyValues(metadata, "config.json"))
+
+
 def from_hf(
     architecture: type[Model],
     hf: Mapping[str, Any],
     tensors: Mapping[str, np.ndarray],
     store: Callable[[str, np.ndarray], np.ndarray | tuple[DType, tuple[int, ...], bytes]]
     | None = None,
+    *,
+    strict: bool = True,
 ) -> MemorySource:
     """A tensor source of a checkpoint held in memory.
 
     Args:
         hf: the config.json.
-        store: how to store a GGUF tensor, given its name and float32 values; None keeps them.
+        store: maps a GGUF tensor's name and float32 values to its stored form; None keeps them.
+        strict: tensors that no field reads are errors, otherwise a warning.
+
+    Raises:
+        LoadError: required fields without a source, or tensors that no field reads.
     """
     hf = normalize(hf)
-    metadata = metadata_of(architecture, hf)
-    config = config_class(architecture).read(KeyValues(metadata, "config.json"))
+    metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
-    for entry in plan(architecture, config, tensors):
+    fit = plan(architecture, config, tensors)
+    fit.report.check(strict)
+    for entry in fit.entries:
         value = value_of_entry(entry, config, hf, tensors)
         if value is None:
             continue
@@ -100,10 +112,10 @@ def from_hf(
 def value_of_entry(
     entry: Entry, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
-    """The GGUF tensor that an entry makes of a checkpoint's; None for nothing.
+    """The GGUF tensor of an entry; None if it is not needed.
 
     Raises:
-        ConfigError: the config does not have what a computed tensor is made of.
+        ConfigError: a computed tensor cannot be computed from the config.
     """
     if isinstance(entry.join, Computed):
         try:

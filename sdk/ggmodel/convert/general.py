@@ -1,4 +1,4 @@
-"""What a file says of itself: its name, its size, how it is quantised."""
+"""The metadata `general.*` of a file: its name, size and type."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..errors import FormatError
 from ..gguf_file import DType, TensorInfo
@@ -21,16 +23,15 @@ def describe(
     tensors: Iterable[TensorInfo],
     recipe: Recipe | None,
 ) -> dict[str, Any]:
-    """The metadata of a file: that of its architecture, and around it `general.*`, which comes from
-    config.json, generation_config.json, README.md and the folder's name, as llama.cpp's converter
-    takes it from there.
+    """The metadata of a file: `general.*` around that of its architecture. As in llama.cpp's
+    converter it comes from config.json, generation_config.json, README.md and the folder's name.
 
     Args:
         kind: `general.type`, "model" or "mmproj".
         recipe: None where tensors keep their types.
 
     Raises:
-        FormatError: one of these files is not what it should be.
+        FormatError: one of these files cannot be read.
     """
     infos = list(tensors)
     in_blocks = any(t.dtype is DType.MXFP4 for t in infos)  # as the checkpoint has them
@@ -49,7 +50,6 @@ def describe(
 
 
 def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
-    import numpy as np
     from gguf import GGUFValueType, GGUFWriter, Metadata, size_label
 
     total, shared, expert, experts = _parameters(infos)
@@ -72,7 +72,7 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
             if value.type == GGUFValueType.INT32:
                 said[key] = np.int32(int(value.value))
             elif value.type == GGUFValueType.ARRAY:
-                # Of tags and languages, of which YAML takes 3 and no for other things than texts.
+                # Tags and languages: YAML reads 3 and no as other things than texts.
                 said[key] = [str(v) if isinstance(v, int | float) else v for v in value.value]
     except Exception as error:
         raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
@@ -81,7 +81,7 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
 
 
 def _parameters(infos: list[TensorInfo]) -> tuple[int, int, int, int]:
-    """All, those that every token uses, those of one expert, and how many experts there are."""
+    """(total, used by every token, of one expert, experts)."""
     total = sum(t.n_elements for t in infos)
     stacks = [t for t in infos if "_exps." in t.name and len(t.shape) > 2]
     experts = sum(t.shape[2] for t in stacks) // len(stacks) if stacks else 0
@@ -90,7 +90,7 @@ def _parameters(infos: list[TensorInfo]) -> tuple[int, int, int, int]:
 
 
 def _file_type(infos: list[TensorInfo]) -> int:
-    """By the type that most parameters have."""
+    """The number of the type that most parameters have."""
     sizes: Counter[DType] = Counter()
     for t in infos:
         sizes[t.dtype] += t.n_elements

@@ -1,4 +1,4 @@
-"""How sentence-transformers makes one vector of a text's tokens."""
+"""The pooling of a sentence-transformers checkpoint."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 from ..errors import Unsupported
 from .checkpoint import read_json
 
-# What is set in 1_Pooling/config.json, and the number of that in GGUF.
+# Key that is true in 1_Pooling/config.json → number in GGUF.
 _MODES = {
     "pooling_mode_mean_tokens": 1,
     "pooling_mode_cls_token": 2,
     "pooling_mode_lasttoken": 3,
 }
-_NAMES = {"mean": 1, "cls": 2, "lasttoken": 3}  # of `pooling_mode`, which newer ones have
+_NAMES = {"mean": 1, "cls": 2, "lasttoken": 3}  # values of `pooling_mode`, in newer files
 
 
 def pooling_type(folder: Path) -> int | None:
-    """`pooling_type` of a checkpoint; None where there is no such module.
+    """`pooling_type` of a checkpoint; None without a pooling module.
 
     Raises:
         FormatError: its config is no JSON object.
-        Unsupported: another way of pooling than these.
+        Unsupported: another pooling than mean, cls and last token.
     """
     files = sorted(folder.glob("*_Pooling/config.json"))
     if not files or not (folder / "modules.json").is_file():
@@ -34,7 +34,7 @@ def pooling_type(folder: Path) -> int | None:
     if number is None:
         chosen = ", ".join(k for k, v in config.items() if v and k.startswith("pooling_mode"))
         raise Unsupported(
-            f"{files[0]}: pooling by {chosen or 'nothing'} is not there; there is "
+            f"{files[0]}: pooling by {chosen or 'nothing'} is unsupported; supported are "
             f"{', '.join(_MODES)}"
         )
     return number

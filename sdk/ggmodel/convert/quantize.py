@@ -1,21 +1,21 @@
-"""Values from one type to another, by ggml's own functions; and whole files."""
+"""Quantisation of tensors, by ggml's own functions, and of whole files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from ..atomic import check_target
 from ..errors import ConfigError, TensorError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..ml.system import available_cores
 from .general import QUANTIZATION_VERSION
 from .recipes import Candidate, choose, recipe_of
-from .write import Progress, check_target, info, write_gguf
-
-if TYPE_CHECKING:
-    import numpy as np
+from .write import Progress, info, write_gguf
 
 _PIECE = 1 << 18  # numbers that one thread takes at a time
 
@@ -32,10 +32,8 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
     Raises:
         TensorError: a row is no multiple of the type's block, or, of quantised types, a number is
             not finite.
-        Unsupported: ggml cannot quantise to this type without an importance matrix, or at all.
+        Unsupported: ggml cannot quantise to this type, or needs an importance matrix.
     """
-    import numpy as np
-
     from ..native import ffi, lib
 
     if dtype is DType.F32:
@@ -58,13 +56,11 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
 
 
 def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> np.ndarray:
-    """The float32 [count] numbers of a tensor's bytes; of an F32 one the same memory.
+    """The float32 [count] numbers of a tensor's bytes; for F32 a view of the same memory.
 
     Raises:
-        Unsupported: the type is none of numbers, or ggml cannot decode it.
+        Unsupported: ggml cannot decode the type.
     """
-    import numpy as np
-
     from ..native import ffi, lib
 
     raw = np.frombuffer(data, np.uint8)
@@ -84,7 +80,7 @@ def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> n
     return result
 
 
-# Those that ggml_quantize_chunk knows and that need no importance matrix.
+# Types that ggml_quantize_chunk supports without an importance matrix.
 _ENCODED = frozenset(
     DType[name]
     for name in "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS "
@@ -118,8 +114,7 @@ def quantize(
     Args:
         source: a GGUF file, split or not.
         type: the name of a recipe.
-        allow_requantize: tensors that are quantised already may be quantised again, which costs
-            quality.
+        allow_requantize: quantised tensors may be quantised again, which costs quality.
 
     Raises:
         ConfigError: there is no such type, or the file is quantised already.
@@ -127,7 +122,7 @@ def quantize(
         WriteError: the file cannot be written.
     """
     recipe = recipe_of(type)
-    check_target(Path(path), force)
+    check_target(path, force=force, device=False)
     candidates = [Candidate(t.name, t.shape, t.dtype) for t in source.tensors.values()]
     chosen = choose(recipe, source.metadata, candidates)
     for name, dtype in chosen.items():
@@ -149,12 +144,8 @@ def quantize(
 
 
 _REPLACED = frozenset(
-    f"{of}.{key}"
-    for of, keys in {
-        "general": ("quantization_version", "file_type"),
-        "split": ("no", "count", "tensors.count"),
-    }.items()
-    for key in keys
+    "general.quantization_version general.file_type "
+    "split.no split.count split.tensors.count".split()
 )
 
 
@@ -168,9 +159,7 @@ def requantized(source: TensorSource, t: TensorInfo) -> memoryview:
 
 
 def typed(source: TensorSource) -> dict[str, Any]:
-    """The metadata of a file with values as wide as they are stored there."""
-    import numpy as np
-
+    """The metadata of a file, its numbers in the types that they are stored in."""
     kinds = getattr(source, "metadata_types", {})
     found: dict[str, Any] = {}
     for key, value in source.metadata.items():

@@ -1,8 +1,8 @@
-"""Which type each tensor of a file gets.
+"""The type of each tensor of a quantised file.
 
 The mixtures are those of llama.cpp's llama-quantize, with the same outcome for every tensor
-(tests/convert/quantized.json holds its choices): more bits where errors hurt most, in values, in
-the maps back from the feed-forward width, in the output.
+(tests/convert/quantized.json holds its choices). Errors hurt most in attention's values, in the
+maps down from the feed-forward width and in the output, so these get more bits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..gguf_file import DType
-from ..ml.keyvalues import check_kind
+from ..gguf_file.metadata import check_kind
+from ..model.names import of_vision
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a mixture asks of a model.
+    """The properties of a model that a mixture depends on.
 
     Attributes:
         group: query heads that share one of keys and values.
@@ -34,10 +35,10 @@ class Shape:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Shape:
-        """Of a file's metadata; what it does not say counts as 0.
+        """Reads a file's metadata; missing keys count as 0.
 
         Raises:
-            ConfigError: one is no number.
+            ConfigError: a value is no number.
         """
         name = metadata.get("general.architecture")
 
@@ -53,7 +54,7 @@ class Shape:
         return cls(layers, group, number("expert_count"), large)
 
 
-# A rule gives a type by where among its like a tensor stands, or None for the recipe's own.
+# (index of a tensor among those of its kind, their number, model) → type, None for the recipe's.
 Rule = Callable[[int, int, Shape], "DType | None"]
 
 
@@ -82,7 +83,7 @@ def _spread(dtype: DType) -> Rule:
 
 
 def _grouped(dtype: DType, rest: DType | None = None) -> Rule:
-    """Where few heads have values of their own."""
+    """Where four or more query heads share values."""
     return lambda i, n, model: dtype if model.group >= 4 else rest
 
 
@@ -91,12 +92,12 @@ class Recipe:
     """A file type.
 
     Attributes:
-        name: what users call it.
-        dtype: of all tensors that no rule gives another.
+        name: for users.
+        dtype: the type of tensors that no rule gives another.
         file_type: its number in `general.file_type`.
-        values, down, out: rules for the maps to values, from the feed-forward width, and from
-            attention.
-        eight: with eight experts the maps from attention are Q5_K.
+        values, down, out: rules for attention's values, the maps down from the feed-forward width,
+            and attention's output.
+        eight: with eight experts attention's output is Q5_K.
     """
 
     name: str
@@ -148,7 +149,7 @@ def recipe_of(name: str) -> Recipe:
     """The recipe called `name`, in any case.
 
     Raises:
-        ConfigError: there is none; lists those there are.
+        ConfigError: there is none; lists all.
     """
     key = name.strip().lower()
     found = RECIPES.get(_ALIASES.get(key, key))
@@ -156,7 +157,7 @@ def recipe_of(name: str) -> Recipe:
         near = difflib.get_close_matches(key, RECIPES, 1)
         hint = f"; did you mean {RECIPES[near[0]].name}?" if near else "."
         names = ", ".join(r.name for r in RECIPES.values())
-        raise ConfigError(f"no type {name[:40]!r}{hint} There is {names}")
+        raise ConfigError(f"no type {name[:40]!r}{hint} Types are {names}")
     return found
 
 
@@ -171,7 +172,7 @@ class Candidate:
 
 @dataclass
 class _Counts:
-    """How many of a kind have been seen; layers may lack some."""
+    """Numbers of tensors of a kind seen so far; layers may lack some."""
 
     values: int = 0
     down: int = 0
@@ -183,14 +184,14 @@ class _Counts:
 def choose(
     recipe: Recipe, metadata: Mapping[str, Any], tensors: Iterable[Candidate]
 ) -> dict[str, DType]:
-    """Tensor name → type, of all tensors of a file, in llama-quantize's order: by layer, then by
-    name. What a recipe does not touch keeps its type."""
+    """Tensor name → type for all tensors of a file, in llama-quantize's order: by layer, then by
+    name. Tensors that a recipe does not touch keep their type."""
     model = Shape.of(metadata)
     ordered = sorted(tensors, key=lambda t: (_layer(t.name), t.name.encode()))
     own = metadata.get("general.architecture") != "clip"
     changed = {t.name for t in ordered if _changes(t, own)}
     seen = _Counts(kinds={t.name: _kind(t.name) for t in ordered})
-    counted = [k for n, k in seen.kinds.items() if not (own and n.startswith(_OF_VISION))]
+    counted = [k for n, k in seen.kinds.items() if not (own and of_vision(n))]
     seen.total_values = counted.count("values")
     seen.tied = "output" not in counted
     found = {}
@@ -204,7 +205,7 @@ def choose(
 
 
 def _mixed(recipe: Recipe, model: Shape, t: Candidate, seen: _Counts) -> DType:
-    """The type of a tensor whatever its width."""
+    """The type of a tensor by its kind, its width not yet considered."""
     kind, own = seen.kinds[t.name], recipe.dtype
     if kind == "output" or (seen.tied and kind == "tokens"):
         fits = t.shape[0] % own.block_size == 0
@@ -231,7 +232,7 @@ def _mixed(recipe: Recipe, model: Shape, t: Candidate, seen: _Counts) -> DType:
     return own
 
 
-# Parts of names, and of what kind such a tensor is; the first that fits counts.
+# (part of a name, kind of tensor); the first that fits counts.
 _KINDS = (
     ("attn_qkv.weight", "values"),
     ("attn_kv_b.weight", "values"),
@@ -254,12 +255,12 @@ def _kind(name: str) -> str:
 
 
 def _layer(name: str) -> int:
-    """The number of the layer, -1 for what is in none."""
+    """The number of the layer, -1 outside of layers."""
     found = re.match(r"blk\.(\d{1,9})\.", name)
     return int(found[1]) if found else -1
 
 
-# Kept as they are: small, or quickly spoilt. Names, and parts of names.
+# Tensors that keep their type, for they are small or sensitive. Names, and parts of names.
 _KEPT = ("position_embd.weight", "token_types.weight")
 _KEPT_PARTS = (
     *("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel"),
@@ -270,19 +271,18 @@ _KEPT_PARTS = (
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd"),
     *(".patch_merger", "a.rvq.codebook", "mm.a.code_embd"),
 )
-_OF_VISION = ("v.", "mm.")
 
 
 def _changes(t: Candidate, own: bool) -> bool:
-    """Whether a recipe applies to a tensor. What a model sees with keeps its type where it is in
-    one file with the text: there it is small, and blurs at fewer bits."""
-    if own and t.name.startswith(_OF_VISION):
+    """Whether a recipe applies to a tensor. Vision tensors in one file with the text keep their
+    type: they are few and sensitive."""
+    if own and of_vision(t.name):
         return False
     matrix = any(n > 1 for n in t.shape[1:]) and t.name.endswith("weight")
     return matrix and t.name not in _KEPT and not any(part in t.name for part in _KEPT_PARTS)
 
 
-# What takes the place of a type whose blocks do not fill a row; then F16.
+# Substitutes for types whose blocks do not fill a row; the last resort is F16.
 _NARROWER = {
     DType.IQ4_XS: DType.IQ4_NL,
     DType.Q2_K: DType.Q4_0,
@@ -300,18 +300,18 @@ def _fitting(dtype: DType, width: int) -> DType:
     return DType.F16
 
 
-# What is F32 in every file, beside vectors and norms. Names, and parts of names.
+# F32 in every file, beside vectors and norms.
 _PRECISE = re.compile(
     r"(position(al)?_emb|^token_types\.|ffn_gate_inp(_shexp)?\.|ssm_conv1d|shortconv\.conv)"
 )
 
 
 def plain_type(name: str, shape: tuple[int, ...], wanted: DType) -> DType:
-    """The type of numbers in which a converted tensor is stored before any is quantised.
+    """The type of a converted tensor before quantisation.
 
     Args:
         shape: in ggml's order, as many dims as the checkpoint has.
-        wanted: of matrices.
+        wanted: the type of matrices.
     """
     if name == "mm.input_projection.weight":  # llama.cpp reads only this of it
         return DType.F16

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..atomic import appearing
+import numpy as np
+
+from ..atomic import atomic_write, check_target
 from ..errors import Error, Unsupported, WriteError
 from ..gguf_file import Array, DType, TensorInfo
 
@@ -33,12 +35,12 @@ def write_gguf(
     complete and on the disk; after an error, or Ctrl-C, nothing is left of it.
 
     Args:
-        metadata: key to bool, int (u32, or what holds it), float (f32), str, bytes, a scalar or
-            array of numpy (as wide as it is), `Array`, or a list of one kind of these (i32, f32).
-            An empty list is left out.
-        tensors: what is known of each; name, shape, type and size count.
-        data: gives the bytes of each when it is its turn.
-        release: told the name of each that has been written.
+        metadata: key to bool, int (u32, or a wider type if needed), float (f32), str, bytes, a
+            scalar or array of numpy (in its type), `Array`, or a list of one kind of these (i32,
+            f32). Empty lists are left out.
+        tensors: name, shape, type and size of each.
+        data: called for the bytes of each in turn.
+        release: called with the name of each that has been written.
         force: an existing file is replaced.
         progress: called with the share of bytes written.
 
@@ -48,13 +50,11 @@ def write_gguf(
         Unsupported: GGUF has no type for a value.
         Error: whatever `data` raises.
     """
-    check_target(Path(path), force)
-    path = Path(os.path.realpath(path))  # what a link points to is written, the link stays
+    target = check_target(path, force=force, device=False)
     total = sum(t.nbytes for t in tensors)
-    _check_space(path, total + _MARGIN + _size_of(metadata))
+    _check_space(target, total + _MARGIN + _size_of(metadata))
     with (
-        _explained(path),
-        appearing(path) as partial,
+        atomic_write(path, force=force, device=False) as partial,
         closing(_writer(metadata, tensors)) as writer,
     ):
         writer.write_header_to_file(partial)
@@ -72,39 +72,6 @@ def write_gguf(
         os.fsync(writer.fout[0].fileno())
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """What the system says of the file becomes an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, Error):
-            raise
-        # numpy says only how much it wrote.
-        reason = error.strerror or f"{error} (is the disk full?)"
-        raise WriteError(f"{path} cannot be written: {reason}; nothing was left behind") from error
-
-
-def check_target(path: Path, force: bool) -> None:
-    """Whether a file may be written there; called before any work is done.
-
-    Raises:
-        WriteError: see `write_gguf`.
-    """
-    if path.is_dir():
-        raise WriteError(f"{path} is a folder; give the path of the file to write, FILE.gguf")
-    if not path.parent.is_dir():
-        raise WriteError(f"the folder {path.parent} does not exist; create it first")
-    if not os.access(path.parent, os.W_OK):
-        raise WriteError(f"{path.parent} cannot be written to; check its permissions")
-    if not path.exists():
-        return
-    if not path.is_file():
-        raise WriteError(f"{path} is a device or a pipe; give the path of a file, FILE.gguf")
-    if not force:
-        raise WriteError(f"{path} exists; --force (force=True) replaces it")
-
-
 def _check_space(path: Path, needed: int) -> None:
     free = shutil.disk_usage(path.parent).free
     if needed > free:
@@ -115,7 +82,7 @@ def _check_space(path: Path, needed: int) -> None:
 
 
 def _size_of(metadata: Mapping[str, Any]) -> int:
-    """Roughly; vocabularies are most of it."""
+    """Bytes, roughly; vocabularies are most of it."""
     size = 0
     for key, value in metadata.items():
         size += len(key) + 32
@@ -127,7 +94,6 @@ def _size_of(metadata: Mapping[str, Any]) -> int:
 
 
 def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
-    import numpy as np
     from gguf import GGMLQuantizationType, GGUFWriter
 
     writer = GGUFWriter(None, "")
@@ -146,8 +112,6 @@ def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
 
 
 def _write_data(writer: Any, t: TensorInfo, data: Data) -> None:
-    import numpy as np
-
     raw = np.frombuffer(data(t), np.uint8)
     if raw.nbytes != t.nbytes:
         raise Error(f"{t.name} came as {raw.nbytes} bytes, not {t.nbytes}")
@@ -170,11 +134,11 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    """A file may have held bytes that are no UTF-8; readers keep them as lone surrogates."""
+    """Readers keep bytes that are no UTF-8 as lone surrogates; these become the bytes again."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
-# numpy's kind and width, and how files and `Array` call that → name in the `gguf` package.
+# Type as numpy, files and `Array` call it → name in the `gguf` package.
 _NAMES = {
     **{f"u{8 * n}": f"UINT{8 * n}" for n in (1, 2, 4, 8)},
     **{f"i{8 * n}": f"INT{8 * n}" for n in (1, 2, 4, 8)},
@@ -232,6 +196,6 @@ def _name(key: str, dtype: str) -> str:
 
 
 def info(name: str, shape: Sequence[int], dtype: DType) -> TensorInfo:
-    """The entry of a tensor that is to be written."""
+    """The description of a tensor that is to be written."""
     nbytes = dtype.row_size(shape[0]) * prod(shape[1:])
     return TensorInfo(name, tuple(shape), dtype, nbytes, 0, 0)

@@ -1,8 +1,8 @@
 """The GGUF file format: a bounds-checked reader, and the sources a model is loaded from.
 
-Files are mapped read-only and checked completely when they are opened; whatever is wrong with one
-is a `ggmodel.errors.FormatError` that names the file and the byte offset. Writing goes through
-the `gguf` package.
+Files are mapped read-only and checked completely when they are opened. A damaged one raises
+`ggmodel.errors.FormatError` with the file's name and the byte offset. Writing goes through the
+`gguf` package.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggmodel.gguf_file.buffer import MissingFile
-    from ggmodel.gguf_file.reader import GGUF, open_gguf
-    from ggmodel.gguf_file.source import JoinedSource, MemorySource, TensorInfo, TensorSource
-    from ggmodel.gguf_file.types import DType
-    from ggmodel.gguf_file.values import Array
+    from .buffer import MissingFile
+    from .reader import GGUF, open_gguf
+    from .source import JoinedSource, MemorySource, TensorInfo, TensorSource
+    from .types import DType
+    from .values import Array
 
-# Where each name lives. They are imported when first used, for `import ggmodel` imports this.
+# The module of each name, imported when first used: `import ggmodel` imports this package.
 _HOMES = {
     "Array": "values",
     "DType": "types",

@@ -1,7 +1,7 @@
 """`Buffer`: the bytes of a file, mapped read-only, with checked access.
 
-Every read of a file goes through here, so that a length, count or offset that lies ends in a
-`FormatError` with the file's name and the byte offset, and in nothing else.
+Every read of a file goes through here, so that a wrong length, count or offset always ends in a
+`FormatError` with the file's name and the byte offset.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import struct
 import sys
 from pathlib import Path
 
-from ggmodel.errors import Error, FormatError
+from ..errors import Error, FormatError
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
@@ -30,11 +30,11 @@ class MissingFile(FormatError, FileNotFoundError):
 
 
 class Buffer:
-    """Read-only bytes with a name, and the mapping they live in if they come from a file.
+    """Read-only bytes with a name, and their mapping if they come from a file.
 
     Args:
-        name: what messages call it, usually the path.
-        data: the bytes; a mapping is released by `close`.
+        name: for messages, usually the path.
+        data: the bytes; `close` releases a mapping.
     """
 
     __slots__ = ("_mapping", "_view", "name", "size")
@@ -49,14 +49,14 @@ class Buffer:
     def open(cls, path: Path) -> Buffer:
         """Maps a file.
 
-        Our file descriptor is closed before this returns. (Python before 3.13 cannot be kept from
-        holding a duplicate in the mapping, which goes with the mapping.)
+        The file descriptor is closed before this returns. (Before Python 3.13 the mapping holds a
+        duplicate of it.)
 
         Raises:
             FormatError: no such file (`MissingFile`), no regular file, empty, or not readable.
         """
         try:
-            # Looked at before it is opened: opening a pipe would wait for a writer for ever.
+            # Before the file is opened: opening a pipe would wait for a writer for ever.
             mode = os.stat(path).st_mode
             if stat.S_ISDIR(mode):
                 raise FormatError(f"{path} is a directory; give the path of a .gguf file in it")
@@ -91,24 +91,23 @@ class Buffer:
         return self._view
 
     def release(self, start: int, nbytes: int) -> None:
-        """Gives back the memory of whole pages among these bytes; they are read from the file
-        again when someone looks. Does nothing without a mapping, or where the system cannot."""
+        """Gives back the memory of whole pages among these bytes; the next access reads them from
+        the file again. Does nothing without a mapping, or where the system cannot."""
         page = mmap.PAGESIZE
         begin, end = -(-start // page) * page, (start + nbytes) // page * page
         if self._mapping is not None and begin < end and hasattr(mmap, "MADV_DONTNEED"):
             self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def close(self) -> None:
-        """Gives up the mapping; it is unmapped at once, or when the last view of it dies."""
+        """Releases the mapping, which is unmapped now or with the last view of it."""
         mapping, self._mapping, self._view = self._mapping, None, None
         if mapping is not None:
-            # Somebody may hold a memoryview or a numpy array. Unmapping now would crash them;
-            # they keep the mapping alive, and it goes with the last of them.
+            # Memoryviews and numpy arrays may still refer to it, and keep it alive.
             with contextlib.suppress(BufferError):
                 mapping.close()
 
     def error(self, at: int, message: str) -> FormatError:
-        """The error to raise for what stands at byte `at`."""
+        """The error for byte `at`."""
         return FormatError(f"{self.name}: at byte {at}: {message}")
 
     def need(self, at: int, n: int, what: str) -> None:
@@ -133,13 +132,13 @@ class Buffer:
         return U64.unpack_from(self.view, at)[0]
 
     def string(self, at: int, what: str) -> bytes:
-        """The string whose length (u64) stands at `at`; it ends at `at + 8 + len(result)`."""
+        """The string with its length (u64) at `at`; it ends at `at + 8 + len(result)`."""
         length = self.u64(at, f"the length of {what}")
         self.need(at + 8, length, what)
         return bytes(self.view[at + 8 : at + 8 + length])
 
     def identifier(self, at: int, what: str) -> tuple[str, int]:
-        """A key or tensor name at `at`, and the offset of what follows it.
+        """A key or tensor name at `at`, and the offset after it.
 
         Raises:
             FormatError: it runs past the end or is not UTF-8.

@@ -1,4 +1,4 @@
-"""Python values as metadata values, so that memory and files give readers the same types."""
+"""Python values as metadata values: memory sources give the same types as files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from ggmodel.errors import ConfigError
-from ggmodel.gguf_file.buffer import U32, U64, Buffer
-from ggmodel.gguf_file.values import BY_NAME, MAX_DEPTH, Array, array_at
+from ..errors import ConfigError
+from .buffer import U32, U64, Buffer
+from .values import BY_NAME, MAX_DEPTH, Array, array_at
 
 
 def encode_value(key: str, value: Any) -> Any:
-    """`value` as a reader would give it: int, float, bool, str or `Array`.
+    """`value` in a reader's form: int, float, bool, str or `Array`.
 
     Raises:
         ConfigError: GGUF has no type for it.

@@ -1,4 +1,4 @@
-"""One GGUF file: its header, metadata and tensor index, all checked before anybody uses them."""
+"""One GGUF file: its header, metadata and tensor index, completely checked."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ggmodel.errors import FormatError
-from ggmodel.gguf_file.buffer import Buffer, quote
-from ggmodel.gguf_file.source import TensorInfo
-from ggmodel.gguf_file.types import DType
-from ggmodel.gguf_file.values import read_value
+from ..errors import FormatError
+from .buffer import Buffer, quote
+from .source import TensorInfo
+from .types import DType
+from .values import read_value
 
 MAX_DIMS = 4
 DEFAULT_ALIGNMENT = 32
-# The least a key with its value, and a tensor's entry, can take.
+# The fewest bytes of a key with its value, and of a tensor's entry.
 _MIN_PAIR, _MIN_TENSOR = 13, 24
 _TYPES: dict[int, DType] = {int(t): t for t in DType}
 _REMOVED_TYPES = (4, 5, 31, 32, 33, 36, 37, 38)
@@ -39,7 +39,7 @@ class Part:
         buffer: its bytes.
         version: of the format, 2 or 3.
         alignment: bytes; every tensor's offset from `data_offset` is a multiple of it.
-        data_offset: byte where the tensor data starts.
+        data_offset: first byte of the tensor data.
         metadata: key to value, in file order.
         metadata_types: key to the name of the value's type ("u32", "string", "array", …).
         tensors: the index, in file order.
@@ -59,7 +59,7 @@ def read_part(path: Path, file: int) -> Part:
     """Maps and checks one file, which becomes number `file` of its source.
 
     Raises:
-        FormatError: it is missing, no GGUF file, damaged, or of a kind that is not supported.
+        FormatError: it is missing, no GGUF file, damaged, or of an unsupported kind.
     """
     buffer = Buffer.open(path)
     try:
@@ -97,7 +97,7 @@ def _parse(path: Path, buffer: Buffer, file: int) -> Part:
         raise buffer.error(
             alignment_at, f"general.alignment must be a power of two, not {alignment!r}"
         )
-    entries: dict[str, _Entry] = {}
+    entries: dict[str, _IndexEntry] = {}
     for i in range(n_tensors):
         entry, at = _read_entry(buffer, at, i)
         if entry.name in entries:
@@ -139,8 +139,8 @@ def _check_magic(buffer: Buffer) -> int:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A tensor as the index has it; `at` is where its entry starts."""
+class _IndexEntry:
+    """An entry of the index, which starts at byte `at`."""
 
     at: int
     name: str
@@ -150,7 +150,7 @@ class _Entry:
     offset_at: int
 
 
-def _read_entry(buffer: Buffer, at: int, i: int) -> tuple[_Entry, int]:
+def _read_entry(buffer: Buffer, at: int, i: int) -> tuple[_IndexEntry, int]:
     start = at
     name, at = buffer.identifier(at, f"the name of tensor {i}")
     what = f"tensor {quote(name)}"
@@ -175,7 +175,7 @@ def _read_entry(buffer: Buffer, at: int, i: int) -> tuple[_Entry, int]:
             f"but {dtype} takes a multiple of {dtype.block_size}",
         )
     offset = buffer.u64(at + 4, f"the offset of {what}")
-    return _Entry(start, name, shape, dtype, offset, at + 4), at + 12
+    return _IndexEntry(start, name, shape, dtype, offset, at + 4), at + 12
 
 
 def _unknown_type(number: int) -> str:
@@ -184,7 +184,9 @@ def _unknown_type(number: int) -> str:
     return f"the unknown type {number}; the file is damaged, or newer than this version of ggmodel"
 
 
-def _place(buffer: Buffer, e: _Entry, data_offset: int, alignment: int, file: int) -> TensorInfo:
+def _place(
+    buffer: Buffer, e: _IndexEntry, data_offset: int, alignment: int, file: int
+) -> TensorInfo:
     if e.offset % alignment:
         raise buffer.error(
             e.offset_at,
@@ -217,7 +219,7 @@ def metadata_int(part: Part, key: str) -> int | None:
     """The integer under `key`, None if the key is absent.
 
     Raises:
-        FormatError: it is something else.
+        FormatError: the value is no integer.
     """
     value = part.metadata.get(key)
     if value is not None and type(value) is not int:

@@ -7,20 +7,20 @@ import re
 from pathlib import Path
 from types import MappingProxyType
 
-from ggmodel.errors import FormatError
-from ggmodel.gguf_file.buffer import MissingFile, quote
-from ggmodel.gguf_file.part import Part, metadata_int, read_part
-from ggmodel.gguf_file.source import JoinedSource, TensorInfo, TensorSource
+from ..errors import FormatError
+from .buffer import MissingFile, quote
+from .part import Part, metadata_int, read_part
+from .source import JoinedSource, TensorInfo, TensorSource
 
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 
 
 class GGUF(TensorSource):
-    """A GGUF model, mapped read-only; nothing but the index is read until it is asked for.
+    """A GGUF model, mapped read-only; only the index is read before the data are used.
 
-    Opening the first part of a split model (`NAME-00001-of-0000N.gguf`) opens all its parts; the
-    metadata is that of the first. The files must not shrink while they are open: reading a page
-    that is gone ends the process, as with every mapping.
+    Opening the first part of a split model (`NAME-00001-of-0000N.gguf`) opens all parts; the
+    metadata is that of the first. The files must not shrink while they are open: access to a lost
+    page ends the process, as with every mapping.
 
     Args:
         path: of the file, or of the first part.
@@ -32,8 +32,8 @@ class GGUF(TensorSource):
         metadata_types: key to "u8" … "f64", "bool", "string" or "array".
 
     Raises:
-        FormatError: a file is missing, damaged, truncated, big-endian or no GGUF; the message
-            names it, the byte offset, and what to do.
+        FormatError: a file is missing, damaged, truncated, big-endian or no GGUF; names it, the
+            byte offset and a remedy.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -78,7 +78,7 @@ class GGUF(TensorSource):
 def open_gguf(
     path: str | os.PathLike[str], mmproj: str | os.PathLike[str] | None = None
 ) -> TensorSource:
-    """Opens a model, joined with its projector file if `mmproj` names one.
+    """Opens a model, joined with the projector file `mmproj` if given.
 
     Raises:
         FormatError: as for `GGUF` and `JoinedSource`.
@@ -86,21 +86,18 @@ def open_gguf(
     model = GGUF(path)
     if mmproj is None:
         return model
+    opened = [model]
     try:
-        projector = GGUF(mmproj)
+        opened.append(GGUF(mmproj))
+        return JoinedSource(*opened)
     except BaseException:
-        model.close()
-        raise
-    try:
-        return JoinedSource(model, projector)
-    except BaseException:
-        model.close()
-        projector.close()
+        for source in opened:
+            source.close()
         raise
 
 
 def _part_paths(first: Part) -> list[Path]:
-    """The paths of all parts of the model that `first` was opened for.
+    """The paths of all parts of the model whose first part is `first`.
 
     Raises:
         FormatError: it is not the first part, or its name and its metadata disagree.

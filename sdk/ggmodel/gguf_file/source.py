@@ -1,4 +1,4 @@
-"""`TensorSource`: what a model is loaded from, be it files, an array of files or memory."""
+"""Tensor sources: the metadata and tensors of a model, from files or from memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ggmodel.errors import FormatError, LoadError, TensorError
-from ggmodel.gguf_file.encode import encode_value
-from ggmodel.gguf_file.types import DType
+from ..errors import FormatError, LoadError, TensorError
+from .encode import encode_value
+from .types import DType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What is known of a tensor without reading it.
+    """A tensor's index entry.
 
     Attributes:
         name: in the file.
-        shape: in ggml's order: dimension 0 varies fastest; trailing ones as the file has them.
+        shape: in ggml's order: dimension 0 varies fastest; trailing ones as in the file.
         dtype: type of the elements.
         nbytes: bytes of the data.
         file: index into `files` of the source.
-        offset: byte in that file where the data starts.
+        offset: first byte of the data in that file.
     """
 
     name: str
@@ -50,15 +50,18 @@ class TensorSource(ABC):
 
     Attributes:
         name: for messages, usually the path.
-        files: the files the tensors lie in.
+        files: the files of the tensors.
         metadata: key to int, float, bool, str or `Array`; cannot be modified.
         tensors: name to `TensorInfo`, in file order; cannot be modified.
+        unread: tensors of a checkpoint behind this source that none of `tensors` is made of, and
+            the field of the model that reads the nearest name ("" for none).
     """
 
     name: str
     files: tuple[Path, ...]
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
+    unread: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def data(self, name: str) -> memoryview:
@@ -71,23 +74,21 @@ class TensorSource(ABC):
 
     @abstractmethod
     def mapped(self, file: int) -> memoryview | None:
-        """The mapped bytes of file number `file`, None if it has no mapping and must be copied.
+        """The mapped bytes of file number `file`; None if it has no mapping and must be copied.
 
         Raises:
             Error: the source was closed.
         """
 
     def release(self, name: str) -> None:  # noqa: B027 (most sources have nothing to do)
-        """Says that the bytes of a tensor are not needed for now: those that lie in a mapped file
-        leave memory, and come back when someone looks at them."""
+        """Lets a tensor's bytes of a mapped file leave memory until the next access."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives the files back; closing twice does nothing.
+        """Closes the files; closing twice does nothing.
 
-        Views and arrays taken before stay valid, and each keeps its file mapped until it dies.
-        Scalars of the metadata and the tensor index can still be read; `data`, `mapped` and
-        metadata arrays raise `ggmodel.Error` from now on.
+        Earlier views and arrays stay valid, and keep their file mapped. Scalars of the metadata and
+        the tensor index stay readable; `data`, `mapped` and metadata arrays raise `ggmodel.Error`.
         """
 
     def info(self, name: str) -> TensorInfo:
@@ -114,15 +115,15 @@ class TensorSource(ABC):
 
 
 class MemorySource(TensorSource):
-    """A source made of Python values, for tests and converters.
+    """A source of Python values, for tests and converters.
 
     Args:
         metadata: key to bool, int, float, str, or a list, tuple, numpy array or `Array` of one
             kind of these (lists may be nested, strings may be bytes). Lists become `Array`: of
             "i64" ("u64" where needed) for int, of "f64" for float; a numpy array keeps its type.
         tensors: name to a numpy array, whose shape is reversed into ggml's order, or to
-            (dtype, shape in ggml's order, bytes). Arrays are not copied unless they are not
-            contiguous or not little-endian: do not write to them afterwards.
+            (dtype, shape in ggml's order, bytes). Contiguous little-endian arrays are not copied:
+            do not write to them afterwards.
         name: for messages.
 
     Raises:
@@ -151,7 +152,7 @@ class MemorySource(TensorSource):
     def data(self, name: str) -> memoryview:
         return self._data[self.info(name).name]
 
-    def mapped(self, file: int) -> None:
+    def mapped(self, file: int) -> memoryview | None:
         return None
 
     def close(self) -> None:
@@ -161,9 +162,9 @@ class MemorySource(TensorSource):
 class JoinedSource(TensorSource):
     """A model and its projector (mmproj) as one source.
 
-    All tensors of both; all metadata of the first, and of the second what the first lacks, except
-    `general.*` and `split.*`, which describe a file and not the model. In practice that is
-    `clip.*`. Files of the second are numbered after those of the first. Closing closes both.
+    It has the tensors of both, the metadata of the first, and the keys of the second that the first
+    lacks, except `general.*` and `split.*`, which describe a file. In practice these are `clip.*`.
+    Files of the second are numbered after those of the first. Closing closes both.
 
     Raises:
         FormatError: both have a tensor of the same name.
@@ -185,6 +186,7 @@ class JoinedSource(TensorSource):
         self.metadata = MappingProxyType({**joined, **first.metadata})
         shifted = {n: replace(t, file=t.file + shift) for n, t in second.tensors.items()}
         self.tensors = MappingProxyType({**first.tensors, **shifted})
+        self.unread = MappingProxyType({**first.unread, **second.unread})
 
     def data(self, name: str) -> memoryview:
         owner = self.first if name in self.first.tensors else self.second
@@ -215,7 +217,7 @@ def _from_array(name: str, value: np.ndarray) -> tuple[DType, tuple[int, ...], m
     if dtype is None:
         raise TensorError(f"tensor {name!r}: ggml has no type for numpy's {value.dtype}; cast it")
     shape = tuple(reversed(value.shape)) or (1,)
-    # Flat: a memoryview of an array without dimensions could not be cast to bytes.
+    # Flat: the memoryview of an array without dimensions cannot be cast to bytes.
     return dtype, shape, np.ascontiguousarray(value, little).reshape(-1).data
 
 

@@ -1,11 +1,11 @@
-"""`DType`: the tensor types of the pinned ggml, with their block layout."""
+"""The tensor types of the pinned ggml, with their block layout."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from ggmodel.errors import ConfigError, TensorError
+from ..errors import ConfigError, TensorError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,48 +22,59 @@ class DType(IntEnum):
         type_size: bytes of one block.
     """
 
+    _value_: int
     block_size: int
     type_size: int
+    _numpy: str
 
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q8_1 = 9
-    Q2_K = 10
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    Q8_K = 15
-    IQ2_XXS = 16
-    IQ2_XS = 17
-    IQ3_XXS = 18
-    IQ1_S = 19
-    IQ4_NL = 20
-    IQ3_S = 21
-    IQ2_S = 22
-    IQ4_XS = 23
-    I8 = 24
-    I16 = 25
-    I32 = 26
-    I64 = 27
-    F64 = 28
-    IQ1_M = 29
-    BF16 = 30
-    TQ1_0 = 34
-    TQ2_0 = 35
-    MXFP4 = 39
-    NVFP4 = 40
-    Q1_0 = 41
-    Q2_0 = 42
+    def __new__(cls, number: int, block_size: int, type_size: int, code: str = "") -> DType:
+        self = int.__new__(cls, number)
+        self._value_, self._numpy = number, code
+        self.block_size, self.type_size = block_size, type_size
+        return self
+
+    # Number, block_size, type_size, numpy's code. The sizes are GGML_QUANT_SIZES of the `gguf`
+    # package, except for Q8_1 (two F16 scales and 32 bytes: 36 in ggml, 40 in the package) and
+    # Q2_0, which the package lacks.
+    F32 = 0, 1, 4, "<f4"
+    F16 = 1, 1, 2, "<f2"
+    Q4_0 = 2, 32, 18
+    Q4_1 = 3, 32, 20
+    Q5_0 = 6, 32, 22
+    Q5_1 = 7, 32, 24
+    Q8_0 = 8, 32, 34
+    Q8_1 = 9, 32, 36
+    Q2_K = 10, 256, 84
+    Q3_K = 11, 256, 110
+    Q4_K = 12, 256, 144
+    Q5_K = 13, 256, 176
+    Q6_K = 14, 256, 210
+    Q8_K = 15, 256, 292
+    IQ2_XXS = 16, 256, 66
+    IQ2_XS = 17, 256, 74
+    IQ3_XXS = 18, 256, 98
+    IQ1_S = 19, 256, 50
+    IQ4_NL = 20, 32, 18
+    IQ3_S = 21, 256, 110
+    IQ2_S = 22, 256, 82
+    IQ4_XS = 23, 256, 136
+    I8 = 24, 1, 1, "i1"
+    I16 = 25, 1, 2, "<i2"
+    I32 = 26, 1, 4, "<i4"
+    I64 = 27, 1, 8, "<i8"
+    F64 = 28, 1, 8, "<f8"
+    IQ1_M = 29, 256, 56
+    BF16 = 30, 1, 2
+    TQ1_0 = 34, 256, 54
+    TQ2_0 = 35, 256, 66
+    MXFP4 = 39, 32, 17
+    NVFP4 = 40, 64, 36
+    Q1_0 = 41, 128, 18
+    Q2_0 = 42, 64, 18
 
     @property
     def is_quantized(self) -> bool:
-        """True for every block format, that is for all but plain numbers."""
+        """True for block formats, that is for all but plain numbers."""
         return self.block_size > 1
 
     @property
@@ -79,12 +90,11 @@ class DType(IntEnum):
     @property
     def numpy(self) -> np.dtype | None:
         """The little-endian numpy dtype of the same bytes; None for BF16 and block formats."""
-        code = _NUMPY.get(self)
-        if code is None:
+        if not self._numpy:
             return None
         import numpy as np
 
-        return np.dtype(code)
+        return np.dtype(self._numpy)
 
     def row_size(self, n: int) -> int:
         """Bytes of a row of `n` elements.
@@ -105,7 +115,7 @@ class DType(IntEnum):
         """The type called `name`, in any case: "f32", "Q8_0", "q4_K".
 
         Raises:
-            ConfigError: there is no such type; the message lists those that exist.
+            ConfigError: the name is unknown; lists the types.
         """
         found = cls.__members__.get(name.strip().upper())
         if found is None:
@@ -120,57 +130,3 @@ class DType(IntEnum):
 
     def __format__(self, spec: str) -> str:
         return format(self.name, spec)
-
-
-# (elements, bytes) of a block: GGML_QUANT_SIZES of the `gguf` package, except that Q8_1 is two
-# F16 scales and 32 bytes (the package says 40, ggml says 36), and Q2_0, which the package lacks.
-_LAYOUT: dict[DType, tuple[int, int]] = {
-    DType.F32: (1, 4),
-    DType.F16: (1, 2),
-    DType.Q4_0: (32, 18),
-    DType.Q4_1: (32, 20),
-    DType.Q5_0: (32, 22),
-    DType.Q5_1: (32, 24),
-    DType.Q8_0: (32, 34),
-    DType.Q8_1: (32, 36),
-    DType.Q2_K: (256, 84),
-    DType.Q3_K: (256, 110),
-    DType.Q4_K: (256, 144),
-    DType.Q5_K: (256, 176),
-    DType.Q6_K: (256, 210),
-    DType.Q8_K: (256, 292),
-    DType.IQ2_XXS: (256, 66),
-    DType.IQ2_XS: (256, 74),
-    DType.IQ3_XXS: (256, 98),
-    DType.IQ1_S: (256, 50),
-    DType.IQ4_NL: (32, 18),
-    DType.IQ3_S: (256, 110),
-    DType.IQ2_S: (256, 82),
-    DType.IQ4_XS: (256, 136),
-    DType.I8: (1, 1),
-    DType.I16: (1, 2),
-    DType.I32: (1, 4),
-    DType.I64: (1, 8),
-    DType.F64: (1, 8),
-    DType.IQ1_M: (256, 56),
-    DType.BF16: (1, 2),
-    DType.TQ1_0: (256, 54),
-    DType.TQ2_0: (256, 66),
-    DType.MXFP4: (32, 17),
-    DType.NVFP4: (64, 36),
-    DType.Q1_0: (128, 18),
-    DType.Q2_0: (64, 18),
-}
-
-for _dtype, _layout in _LAYOUT.items():
-    _dtype.block_size, _dtype.type_size = _layout
-
-_NUMPY: dict[int, str] = {
-    DType.F32: "<f4",
-    DType.F16: "<f2",
-    DType.F64: "<f8",
-    DType.I8: "i1",
-    DType.I16: "<i2",
-    DType.I32: "<i4",
-    DType.I64: "<i8",
-}

@@ -14,16 +14,16 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from ggmodel.errors import FormatError, Unsupported
-from ggmodel.gguf_file.buffer import U64, Buffer
+from ..errors import FormatError, Unsupported
+from .buffer import U64, Buffer
 
 if TYPE_CHECKING:
     import numpy as np
 
 # ggml itself reads no nested arrays; the limit keeps hostile files from exhausting the stack.
 MAX_DEPTH = 8
-# Strings and nested arrays are walked one by one. A damaged count could send that walk through
-# gigabytes of tensor data; the largest vocabularies have 2^18 strings.
+# Strings and nested arrays are read one by one. A damaged count could make that read gigabytes of
+# tensor data; the largest vocabularies have 2^18 strings.
 MAX_WALK = 1 << 24
 
 
@@ -34,7 +34,7 @@ class ValueType(NamedTuple):
         number: as in the file.
         name: "u8" … "f64", "bool", "string" or "array".
         code: letter of the struct module, "" for strings and arrays.
-        size: bytes of a value; for strings and arrays the least they can take.
+        size: bytes of a value; for strings and arrays the fewest possible.
     """
 
     number: int
@@ -65,7 +65,7 @@ BY_NAME: dict[str, ValueType] = {t.name: t for t in VALUE_TYPES.values()}
 
 
 class Array(Sequence[Any]):
-    """An array of metadata: a read-only sequence that decodes when it is read.
+    """An array of metadata: a read-only sequence that decodes on access.
 
     Items are int, float, bool, str or (nested) `Array`; a slice is a list. It equals any list,
     tuple or `Array` with equal items. Reading after the file was closed raises `ggmodel.Error`.
@@ -86,8 +86,8 @@ class Array(Sequence[Any]):
         depth: int = 1,
         starts: array[int] | None = None,
     ):
-        """Over `count` items that start at byte `start`; `end_of_items` has checked them and
-        maybe filled `starts`."""
+        """`count` items from byte `start`, which `end_of_items` has checked; it may have filled
+        `starts`."""
         self.dtype = item.name
         self._buffer = buffer
         self._type = item
@@ -130,8 +130,8 @@ class Array(Sequence[Any]):
     def numpy(self) -> np.ndarray:
         """The numbers as a read-only array [n] of the type of `dtype`.
 
-        It shares the memory of the file, unless the file has them at an address that is not a
-        multiple of the item size: then it is a copy. It stays valid after the file is closed.
+        It shares the memory of the file, or copies items at unaligned addresses. It stays valid
+        after the file is closed.
 
         Raises:
             Unsupported: the items are strings or arrays.
@@ -193,8 +193,8 @@ class Array(Sequence[Any]):
         return [v == 1 for v in values]
 
     def _texts(self) -> list[str]:
-        """All strings, decoded in one piece: the last byte of each length is a zero, which parts
-        them, and the bytes before it are left out."""
+        """All strings, decoded in one piece: the last byte of each length is a zero and separates
+        them; the bytes before it are dropped."""
         import numpy as np
 
         starts = np.frombuffer(self._string_starts(), np.uint64).astype(np.int64)
@@ -204,7 +204,7 @@ class Array(Sequence[Any]):
         for i in range(7):
             keep[starts[:-1] + i] = False
         found = text(blob[keep].tobytes()).split("\0")[1:]
-        # A string may have zeros of its own.
+        # A string may itself contain zeros.
         return found if len(found) == self._count else [text(s) for s in self.raw()]
 
     def _bad_bool(self, i: int) -> FormatError:
@@ -217,7 +217,7 @@ class Array(Sequence[Any]):
         return self._item_starts()
 
     def _item_starts(self) -> array[int]:
-        """Where each string or nested array begins, and the end: [n + 1]."""
+        """The offset of each string or nested array, and the end: [n + 1]."""
         if self._starts is None:
             starts = array("Q")
             end_of_items(self._buffer, self._type, self._count, self._start, self._depth, starts)
@@ -231,10 +231,10 @@ def text(raw: bytes) -> str:
 
 
 def read_value(buffer: Buffer, at: int, what: str) -> tuple[Any, str, int]:
-    """The value of metadata `what` whose type number stands at `at`.
+    """The value of metadata `what`, whose type number is at `at`.
 
     Returns:
-        The value, the name of its type and the offset of what follows.
+        The value, the name of its type and the offset after it.
 
     Raises:
         FormatError: unknown type, or the value runs past the end.
@@ -271,9 +271,9 @@ def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
 
 
 def array_at(buffer: Buffer, at: int, depth: int) -> tuple[Array, int]:
-    """The array whose item type and count stand at `at`, and the offset of what follows it."""
+    """The array whose item type and count are at `at`, and the offset after it."""
     item, count, start = _array_header(buffer, at)
-    # Whoever loads a model reads its strings next: the walk over a vocabulary is taken once.
+    # Loading a model reads the strings next: this pass over a vocabulary is the only one.
     starts = array("Q") if item.name == "string" else None
     end = end_of_items(buffer, item, count, start, depth, starts)
     return Array(buffer, item, count, start, depth, starts), end
@@ -292,7 +292,7 @@ def end_of_items(
     depth: int,
     starts: array[int] | None = None,
 ) -> int:
-    """Checks `count` items from byte `start` on and returns the offset of what follows them.
+    """Checks `count` items from byte `start` on and returns the offset after them.
 
     Args:
         depth: 1 for an array that is no item of another.
@@ -302,7 +302,7 @@ def end_of_items(
         FormatError: they run past the end, are more than `MAX_WALK` strings or arrays, or arrays
             are nested deeper than `MAX_DEPTH`.
     """
-    # First of all, so that no loop below runs longer than the file has bytes for.
+    # First, so that the loops below are bounded by the bytes of the file.
     if count > (buffer.size - start) // item.size:
         raise buffer.error(
             start,
@@ -332,8 +332,8 @@ def end_of_items(
 
 
 def _end_of_strings(buffer: Buffer, count: int, start: int, starts: array[int] | None) -> int:
-    # The one hot loop: a vocabulary has 262,144 strings. So the checks are left to unpack_from,
-    # and only after a failure is the culprit looked for.
+    # The only hot loop: a vocabulary has 262,144 strings. unpack_from does the checks, and the
+    # culprit is searched only after a failure.
     view, unpack, at = buffer.view, U64.unpack_from, start
     try:
         if starts is None:

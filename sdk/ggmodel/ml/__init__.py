@@ -14,25 +14,18 @@ from .backend import (
     Executable,
     FlashAttention,
     Optimize,
-    new_backend,
-    register_backend,
 )
 from .context import Context
 from .devices import (
-    BaseRunner,
     DeviceComparison,
     DeviceID,
     DeviceInfo,
-    FilteredRunnerDiscovery,
-    RunnerDiscovery,
     by_free_memory,
     by_library,
     by_performance,
     flash_attention_supported,
-    get_devices_from_runner,
     get_visible_devices_env,
     library_paths,
-    refresh_free_memory,
     without_duplicates,
 )
 from .dump import dump
@@ -40,6 +33,14 @@ from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import RopeType
 from .ops.spatial import SamplingMode
+from .registry import new_backend, register_backend
+from .runner_discovery import (
+    BaseRunner,
+    FilteredRunnerDiscovery,
+    RunnerDiscovery,
+    get_devices_from_runner,
+    refresh_free_memory,
+)
 from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor

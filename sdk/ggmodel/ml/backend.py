@@ -1,30 +1,27 @@
-"""What a tensor library has to provide so that models run on it, and the registry of those known.
+"""The abstract backend: a tensor library that models run on.
 
 The life of a backend: it is made from a tensor source and hands out logical weights; the model is
-traced once; `allocate` then knows which ops read which weight and decides where each lives; `load`
-fills them. From then on graphs are compiled and run.
+traced once; `allocate` sees which ops read which weight and decides where each lives; `load` fills
+them. From then on graphs are compiled and run.
 """
 
 from __future__ import annotations
 
 import enum
-import importlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, Error, GraphError, Unsupported
-from ..gguf_file import TensorSource, open_gguf
+from ..errors import ConfigError, GraphError, Unsupported
+from ..gguf_file import TensorSource
+from ..gguf_file.metadata import KeyValues
 from ..gguf_file.types import DType
 from .context import Context
 from .devices import DeviceInfo
 from .gpu_layers import GPULayersList
 from .graph import Graph
-from .keyvalues import KeyValues
 from .memory import BackendMemory
 from .node import Node
 from .storage import State, Weight
@@ -32,8 +29,6 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from .process import RunnerProcess
 
 Progress = Callable[[float], None]
 _MOST_BLOCKS = 1 << 16  # memory is reported block by block
@@ -57,8 +52,8 @@ class FlashAttention(enum.IntEnum):
 
 
 class Optimize(enum.Enum):
-    """What decides where two arrangements of a weight are each faster at something: SPEED keeps
-    both where memory allows, MEMORY one."""
+    """The choice where each of two arrangements of a weight is faster at something: SPEED keeps
+    both where memory allows, MEMORY keeps one."""
 
     SPEED = "speed"
     MEMORY = "memory"
@@ -74,17 +69,17 @@ class Optimize(enum.Enum):
 
 @dataclass(frozen=True)
 class BackendParams:
-    """How a backend loads and executes a model.
+    """Options for loading and executing a model.
 
     Attributes:
-        alloc_memory: False only finds out how much memory would be needed.
+        alloc_memory: False only measures the memory that would be needed.
         num_threads: CPU threads; 0 lets the backend choose.
-        gpu_layers: which layers go to which device; all others stay on the CPU.
+        gpu_layers: the layers of each device; all others stay on the CPU.
         flash_attention: the fused attention op.
         optimize: speed or memory, where one costs the other.
         rpc: workers on other machines, "host:port", whose devices are used like this machine's.
-        tensor_overrides: pairs of a regular expression and the name of a device: a weight whose
-            name it finds lies there, whatever its layer. The first that finds it counts.
+        tensor_overrides: pairs of a regular expression and a device's name: weights whose names
+            match lie there, whatever their layer. The first match counts.
     """
 
     alloc_memory: bool = True
@@ -98,13 +93,13 @@ class BackendParams:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """How a backend wants keys, values and masks to come out of a cache.
+    """The layout in which a backend reads keys, values and masks from a cache.
 
     Attributes:
         padding: the range of cells and the capacity are multiples of this.
         permuted_v: values are stored as [cells, width, kv heads], ready for the product.
         mask_dtype: F32 or F16.
-        mask_batch_padding: the mask's batch dim is a multiple of this.
+        mask_batch_padding: the mask's batch dim is a multiple of this; 1, as no backend here pads.
     """
 
     padding: int = 1
@@ -114,10 +109,10 @@ class CacheConfig:
 
 
 class Executable(ABC):
-    """A graph made ready to run, any number of times.
+    """A compiled graph, which runs any number of times.
 
     Attributes:
-        input_bytes: memory of the graph's own for its inputs.
+        input_bytes: memory of the graph's inputs.
         states: uids of the state tensors it works on; it is closed before they are freed.
     """
 
@@ -127,29 +122,29 @@ class Executable(ABC):
     @property
     @abstractmethod
     def valid(self) -> bool:
-        """False once the memory it was laid out in is gone: compile the graph again."""
+        """False once its memory is gone: compile the graph again."""
 
     @abstractmethod
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         """Fills the feeds from `step`, copies host inputs in and computes.
 
         Args:
-            meanwhile: called while another processor computes, where there is one: it can prepare
-                what comes next, but use no backend.
+            meanwhile: called while another processor computes, if any; it may prepare the next
+                step but use no backend.
 
         Raises:
             ComputeError: an index out of range, or the backend failed.
         """
 
     def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
-        """`run`, one op after the other, for those who look at intermediate results.
+        """`run`, op by op, with a look at intermediate results.
 
         Args:
-            seen: called with each result and its raw value as soon as that is there; the next op
-                may overwrite it. A result without elements, or in blocks with gaps, is left out.
+            seen: called with each result and its raw value, which the next op may overwrite.
+                Results without elements, or in blocks with gaps, are left out.
 
         Raises:
-            Unsupported: it is computed where nobody can look.
+            Unsupported: the graph runs in another process.
         """
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
 
@@ -159,7 +154,7 @@ class Executable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees what belongs to this graph; idempotent."""
+        """Frees the graph's memory; idempotent."""
 
 
 class Backend(ABC):
@@ -168,9 +163,9 @@ class Backend(ABC):
     Attributes:
         source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
-        block_count: layers, by which memory is reported.
+        block_count: the number of layers, by which memory is reported.
         flash_attention: whether attention uses the fused op.
-        cache_config: what caches have to deliver.
+        cache_config: the layout that caches must deliver.
     """
 
     flash_attention: bool
@@ -196,13 +191,24 @@ class Backend(ABC):
     def get(self, name: str) -> Tensor | None:
         """The weight of that name, or None."""
 
-    @abstractmethod
     def allocate(self, *graphs: Graph) -> None:
-        """Places weights and states by the ops of the traced graphs and allocates them.
+        """Places weights and states by the ops of the traced graphs, and allocates them; only the
+        first call does.
 
         Raises:
             OutOfMemory: with the memory report.
         """
+        self.check_open()
+        if self._allocated:
+            return
+        self._allocate_weights(graphs)
+        self._allocated = True
+        for node in self._states.values():
+            self._allocate_state(node)
+
+    @abstractmethod
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        """The part of `allocate` that comes before the states."""
 
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
@@ -210,8 +216,8 @@ class Backend(ABC):
         """Fills the weights.
 
         Args:
-            progress: called with a monotonic share, the last time with exactly 1.0.
-            cancel: asked between chunks; True ends loading with an error.
+            progress: called with a growing share, the last time with exactly 1.0.
+            cancel: asked between chunks; True ends loading with `Cancelled`.
         """
         self.check_open()
         if not self.params.alloc_memory:
@@ -221,14 +227,14 @@ class Backend(ABC):
 
     @abstractmethod
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
-        """`load`, once memory is there."""
+        """`load`, once memory is allocated."""
 
     def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
         """Makes the graph's schedule executable; `outputs` keep their values after a run.
 
         Raises:
             TensorError: the library refuses an op; names it, its operands and the model's line.
-            OutOfMemory: the compute buffer cannot be had.
+            OutOfMemory: the compute buffer does not fit.
         """
         self.check_open()
         self.allocate()
@@ -245,17 +251,17 @@ class Backend(ABC):
         self.compile(graph, ()).close()
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
-        """Further batch sizes: when these and the largest are reserved, all are. The one that may
-        need most memory comes first, a single token last.
+        """The batch sizes whose reservation, with that of the largest, covers all others: the one
+        that may need most memory first, a single token last.
 
         Args:
             largest: tokens in the largest batch.
-            graph: that of the largest batch, which may show that others need less.
+            graph: the largest batch's, which may show that others need less.
         """
         return [1] if largest > 1 else []
 
     def create_state(self, node: Node) -> None:
-        """Gives a state tensor its memory, at once or, before `allocate`, then."""
+        """Gives a state tensor its memory, now or, before `allocate`, with it."""
         self.check_open()
         self._states[node.uid] = node
         if self._allocated:
@@ -279,14 +285,14 @@ class Backend(ABC):
 
     @abstractmethod
     def _free_state(self, handle: Any) -> None:
-        """Frees what `_allocate_state` made."""
+        """Frees a handle of `_allocate_state`."""
 
     def read(self, node: Node) -> np.ndarray:
         """The raw value of a weight (from the file) or a state, in the reversed shape; bytes where
         numpy lacks the dtype.
 
         Raises:
-            GraphError: it has none.
+            GraphError: the node has no value.
         """
         import numpy as np
 
@@ -305,7 +311,7 @@ class Backend(ABC):
 
     @abstractmethod
     def backend_memory(self) -> BackendMemory:
-        """A snapshot of everything required so far."""
+        """A snapshot of the memory required so far."""
 
     def backend_devices(self) -> list[DeviceInfo]:
         """The GPUs in use; after an allocation, only those that hold a part of it."""
@@ -325,7 +331,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Frees what is left when graphs and states are gone."""
+        """Frees the rest, after graphs and states."""
 
     @property
     def closed(self) -> bool:
@@ -333,7 +339,7 @@ class Backend(ABC):
         return self._closed
 
     def check_open(self) -> None:
-        """Raises `GraphError` where this backend can compute no more."""
+        """Raises `GraphError` if this backend can compute no more."""
         if self._closed:
             raise GraphError("this backend is closed")
 
@@ -361,65 +367,3 @@ class Backend(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-_factories: dict[str, Callable[[TensorSource, BackendParams], Backend]] = {}
-# These register themselves on being imported, which is not done before they are wanted: one loads
-# ggml.
-_OWN = ("ggml", "reference")
-
-
-def register_backend(name: str, factory: Callable[[TensorSource, BackendParams], Backend]) -> None:
-    """Makes a backend known by name.
-
-    Raises:
-        Error: the name is taken.
-    """
-    if name in _factories:
-        raise Error(f"a backend named {name!r} is already registered")
-    _factories[name] = factory
-
-
-def new_backend(
-    source: TensorSource | str | Path,
-    params: BackendParams | None = None,
-    name: str = "ggml",
-    runner: RunnerProcess | None = None,
-) -> Backend:
-    """A backend for a tensor source or the path of a GGUF file.
-
-    Args:
-        runner: a process to compute in. With workers in `params.rpc` there always is one: ggml ends
-            the process that loses the connection to a worker.
-
-    Raises:
-        Unsupported: no backend has that name; lists those that exist.
-        Busy, ConfigError, DeviceLost: a worker cannot be used, see `RunnerProcess`.
-    """
-    params = params or BackendParams()
-    make = _factory(name, params, runner)
-    if isinstance(source, TensorSource):
-        return make(source, params)
-    opened = open_gguf(source)
-    try:
-        backend = make(opened, params)
-    except BaseException:
-        opened.close()
-        raise
-    backend.owns_source = True
-    return backend
-
-
-def _factory(
-    name: str, params: BackendParams, runner: RunnerProcess | None
-) -> Callable[[TensorSource, BackendParams], Backend]:
-    if name not in _factories and name not in _OWN:
-        known = ", ".join(sorted({*_factories, *_OWN}))
-        raise Unsupported(f"there is no backend {name!r}; there is {known}")
-    if params.rpc or runner is not None:
-        from .process import ProcessBackend
-
-        return partial(ProcessBackend, runner=runner, name=name)
-    if name not in _factories:
-        importlib.import_module(f".{name}", __package__)
-    return _factories[name]

@@ -1,4 +1,4 @@
-"""A context: the arena in which a graph is recorded, and the makers of its tensors."""
+"""Contexts: each records one graph and makes its tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .backend import Backend
 
-_INPUT = -1  # a place: system memory; layers count from 0
+_INPUT = -1  # in place of a layer: system memory
 
 
 @define("arange")
@@ -66,7 +66,7 @@ class Context:
     # makers of tensors
 
     def empty(self, dtype: DType, *shape: int) -> Tensor:
-        """A tensor [*shape] whose values are to be set; zero until then."""
+        """A tensor [*shape] to be filled; zero until then."""
         return self._create(dtype, shape, None)
 
     def zeros(self, dtype: DType, *shape: int) -> Tensor:
@@ -77,7 +77,7 @@ class Context:
         """A tensor [*shape] of the given bytes.
 
         Raises:
-            TensorError: their number is not what shape and dtype need.
+            TensorError: shape and dtype need another number of bytes.
         """
         return self._create(dtype, shape, memoryview(data).cast("B"))
 
@@ -112,9 +112,8 @@ class Context:
         trusted: bool = False,
         name: str = "feed",
     ) -> Tensor:
-        """An input [*shape] computed anew for each run: `fill(step)` returns an array that
-        broadcasts to the reversed shape. Indices are checked before each run unless the feed is
-        trusted."""
+        """An input [*shape] that is filled before each run: `fill(step)` returns an array that
+        broadcasts to the reversed shape. Indices are checked unless the feed is trusted."""
         node = self._leaf(DType(dtype), shape, name)
         try:
             need_possible(node.ne, node.dtype)
@@ -160,7 +159,7 @@ class Context:
     # execution
 
     def forward(self, *tensors: Node) -> Context:
-        """Appends tensors, and what they need, to the graph in call order."""
+        """Appends tensors and their operands to the graph, in call order."""
         self._check_open()
         for t in tensors:
             if t.graph is not None and t.graph is not self.graph:
@@ -169,7 +168,7 @@ class Context:
         return self
 
     def compute(self, *tensors: Tensor) -> None:
-        """Runs the graph; afterwards the given tensors have values. None may be given."""
+        """Runs the graph, and gives these tensors their values; without any it only runs."""
         self.compute_with_notify(lambda: None, *tensors)
 
     def compute_with_notify(self, begun: Callable[[], None], *tensors: Tensor) -> None:

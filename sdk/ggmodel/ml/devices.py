@@ -1,34 +1,27 @@
-"""Devices that models run on: what identifies and describes one, and how several compare.
+"""Devices: identity, description, comparison.
 
-Nothing here talks to a device; a backend fills these in. Memory is in bytes throughout.
+Nothing here talks to a device; a backend fills in the values. Memory is in bytes.
 """
 
 from __future__ import annotations
 
 import enum
-import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import PurePath
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
-from ..errors import ComputeError, Error, FormatError, Unsupported
-
-log = logging.getLogger("ggmodel.ml")
+from ..errors import FormatError
 
 _MIB = 1 << 20
-_DISCOVERY_TIMEOUT = 30.0  # seconds; a device that sleeps takes several to wake
-_REFRESH_TIMEOUT = 3.0  # seconds; an old figure is better than waiting longer
 
-# CUDA's environment variable is read by ROCm too, so it is set only where one asks for it.
-_ALWAYS_FILTERED = {"ROCm": "ROCR_VISIBLE_DEVICES"}
-_FILTERED_ON_DEMAND = {"CUDA": "CUDA_VISIBLE_DEVICES"}
-VISIBLE_DEVICES = {**_ALWAYS_FILTERED, **_FILTERED_ON_DEMAND}
+VISIBLE_DEVICES = {"CUDA": "CUDA_VISIBLE_DEVICES", "ROCm": "ROCR_VISIBLE_DEVICES"}
+"""The environment variable that hides a library's devices."""
 
 
 class DeviceComparison(enum.IntEnum):
-    """What two descriptions of devices have to do with each other."""
+    """Result of comparing two device descriptions."""
 
     UNIQUE = 0
     """Two devices."""
@@ -40,11 +33,11 @@ class DeviceComparison(enum.IntEnum):
 
 @dataclass(frozen=True)
 class DeviceID:
-    """What tells a device from the others of this process.
+    """Identity of a device within this process.
 
     Attributes:
-        id: unique among the devices of one library. A number counts those that are visible.
-        library: what drives it: "CPU", "CUDA", "ROCm", "Metal", "Vulkan", "RPC", …
+        id: unique among the devices of one library. A number counts the visible ones.
+        library: the library that drives it: "CPU", "CUDA", "ROCm", "Metal", "Vulkan", "RPC", …
     """
 
     id: str
@@ -56,15 +49,16 @@ class DeviceInfo(DeviceID):
     """A device.
 
     Attributes:
-        name: what the backend calls it, such as "CUDA0"; may change from run to run.
-        description: what people call it, such as "NVIDIA H200".
-        filter_id: the id before any were hidden, where ids are numbers: what the environment
-            variable that hides devices takes.
+        name: the backend's name for it, such as "CUDA0"; may change from run to run.
+        description: the product's name, such as "NVIDIA H200".
+        filter_id: the id to put into the environment variable that hides devices: the number
+            before any were hidden.
         integrated: a GPU that uses system memory.
         pci_id: "domain:bus:device.function", the same for every library; "" if unknown.
-        total_memory, free_memory: bytes a model can use.
-        compute_major, compute_minor: the version of its capabilities; −1 if unknown. On ROCm the
-            parts of the gfx number.
+        total_memory: bytes that models can use at most.
+        free_memory: bytes that are free now.
+        compute_major, compute_minor: the compute capability; −1 if unknown. On ROCm the parts of
+            the gfx number.
         driver_major, driver_minor: the driver's version; 0 if unknown.
         library_path: the folders the library was loaded from; the last one is its own.
     """
@@ -84,11 +78,11 @@ class DeviceInfo(DeviceID):
 
     @property
     def device_id(self) -> DeviceID:
-        """The part that identifies it."""
+        """Its identity alone."""
         return DeviceID(self.id, self.library)
 
     def compute(self) -> str:
-        """The version of its capabilities: "8.6", on ROCm "gfx90a"; "" if unknown."""
+        """The compute capability: "8.6", on ROCm "gfx90a"; "" if unknown."""
         if self.compute_major < 0:
             return ""
         if self.library.casefold() == "rocm":
@@ -97,16 +91,14 @@ class DeviceInfo(DeviceID):
 
     def driver(self) -> str:
         """The driver's version: "12.4"; "" if unknown."""
-        if not self.driver_major:
-            return ""
-        return f"{self.driver_major}.{self.driver_minor}"
+        return f"{self.driver_major}.{self.driver_minor}" if self.driver_major else ""
 
     def minimum_memory(self) -> int:
-        """Bytes to leave alone: what the library takes for itself, whatever the model."""
+        """Bytes to leave free: the library's own use, whatever the model."""
         return (512 if self.library == "Metal" else 457) * _MIB
 
     def compare(self, other: DeviceInfo) -> DeviceComparison:
-        """Whether the other description is of another device, or through which library."""
+        """Whether the other describes the same device, and through the same library or not."""
         if self.pci_id != other.pci_id:
             return DeviceComparison.UNIQUE
         if not self.pci_id and self.device_id != other.device_id:
@@ -116,36 +108,36 @@ class DeviceInfo(DeviceID):
         return DeviceComparison.DUPLICATE
 
     def is_better(self, other: DeviceInfo) -> bool:
-        """Whether *the other* is to be preferred: the same library in a newer version.
+        """Whether *the other* is preferable: the same library in a newer version.
 
         The version is the end of the last folder's name: "cuda_v12" is newer than "cuda_v9".
-        Folders that do not differ in numbers alone are not comparable: False.
+        Folders are comparable only if they differ in numbers alone; False otherwise.
         """
         mine, others = self._library_version(), other._library_version()
         return mine[0] == others[0] and mine[1] < others[1]
 
     def _library_version(self) -> tuple[tuple[str, ...], list[int]]:
-        """What must be equal for versions to be comparable, and the version."""
+        """The parts that comparable versions share, and the version."""
         folder = PurePath(self.library_path[-1]).name if self.library_path else ""
         family, _, version = folder.partition("_")
         numbers = [int(n) for n in re.findall(r"\d+", version)]
         return (family, re.sub(r"[\d.]+", "", version)), numbers
 
     def preferred_library(self, other: DeviceInfo) -> bool:
-        """Whether its library, rather than the other's, should drive a device that both see."""
+        """Whether its library should drive a device that both libraries see."""
         own = ("CUDA", "ROCm")  # the vendors' libraries; general ones like Vulkan are slower
         return self.library in own and other.library not in own
 
     def needs_init_validation(self) -> bool:
-        """Whether it may be listed and crash once used, so that a trial is called for."""
+        """Whether it needs a trial in a child process: it may be listed and crash when used."""
         return self.library in ("CUDA", "ROCm")
 
     def add_init_validation(self, env: MutableMapping[str, str]) -> None:
-        """Sets what makes a process initialise it in earnest, and crash if it would later."""
+        """Sets the variable that makes a process initialise it fully, so that it crashes early."""
         env["GGML_CUDA_INIT"] = "1"
 
     def to_json(self) -> dict[str, Any]:
-        """What runners answer with: the interface's key names, empty values left out."""
+        """A runner's answer: the interface's key names, empty values left out."""
         values = {key: getattr(self, name) for name, key in _KEYS.items()}
         values["LibraryPath"] = list(self.library_path)
         return {k: v for k, v in values.items() if v or k in _ALWAYS_THERE}
@@ -185,25 +177,15 @@ _KEYS = {f.name: f.name for f in fields(DeviceInfo)} | {
     "compute_minor": "ComputeMinor",
     "library_path": "LibraryPath",
 }
-_ALWAYS_THERE = (
-    "id",
-    "name",
-    "description",
-    "total_memory",
-    "ComputeMajor",
-    "ComputeMinor",
-    "LibraryPath",
-)
+_ALWAYS_THERE = "id name description total_memory ComputeMajor ComputeMinor LibraryPath".split()
 
-# groups and orders
-
-T = TypeVar("T")
+# several devices
 
 
 def _grouped(
-    devices: Iterable[DeviceInfo], key: Callable[[DeviceInfo], T]
+    devices: Iterable[DeviceInfo], key: Callable[[DeviceInfo], Hashable]
 ) -> list[list[DeviceInfo]]:
-    groups: dict[T, list[DeviceInfo]] = {}
+    groups: dict[Hashable, list[DeviceInfo]] = {}
     for device in devices:
         groups.setdefault(key(device), []).append(device)
     return list(groups.values())
@@ -215,7 +197,7 @@ def by_library(devices: Iterable[DeviceInfo]) -> list[list[DeviceInfo]]:
 
 
 def by_performance(devices: Iterable[DeviceInfo]) -> list[list[DeviceInfo]]:
-    """Devices grouped by speed, that is integrated or not, in the order first seen."""
+    """Devices grouped by speed (integrated or not), in the order first seen."""
     return _grouped(devices, lambda d: d.integrated)
 
 
@@ -225,49 +207,44 @@ def by_free_memory(devices: Iterable[DeviceInfo]) -> list[DeviceInfo]:
 
 
 def flash_attention_supported(devices: Iterable[DeviceInfo]) -> bool:
-    """Whether every one of them has the fused attention op.
+    """Whether all of them have the fused attention op.
 
-    CUDA needs capability 7 or more, but for 7.2 (Jetson Xavier).
+    CUDA needs compute capability 7 or more, except 7.2 (Jetson Xavier).
     """
-    return all(_has_flash_attention(d) for d in devices)
-
-
-def _has_flash_attention(d: DeviceInfo) -> bool:
-    if d.library == "CUDA":
-        return d.compute_major >= 7 and (d.compute_major, d.compute_minor) != (7, 2)
-    return d.library.casefold() == "cpu" or d.library in ("Metal", "ROCm", "Vulkan")
-
-
-# processes
+    return all(
+        d.compute_major >= 7 and (d.compute_major, d.compute_minor) != (7, 2)
+        if d.library == "CUDA"
+        else d.library.casefold() == "cpu" or d.library in ("Metal", "ROCm", "Vulkan")
+        for d in devices
+    )
 
 
 def get_visible_devices_env(
     devices: Iterable[DeviceInfo], must_filter: bool = False
 ) -> dict[str, str]:
-    """Environment variables with which a process sees these devices and no others.
+    """Environment variables that show these devices alone to a process.
 
     Args:
-        must_filter: hide CUDA devices too.
+        must_filter: hide CUDA devices too. Off by default, because ROCm reads CUDA's variable.
     """
-    variables = VISIBLE_DEVICES if must_filter else _ALWAYS_FILTERED
     visible: dict[str, list[str]] = {}
     for device in devices:
-        if device.library in variables:
-            ids = visible.setdefault(variables[device.library], [])
+        if device.library == "ROCm" or (must_filter and device.library in VISIBLE_DEVICES):
+            ids = visible.setdefault(VISIBLE_DEVICES[device.library], [])
             ids.append(device.filter_id or device.id)
     return {variable: ",".join(ids) for variable, ids in visible.items()}
 
 
 def library_paths(devices: Iterable[DeviceInfo]) -> list[str]:
-    """The folders that the devices' libraries were loaded from, each once."""
+    """The folders of the devices' libraries, each once."""
     return list(dict.fromkeys(folder for d in devices for folder in d.library_path))
 
 
 def without_duplicates(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """One description for each device, in the order first seen.
 
-    Of several versions of a library, the newest that drives all of its devices is taken, else the
-    newest for each device; of several libraries the preferred one, else the first.
+    Among versions of a library the newest that drives all of its devices is taken, else the newest
+    for each device; among libraries the preferred one, else the first.
     """
     kept: list[DeviceInfo] = []
     for device in _of_one_version(devices):
@@ -285,7 +262,7 @@ def without_duplicates(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 
 def _of_one_version(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """Without the devices of a library's other versions, if one version drives all of them."""
+    """Keeps one version of a library where it drives all of the library's devices."""
     chosen: dict[str, str] = {}
     for group in by_library(devices):
         everything = {d.pci_id or d.id for d in group}
@@ -301,98 +278,3 @@ def _of_one_version(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 def _folder(device: DeviceInfo) -> str:
     return device.library_path[-1] if device.library_path else ""
-
-
-# discovery: a runner is a process, so that a device whose library crashes takes only that down
-
-
-@runtime_checkable
-class BaseRunner(Protocol):
-    """A process that runs models, or only looks for devices."""
-
-    def get_port(self) -> int:
-        """The port it listens on, on this machine."""
-        ...
-
-    def has_exited(self) -> bool:
-        """Whether it has ended: while looking for devices, one of them crashed it."""
-        ...
-
-
-@runtime_checkable
-class RunnerDiscovery(BaseRunner, Protocol):
-    """A runner that can be asked for devices."""
-
-    def get_device_infos(self, timeout: float) -> list[DeviceInfo]:
-        """Asks the libraries for devices and free memory; may take seconds.
-
-        Args:
-            timeout: seconds.
-        """
-        ...
-
-
-@runtime_checkable
-class FilteredRunnerDiscovery(RunnerDiscovery, Protocol):
-    """A runner that knows which devices its model is on."""
-
-    def get_active_device_ids(self) -> list[DeviceID]:
-        """Devices its model uses, none before there is a model; returns at once."""
-        ...
-
-
-def get_devices_from_runner(
-    runner: BaseRunner, timeout: float = _DISCOVERY_TIMEOUT
-) -> list[DeviceInfo]:
-    """The devices that a runner sees.
-
-    Args:
-        timeout: seconds.
-
-    Raises:
-        ComputeError: the runner has ended.
-        Unsupported: it can be asked over its port only.
-    """
-    if runner.has_exited():
-        raise ComputeError("the runner ended while looking for devices: one of them crashed it")
-    if isinstance(runner, RunnerDiscovery):
-        return runner.get_device_infos(timeout)
-    raise Unsupported(
-        f"asking the runner at port {runner.get_port()} over HTTP is not there yet; "
-        "give the runner a method get_device_infos(timeout)"
-    )
-
-
-def refresh_free_memory(
-    devices: Iterable[DeviceInfo],
-    runners: Iterable[FilteredRunnerDiscovery] = (),
-    discover: Callable[[], Iterable[DeviceInfo]] | None = None,
-    timeout: float = _REFRESH_TIMEOUT,
-) -> list[DeviceInfo]:
-    """The devices with their free memory as of now, or as before where nobody knows.
-
-    Args:
-        runners: asked first, if active on a device not known yet: they hold it open anyway.
-        discover: asked for what is still missing.
-        timeout: seconds for each runner.
-    """
-    devices = list(devices)
-    missing = {d.device_id for d in devices}
-    free: dict[DeviceID, int] = {}
-
-    def note(found: Iterable[DeviceInfo]) -> None:
-        for device in found:
-            if device.device_id in missing:
-                missing.discard(device.device_id)
-                free[device.device_id] = device.free_memory
-
-    for runner in runners:
-        if missing.isdisjoint(runner.get_active_device_ids()):
-            continue
-        try:
-            note(runner.get_device_infos(timeout))
-        except Error as error:
-            log.warning("free memory: a runner did not answer: %s", error)
-    if missing and discover is not None:
-        note(discover())
-    return [replace(d, free_memory=free.get(d.device_id, d.free_memory)) for d in devices]

@@ -34,9 +34,8 @@ def dump(
 ) -> str:
     """A tensor's values in nested brackets, dim 0 innermost.
 
-    Floats have a fixed number of decimals, whatever their size; quantised values are dequantised.
-    A tensor without a value is computed first, for which its context must be open and all feeds
-    it depends on must do without a step.
+    Floats have a fixed number of decimals; quantised values are dequantised. A tensor without a
+    value is computed first: its context must be open, and its feeds must need no step.
 
     Args:
         given: the tensor, or its context and the tensor.
@@ -45,7 +44,7 @@ def dump(
         edge_items: how many elements at either end of a dim are then shown.
 
     Raises:
-        TensorError: a precision or a number of items that is none.
+        TensorError: `precision` is negative, or `edge_items` below 1.
         GraphError: the tensor is a feed or its context is closed.
         Unsupported: a block format that cannot be dequantised.
     """
@@ -75,7 +74,7 @@ def dump(
 
 
 def _computed(ctx: Context | None, tensor: Tensor) -> Tensor:
-    """The tensor with a value, or one of the same values."""
+    """The tensor, or one of the same values, with its value."""
     if tensor.op is None or tensor.value is not None:
         return tensor
     if tensor.dtype.numpy is None and not tensor.is_contiguous:
@@ -98,7 +97,7 @@ def _computed(ctx: Context | None, tensor: Tensor) -> Tensor:
 
 
 def _edges(tensor: Tensor, edge_items: int) -> np.ndarray:
-    """The values; of a long dim both ends and one element for all between.
+    """The values; a long dim keeps both ends and one element for all between.
 
     Only these are dequantised: a weight may have billions of elements.
     """
@@ -107,7 +106,7 @@ def _edges(tensor: Tensor, edge_items: int) -> np.ndarray:
     def ends(n: int) -> list[int]:
         if n <= 2 * edge_items:
             return list(range(n))
-        # Numpy prints dots for what lies between; an element shown anyway makes no column wider.
+        # Numpy prints dots for the middle; a copy of a shown element makes no column wider.
         return [*range(edge_items), edge_items - 1, *range(n - edge_items, n)]
 
     shape = tensor.shape[::-1]

@@ -1,4 +1,4 @@
-"""Which layers of a model go to which device."""
+"""The assignment of a model's layers to devices."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class GPULayersList(tuple[GPULayers, ...]):
         return GPULayersList(sorted(self, key=GPULayers.first_layer))
 
     def hash(self) -> int:
-        """Identifies the assignment: 64 bits, the same in every process; the order of the devices
-        and devices without layers make no difference."""
+        """64 bits that identify the assignment, the same in every process. The order of devices
+        and devices without layers do not matter."""
         used = sorted((g.library, g.id, g.layers) for g in self if g.layers)
         digest = hashlib.blake2b(json.dumps(used).encode(), digest_size=8)
         return int.from_bytes(digest.digest(), "little")
@@ -94,10 +94,10 @@ def gpu_layers_from_split(
     main_gpu: int | None = None,
     tensor_split: Sequence[float] = (),
 ) -> GPULayersList:
-    """What older parameters mean.
+    """The assignment for a number of layers and shares of the devices.
 
     The layers go to the devices in ascending order, each device taking its share. The output
-    layer comes after all others: it takes num_gpu_layers = block_count + 1 to have it on a device.
+    layer is last: num_gpu_layers = block_count + 1 includes it.
 
     Args:
         devices: the GPUs.
@@ -107,7 +107,7 @@ def gpu_layers_from_split(
         tensor_split: a share for each device, in any unit; none, or all zero, is by free memory.
 
     Raises:
-        ConfigError: a share or an index that is none.
+        ConfigError: an invalid share or index.
     """
     shares = _shares(devices, main_gpu, tensor_split)
     if num_gpu_layers < 0:

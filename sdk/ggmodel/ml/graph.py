@@ -1,7 +1,7 @@
-"""The recorded graph: what `forward` did, op by op, before any backend has seen it.
+"""The recorded graph: the ops of `forward`, before any backend has seen them.
 
 A graph is recorded once and may be executed by any backend. It knows three things about each op:
-what it reads, in which module of the model it happened, and on which line of the model's source.
+its operands, its module of the model, and its line in the model's source.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..errors import GraphError
 if TYPE_CHECKING:
     from .node import Node
 
-# Frames of these folders are machinery; the first frame outside of them is the author's line. The
-# decoder that architectures share is read like an author's: no frame of theirs may be around it.
+# The first frame outside of these folders is the author's line. The decoder that architectures
+# share is read like an author's: no frame of theirs may be around it.
 _SDK = Path(__file__).resolve().parent.parent
 _MACHINERY = tuple(str(_SDK / part) + "/" for part in ("ml", "nn", "model", "kvcache", "runner"))
 _DECODER = str(_SDK / "nn" / "decoder.py")
@@ -64,8 +64,7 @@ class Graph:
         schedule: the ops to execute, in order; grows by `forward`.
         inputs: host tensors and feeds that the schedule reads, in order of first use.
         scope: path of the module being traced ("blk.3.attn"), names the ops.
-        calls: where somebody wants to know, each call of a module once it has returned: its
-            `forward`, the arguments, what came out.
+        calls: a list, if wanted, of each returned call of a module: `forward`, arguments, result.
     """
 
     def __init__(self, backend: Any, max_nodes: int):
@@ -84,8 +83,8 @@ class Graph:
     def forward(self, *roots: Node) -> None:
         """Schedules each root after everything it reads, in the order recorded.
 
-        A root that was scheduled before stays where it is. Writes into memory that other ops read
-        have no edge in the graph: they happen in the order of these calls.
+        Roots that are already scheduled stay in place. The graph has no edges for writes into
+        memory that other ops read: they happen in the order of these calls.
         """
         for root in roots:
             pending: dict[int, Node] = {}
@@ -110,7 +109,7 @@ class Graph:
 
     @property
     def replayable(self) -> bool:
-        """Whether everything that may change from step to step enters as a feed."""
+        """Whether all inputs are feeds, so that a compiled graph serves every step."""
         return all(node.is_feed for node in self.inputs)
 
     def admit(self) -> int:

@@ -1,8 +1,8 @@
-"""Indices are checked before an op computes with them: ggml's kernels would end the process.
+"""Checks of indices before an op computes with them: ggml's kernels would end the process.
 
-What arrives at an op as indices is followed back to where it was made. Values of inputs, weights
-and states are looked at. Computed ones must be in range whatever the numbers they are computed
-from: sorting, counting and clamping promise that, and sums of those.
+Indices are traced back to their origin. Values of inputs, weights and states are compared with the
+bound. Computed indices must be in range for all operands: sorting, counting and clamping ensure
+that, and sums of those.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .node import Node, failure
 from .storage import Feed, Weight
 from .table import F32, I32, I64
 
-# Ops that hand on values as they are, so that what they read can be checked in their stead.
+# Ops that pass values on unchanged, so that their operands can be checked instead.
 _MOVES = frozenset({"contiguous", "duplicate", "reshape", "repeat", "concat", "cast"})
-# Ops that write to their first or another operand's memory: where what they write is.
+# Ops that write into an operand's memory: the number of the operand that they write.
 _WRITES = {"copy": 0, "set_rows": 1, "set_inplace": 1}
 _EXACT = 1 << 24  # below it float32 has every integer
 
@@ -30,11 +30,11 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """Values that an op takes for indices below `bound`.
+    """The check of an op's indices against `bound`.
 
     Attributes:
         part: a leaf, or a view of one.
-        values: where the leaf's values will lie; None where the backend is to be asked each time.
+        values: memory of the leaf's values; None reads them from the backend each time.
     """
 
     op: Node
@@ -43,7 +43,7 @@ class IndexCheck:
     bound: int
 
     def run(self) -> None:
-        """Raises `ComputeError` where one is out of range."""
+        """Raises `ComputeError` if an index is out of range."""
         leaf = self.part.base or self.part
         values = self.values
         if values is None:
@@ -51,7 +51,7 @@ class IndexCheck:
             values = _part(self.op.graph.backend.read(leaf), self.part)
         if not values.size:
             return
-        # The one index of a single token is looked at without numpy's reductions.
+        # A single index, as of a single token, needs no reductions of numpy.
         lo, hi = (values.item(),) * 2 if values.size == 1 else (values.min(), values.max())
         if not (lo > -1 and hi < self.bound):  # floats are truncated by the op; NaN is refused
             assert self.op.op is not None
@@ -62,16 +62,16 @@ class IndexCheck:
 
 
 def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexCheck]:
-    """What has to be looked at before each run.
+    """The checks before each run of a graph.
 
-    Trusted feeds answer for themselves (see `Feed`). Indices in weights are checked here, once.
+    Trusted feeds need none (see `Feed`). Indices in weights are checked here, once.
 
     Args:
-        inputs: where the values of the graph's inputs will lie: arrays of the reversed shape.
+        inputs: the memory of the graph's inputs: arrays of the reversed shape.
 
     Raises:
         ComputeError: an index in a weight is out of range.
-        TensorError: indices are computed in a way that leaves their range open.
+        TensorError: the range of computed indices is unknown.
     """
     checks: list[IndexCheck] = []
     origins: _Origins | None = None
@@ -99,10 +99,10 @@ def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexC
 
 
 class _Origins:
-    """Where the values in a graph come from."""
+    """The origins of the values in a graph."""
 
     def __init__(self, graph: Graph):
-        self._written: dict[int, list[Node]] = {}  # what is written into a tensor's memory, by uid
+        self._written: dict[int, list[Node]] = {}  # sources of writes into a tensor, by its uid
         for node in graph.schedule:
             at = _WRITES.get(node.op.name) if node.op is not None else None
             if at is not None:
@@ -115,7 +115,7 @@ class _Origins:
         """The leaves, or views of leaves, whose values arrive in `ids`.
 
         Raises:
-            TensorError: other values arrive there too, which need not be in range.
+            TensorError: values of unknown range arrive there too.
         """
         seen: set[int] = set()
         pending = [ids]
@@ -147,7 +147,7 @@ class _Origins:
                 )  # fmt: skip
 
     def _range(self, x: Node, above: set[int]) -> Range | None:
-        """Between which numbers the computed values of x lie; None if that is not known."""
+        """The range of the computed values of x; None if unknown."""
         owner = x.base or x
         if owner.uid in above or owner.dtype not in (F32, I32, I64):
             return None
@@ -187,14 +187,14 @@ class _Origins:
 
 
 def _keeps(source: Node, target: Node, bound: int) -> bool:
-    """Whether indices below `bound` stay below it on the way from one dtype to another."""
+    """Whether indices below `bound` survive the conversion from one dtype to another."""
     return source.dtype == target.dtype or (
         target.dtype in (F32, I32, I64) and (source.dtype != I32 or bound <= _EXACT)
     )
 
 
 def _single(value: float) -> float:
-    """As float32, which is what the op computes with."""
+    """The float32 that the op computes with."""
     with np.errstate(over="ignore"):
         return float(np.float32(value))
 
@@ -207,7 +207,7 @@ def _counted(start: float, step: float, count: int) -> Range:
 
 
 def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
-    """What the node `part`, a leaf or a view of one, sees of the leaf's values."""
+    """The values of the node `part`, a leaf or a view of one, in the leaf's memory."""
     if part.base is None or not part.n_elements:
         return leaf if part.n_elements else leaf[:0]
     memory = leaf.reshape(-1).view(np.uint8)
@@ -215,7 +215,7 @@ def _part(leaf: np.ndarray, part: Node) -> np.ndarray:
 
 
 def fewest_rows(graph: Graph, leaf: Node) -> int | None:
-    """The smallest number of rows that a leaf's values select from; None if they select none."""
+    """The smallest number of rows that a leaf's values select from; None if they are no indices."""
     counts = [
         table.ne[selects[1]]
         for node in graph.schedule

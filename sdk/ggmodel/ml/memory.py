@@ -1,4 +1,4 @@
-"""How much memory a model takes, by device, layer and purpose."""
+"""The memory report of a model, by device, layer and purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CPU = DeviceID("0", "CPU")
 
 
 class AllocationStatus(enum.IntEnum):
-    """What became of an allocation."""
+    """State of an allocation."""
 
     UNALLOCATED = 0
     FAILED = 1
@@ -26,11 +26,11 @@ class DeviceMemory:
     """Bytes needed on one device.
 
     Attributes:
-        name: what the backend calls the device; may change from run to run.
+        name: the backend's name for the device; may change from run to run.
         weights, cache: one figure a layer; the last slot is the output layer.
         graph: compute buffers; not per layer.
-        status: what became of the last allocation on it.
-        device: identifies it.
+        status: state of the last allocation on it.
+        device: its identity.
     """
 
     name: str
@@ -54,14 +54,13 @@ class DeviceMemory:
 
 @dataclass
 class BackendMemory:
-    """Bytes needed so far, the last attempted allocation included, also when it failed.
+    """Bytes needed so far, including the last attempted allocation even if it failed.
 
     Attributes:
-        cpu: system memory, without what the GPUs share of it.
+        cpu: system memory, without the GPUs' share of it.
         gpus: one entry a device.
         input_weights: embeddings, always on the CPU; part of no device's size.
-        mapped: bytes of weights that lie in the mapped file rather than in memory of their own;
-            they are counted in the devices' weights too.
+        mapped: bytes of weights that stay in the mapped file; the devices' weights count them too.
     """
 
     cpu: DeviceMemory

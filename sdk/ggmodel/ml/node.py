@@ -1,4 +1,4 @@
-"""What every tensor is made of: its place in the recorded graph, its layout, its host value."""
+"""The base of every tensor: its place in the recorded graph, its layout, its host value."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Node:
     Attributes:
         ne: all four dims, dim 0 fastest. nb: strides in bytes.
         op, sources, attrs: how it is computed; op is None for a leaf.
-        storage: where a leaf's value comes from.
+        storage: the source of a leaf's value.
         base, offset: for a view, the tensor that owns the memory and the byte it begins at.
         graph: the graph it belongs to; None for weights and states, which serve every graph.
         site: the model's source line that made it.
@@ -121,12 +121,12 @@ class Node:
         return self.nb[0] == self.dtype.type_size
 
     def adopt_name(self, name: str) -> None:
-        """Takes the module's name unless an inner module or the author gave one."""
+        """Takes the module's name unless an inner module or the author named it."""
         if not self.named and self.op is not None:
             self.name, self.named = name, True
 
     def describe(self) -> str:
-        """What it is, for messages: kind, name, dtype and shape."""
+        """Kind, name, dtype and shape, for messages."""
         kind = {Weight: "weight ", State: "cache ", HostData: "input ", Feed: "feed "}
         label = kind.get(type(self.storage), "") + (repr(self.name) if self.name else "tensor")
         return f"{label} {self.dtype.name} {list(self.shape)}"
@@ -181,7 +181,7 @@ def failure(
     site: Site | None,
     reason: str,
 ) -> TensorError:
-    """The error for an op that cannot be done, with all an author needs to find it."""
+    """The error for an impossible op, with all that an author needs to find it."""
     settings = "".join(f", {k}={v!r}" for k, v in attrs.items())
     inner = ", ".join("None" if x is None else x.describe() for x in operands)
     where = "".join((f"\n  in module {scope}" if scope else "", f"\n  at {site}" if site else ""))
@@ -213,7 +213,7 @@ def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:
 
 
 def _prepare(x: Node | None, spec: Operand, graph: Graph) -> Node | None:
-    """The operand as the kernels need it: converted or made contiguous where they must."""
+    """The operand, converted or made contiguous where the kernels need it."""
     if x is None:
         if not spec.optional:
             raise Mismatch(f"operand {spec.name!r} is missing")

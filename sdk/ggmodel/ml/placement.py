@@ -1,4 +1,4 @@
-"""Which layer a weight is placed and counted with, by whole dot-separated name segments."""
+"""The layer that a weight is placed and counted with, by whole segments of its dotted name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INPUTS = frozenset({"token_embd", "position_embd", "token_types", "token_embd_n
 def layer_of(name: str, block_count: int) -> int:
     """The layer of a weight: its block's number, `INPUT`, or `block_count`, the output layer.
 
-    Only a leading `blk.N` makes a layer number: an integer elsewhere in a name is none.
+    Only a leading `blk.N` is a layer number; other integers in a name are not.
     """
     head, *rest = name.split(".")
     if head in _INPUTS:
@@ -33,7 +33,7 @@ def layer_of(name: str, block_count: int) -> int:
 
 
 def weights_of(backend: Backend) -> dict[str, Tensor]:
-    """A tensor for each one of the backend's source, by name."""
+    """A tensor for each tensor of the backend's source, by name."""
     nodes: dict[str, Tensor] = {}
     for name, info in backend.source.tensors.items():
         node = nodes[name] = Tensor(pad4(info.shape), info.dtype, name=name)
@@ -44,8 +44,8 @@ def weights_of(backend: Backend) -> dict[str, Tensor]:
 def count_memory(
     block_count: int, weights: Iterable[Node], states: Iterable[Node]
 ) -> BackendMemory:
-    """Bytes of weights and states by layer, all on the CPU; states beyond the last layer count
-    with the output."""
+    """The report of weights and states that all lie on the CPU; states beyond the last layer count
+    with the output layer."""
     cpu = DeviceMemory("CPU", [0] * (block_count + 1), [0] * (block_count + 1))
     memory = BackendMemory(cpu)
     for node in weights:

@@ -1,4 +1,4 @@
-"""Values of every dtype as float32, in plain numpy (the `gguf` package knows the block formats)."""
+"""Values of every dtype as float32, in plain numpy; the `gguf` package decodes block formats."""
 
 from __future__ import annotations
 

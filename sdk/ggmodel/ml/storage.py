@@ -1,4 +1,4 @@
-"""Where the value of a tensor that no op computes comes from."""
+"""Sources of the values of leaves: tensors that no op computes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class State:
 
     Attributes:
         layer: the layer on whose device it lies and in whose cache figure it is counted.
-        initial: bytes to begin with; None is all zero.
-        handle: what the backend made of it; None before allocation.
+        initial: the first bytes; None is all zero.
+        handle: the backend's memory for it; None before allocation.
     """
 
     __slots__ = ("backend", "handle", "initial", "layer")
@@ -58,7 +58,7 @@ class HostData:
         self.array = array
 
     def fill(self, step: Any) -> np.ndarray:
-        """The values, whatever the step."""
+        """The values, the same for every step."""
         return self.array
 
 
@@ -66,10 +66,10 @@ class Feed:
     """An input filled before each execution: a graph whose inputs are all feeds can be replayed.
 
     Attributes:
-        fill: called with whatever the executor passes as the step; returns an array that
-            broadcasts to the reversed shape of the tensor.
-        trusted: `fill` answers for indices being in range. Those of other feeds are checked
-            before each run, for a bad index would kill the process in ggml's kernels.
+        fill: called with the executor's step; returns an array that broadcasts to the reversed
+            shape of the tensor.
+        trusted: `fill` guarantees that indices are in range. Those of other feeds are checked
+            before each run, because a bad index would end the process in ggml's kernels.
     """
 
     __slots__ = ("fill", "trusted")
@@ -78,10 +78,10 @@ class Feed:
         self.fill, self.trusted = fill, trusted
 
     def values(self, node: Node, step: Any) -> np.ndarray:
-        """What `fill` gives for a step, in the shape of the feed's tensor.
+        """The values of a step, in the shape of the feed's tensor.
 
         Raises:
-            ComputeError: it fails, or gives something of another shape; names the feed's line.
+            ComputeError: `fill` fails or returns another shape; names the feed's line.
         """
         try:
             return np.broadcast_to(_numbers(self.fill(step)), node.ne[::-1])
@@ -92,17 +92,17 @@ class Feed:
 
 
 Fill = tuple[Callable[[Any], Any], np.ndarray, "Node"]
-"""What gives an input's values for a step, where they go, and the input."""
+"""An input's values by step, the memory that takes them, and the input."""
 
 
 def fill_of(node: Node, target: np.ndarray) -> Fill:
-    """How an input is filled in `target`, which is as large as it."""
+    """The `Fill` of an input whose memory is `target`."""
     assert isinstance(node.storage, Feed | HostData)
     return node.storage.fill, target, node
 
 
 def write_inputs(fills: Iterable[Fill], step: Any) -> None:
-    """Puts all values for a step where the graph reads them; raises as `Feed.values` does."""
+    """Writes all values of a step into the graph's inputs; raises as `Feed.values` does."""
     node = None
     try:
         for fill, target, node in fills:  # noqa: B007 (named when it fails)

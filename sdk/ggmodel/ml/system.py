@@ -1,4 +1,4 @@
-"""What this machine has for computing: cores and memory, as far as this process may use them."""
+"""The cores and the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True)
 class SystemInfo:
-    """The machine.
+    """Cores and memory.
 
     Attributes:
         thread_count: threads to compute with.
-        total_memory: bytes of system memory this process may use.
-        free_memory: bytes of it that can be had without swapping, caches of files included.
+        total_memory: bytes of system memory that this process may use.
+        free_memory: bytes available without swapping, caches of files included.
         free_swap: bytes.
     """
 
@@ -28,7 +28,7 @@ class SystemInfo:
     free_swap: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """With the interface's key names, zeros left out."""
+        """The values under the interface's key names, zeros left out."""
         values = {
             "threads": self.thread_count,
             "total_memory": self.total_memory,
@@ -39,12 +39,12 @@ class SystemInfo:
 
 
 def system_info(root: Path = _ROOT) -> SystemInfo:
-    """This machine as of now: /proc/meminfo within the limits of the control groups.
+    """The present state: /proc/meminfo within the limits of the control groups.
 
-    A system without /proc tells its total memory only, and all of it counts as free.
+    Without /proc only the total memory is known, and all of it counts as free.
 
     Args:
-        root: where /proc and /sys are.
+        root: the folder of /proc and /sys.
     """
     memory = _meminfo(root)
     groups = list(_control_groups(root, "memory"))
@@ -70,16 +70,16 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
 
 
 def total_memory(root: Path = _ROOT) -> int:
-    """Bytes of system memory this process may use, the limits of the control groups respected.
+    """Bytes of system memory that this process may use, within the control groups' limits.
 
     Args:
-        root: where /proc and /sys are.
+        root: the folder of /proc and /sys.
     """
     return _within(_control_groups(root, "memory"), _meminfo(root))
 
 
 def _within(groups: Iterable[Path], meminfo: Mapping[str, int]) -> int:
-    """All memory, the limits of these control groups respected."""
+    """The total memory within the limits of these control groups."""
     total = meminfo.get("MemTotal") or _installed_memory()
     names = ("memory.max", "memory.limit_in_bytes")  # of versions 2 and 1
     limits = [_number(folder / name) for folder in groups for name in names]
@@ -87,10 +87,10 @@ def _within(groups: Iterable[Path], meminfo: Mapping[str, int]) -> int:
 
 
 def available_cores(root: Path = _ROOT) -> int:
-    """The cores this process may use: affinity and the control groups' quotas respected.
+    """The number of cores that this process may use, by affinity and the control groups' quotas.
 
     Args:
-        root: where /proc and /sys are.
+        root: the folder of /proc and /sys.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -107,8 +107,8 @@ def available_cores(root: Path = _ROOT) -> int:
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the groups this process is in, each with those around it, whose limits hold
-    as well; some may not exist, for a container sees only part of them."""
+    """The folders of this process's groups and of their parents, whose limits hold as well. Some
+    may not exist: a container sees only a part."""
     top = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -124,8 +124,7 @@ def _control_groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _reclaimable(folder: Path, prefix: str) -> int:
-    """Bytes of a group's use that are cached files: gone as soon as memory is wanted. A mapped
-    model is one."""
+    """Bytes of cached files, such as a mapped model, that a group gives up when memory is short."""
     lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
     wanted = (f"{prefix}active_file", f"{prefix}inactive_file")
     return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in wanted)

@@ -1,6 +1,6 @@
 """The op table: one entry per primitive op, read by everything that handles ops.
 
-An entry knows its operands (which dtypes and memory layouts its kernels take), and the rule that
+An entry has the operands (the dtypes and memory layouts that its kernels take) and the rule that
 checks shapes and gives the result's shape and dtype. Tensor methods record entries, backends look
 up an emitter or evaluator by the entry's name. All shapes are ggml order: dim 0 is the fastest.
 """
@@ -26,15 +26,14 @@ ANY = frozenset(DType)
 FLOATS = frozenset({F32, F16, BF16})
 FULL = frozenset({F32})
 HALF = frozenset({F32, F16})
-INTEGERS = frozenset({I32, I64})
 _MOST_BYTES = 1 << 48  # the address space of a process
-# What products, look-ups and conversions have kernels for. Q8_1 and Q8_K are what ggml rounds
-# activations to while it multiplies; weights of these types would be a call of a null pointer.
+# Dtypes with kernels for products, look-ups and conversions. ggml rounds activations to Q8_1 and
+# Q8_K while it multiplies; weights of these types would be a call of a null pointer.
 NUMBERS = FLOATS | {t for t in DType if t.is_quantized} - {DType.Q8_1, DType.Q8_K}
 
 
 class Layout(enum.IntEnum):
-    """What a kernel asks of an operand's memory; a weaker operand is made contiguous first."""
+    """A kernel's demand on an operand's memory; a weaker operand is made contiguous first."""
 
     ANY = 0
     ROWS = 1  # elements of dim 0 lie side by side
@@ -47,10 +46,10 @@ class Operand:
 
     Attributes:
         dtypes: accepted as they are.
-        cast: what any other float dtype is converted to; None makes it an error.
+        cast: the dtype that other float dtypes are converted to; None makes them an error.
         layout: the memory layout the kernels need.
         optional: may be None.
-        selects: of indices: the operand that they select from, and its dim.
+        selects: for indices, the operand that they select from and its dim.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Operand:
 
 
 class Result(NamedTuple):
-    """What a rule returns: shape, dtype and, for an op whose result shares memory, where it lies.
+    """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
 
     Attributes:
         alias: the operand whose memory the result shares; `nb` and `offset` (bytes, relative to
@@ -82,12 +81,18 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Op:
-    """An entry of the table."""
+    """An entry of the table.
+
+    Attributes:
+        variadic: the last operand may occur any number of times.
+        own: no method of the given interface (see docs/ml.md) records it.
+    """
 
     name: str
     operands: tuple[Operand, ...]
     rule: Callable[..., Result]
-    variadic: bool = False  # the last operand may occur any number of times
+    variadic: bool = False
+    own: bool = False
 
     def spec(self, i: int) -> Operand:
         return self.operands[min(i, len(self.operands) - 1)] if self.variadic else self.operands[i]
@@ -97,34 +102,33 @@ OPS: dict[str, Op] = {}
 
 
 def define(
-    name: str, *operands: Operand, variadic: bool = False
+    name: str, *operands: Operand, variadic: bool = False, own: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Decorator: enters the rule it decorates into the table under `name`."""
+    """Decorator: enters the rule that it decorates into the table under `name`; see `Op`."""
 
     def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
-        OPS[name] = Op(name, operands, rule, variadic)
+        OPS[name] = Op(name, operands, rule, variadic, own)
         return rule
 
     return enter
 
 
 def need(condition: bool, message: str | Callable[[], str]) -> None:
-    """Raises `Mismatch` unless the condition holds. Of an op that every layer has, a message that
-    takes work is given as a function."""
+    """Raises `Mismatch` unless the condition holds. A costly message of a frequent op is passed as
+    a function."""
     if not condition:
         raise Mismatch(message if isinstance(message, str) else message())
 
 
 def need_eps(eps: float) -> None:
-    """Raises `Mismatch` for an eps that no root can be taken with."""
+    """Raises `Mismatch` for an eps that is negative, infinite or NaN."""
     need(0 <= eps < math.inf, lambda: f"eps is {eps}; 0 or more is needed")
 
 
 def need_possible(ne: Shape, dtype: DType) -> None:
-    """Raises `Mismatch` for a tensor of negative dims, or one that no machine has room for: sizes
-    would overflow."""
+    """Raises `Mismatch` for negative dims and for sizes beyond any memory, which would overflow."""
     size = dtype.type_size
     for n in ne:  # written out for the sake of speed: every op comes here
         if n < 0:
@@ -155,10 +159,10 @@ def contiguous_strides(ne: Shape, dtype: DType) -> Shape:
 
 
 def tidy_strides(ne: Shape, nb: Shape, dtype: DType) -> Shape:
-    """The strides, where a dim has a single element those it would have in a contiguous tensor.
+    """The strides, with contiguous ones for dims of a single element.
 
-    They lead nowhere, but some of ggml's kernels step through all rows with the stride of dim 1,
-    and its checks take a tensor for scattered.
+    Those lead nowhere, but some of ggml's kernels step through all rows with the stride of dim 1,
+    and its checks would take the tensor for scattered.
     """
     size, n = dtype.type_size, ne[0] // dtype.block_size
     _, n1, n2, n3 = ne

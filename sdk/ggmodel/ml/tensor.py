@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
-    """An n-dimensional array in a recorded graph. Ops never write to their operands unless their
-    name says so (`copy`, `set_rows`, `set_inplace`).
+    """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
+    to an operand.
 
     Shapes are in ggml order: dim 0 is the fastest; numpy arrays have the reversed shape.
 
     Attributes:
         dtype: the format of its elements.
-        name: where in the model it is made, `blk.3.attn.q`, or what the author calls it.
+        name: its path in the model, `blk.3.attn.q`, or the author's name for it.
     """
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         lacks, raw bytes (uint8).
 
         Raises:
-            GraphError: the tensor is an op's result that no `compute` returned.
+            GraphError: it is the result of an op and no `compute` returned it.
         """
         if self.value is not None:
             return self.value

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+from ..errors import ArchitectureError
 from .batch import Batch, Step
 from .cache import CacheSpec
 from .config import Config
 from .fields import gguf, kv
-from .loader import LoadReport, Missing, WrongShape, fill
+from .loader import fill
 from .memory import LayerMemory, Rotation
 from .model import Model, config_class
 from .module import Module
 from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
 from .operations import (
+    AddConstant,
     Computed,
-    Every,
+    Interleaved,
     MXFP4Blocks,
     Operation,
     Part,
     PermuteRope,
-    Plus,
     Sources,
     Stack,
     Transpose,
 )
 from .registry import find, find_hf, register, supported
+from .report import LoadReport, Missing, WrongShape
 
 __all__ = [
+    "AddConstant",
     "Batch",
     "CacheSpec",
     "Computed",
     "Config",
-    "Every",
     "Input",
+    "Interleaved",
     "LayerMemory",
     "LoadReport",
     "MXFP4Blocks",
@@ -44,7 +47,6 @@ __all__ = [
     "Part",
     "PermuteRope",
     "Pixels",
-    "Plus",
     "Rotation",
     "Sources",
     "Span",
@@ -61,3 +63,11 @@ __all__ = [
     "register",
     "supported",
 ]
+
+_RENAMED = {"Every": "Interleaved", "Plus": "AddConstant"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        raise ArchitectureError(f"ggmodel.model.{name} is now called {_RENAMED[name]}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

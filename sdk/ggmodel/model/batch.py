@@ -52,9 +52,14 @@ class Step:
             width = self.spans[0].embedding.width
         return len(self.tokens), len(self.outputs), (rows, width)
 
+    def compute_images(self) -> None:
+        """Computes the images of all spans that have not been."""
+        for span in self.spans:
+            span.embedding.compute()
+
     @property
     def rows(self) -> np.ndarray:
-        """The rows of all spans, float32 [rows, width]; computes images that are not yet."""
+        """The rows of all spans, float32 [rows, width]."""
         return np.concatenate([span.rows for span in self.spans])
 
     @property

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..ml.keyvalues import KeyValues, check_kind
+from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
-from .source import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -29,12 +29,11 @@ _KINDS = (bool, int, float, str, list)
 
 @dataclass_transform(field_specifiers=(kv,), kw_only_default=True)
 class Config:
-    """Base of a model's hyperparameters. Subclasses declare fields with `kv`; properties and
-    methods derive whatever else the model needs.
+    """Base of a model's hyperparameters. Subclasses declare fields with `kv`, and derive other
+    values in properties and methods.
 
     Attributes:
-        loaded_context: positions a sequence may have in the model as it is loaded; 0 outside of
-            loaded ones.
+        loaded_context: positions of a sequence in the loaded model; 0 outside of loaded models.
     """
 
     loaded_context = 0
@@ -49,7 +48,7 @@ class Config:
             getattr(self, name)
 
     def _settle(self, wanted: KeyField) -> Any:
-        """Sets a hyperparameter that no value was given for to its default."""
+        """Sets a hyperparameter without a value to its default."""
         name, kind, optional = next(
             (n, k, o) for n, f, k, o in key_fields(type(self)) if f is wanted
         )
@@ -111,7 +110,8 @@ class Config:
 
     @classmethod
     def from_hf(cls, hf: Mapping[str, Any]) -> dict[str, Any]:
-        """Primary metadata key (without the architecture's prefix) → value, of an HF config.
+        """The metadata of a Hugging Face config: primary key (without the architecture's prefix) →
+        value.
 
         Raises:
             ConfigError: a value has the wrong type, or a function of the config fails.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError
 from .operations import Operation, Sources
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Dim = int | str | None
 HFName = str | Sources
@@ -19,7 +18,7 @@ MISSING: Any = object()
 
 @dataclass(frozen=True)
 class TensorField:
-    """How a field of a module is named in files; made by `gguf`."""
+    """The names of a module's field in files; made by `gguf`."""
 
     names: tuple[str, ...] = ()
     hf: tuple[HFName, ...] | None = None
@@ -38,7 +37,7 @@ class TensorField:
 
 @dataclass(frozen=True)
 class KeyField:
-    """How a hyperparameter is named in files; made by `kv`."""
+    """The names of a hyperparameter in files; made by `kv`."""
 
     names: tuple[str, ...]
     hf: tuple[str | Callable[[Mapping[str, Any]], Any], ...]
@@ -65,20 +64,20 @@ def gguf(
 
     Args:
         names: primary name, then alternates; none makes the field transparent. Names of nested
-            fields are joined by "."; the first that exists in the file wins, once per module. Of
-            what a model sees with (below "v" and "mm") the second name is the one in llama.cpp's
-            layout, where that is a file of its own.
-        hf: the name in a Hugging Face checkpoint, alternates in order of preference; for an op
-            that joins several tensors its sources. Defaults to the primary name for tensors.
-        op: what turns the Hugging Face tensor into the GGUF tensor, and back.
+            fields are joined by "."; the first that exists in the file wins, once per module.
+            Vision tensors ("v.", "mm."): the second name is the one used in an mmproj file.
+        hf: the name in a Hugging Face checkpoint, alternates in order of preference, or `Sources`
+            where the tensor is made of several or is part of one. Defaults to the primary name for
+            tensors.
+        op: the operation from the Hugging Face tensor to the GGUF tensor.
         shape: expected dims in ggml order: numbers, names of config attributes, or None for any.
             For a module its in and out widths (see the module).
         n: length of a list: a number or the name of a config attribute.
         root: the name is absolute, not joined to those of the enclosing fields.
         prefix, suffix: put around the names one level down ("_shexp").
-        default: for files without the tensor, a function of the hyperparameters that computes it,
-            as a float32 array of the reversed shape; None where there is nothing to compute. The
-            name must be absolute. Such a tensor is a weight like any other, and never written.
+        default: a function of the hyperparameters that computes the tensor for files without it, a
+            float32 array of the reversed shape, or None for nothing. The name must be absolute.
+            Such a tensor is a weight like any other, and never written.
 
     Raises:
         ConfigError: a default for a name that is not absolute.
@@ -115,7 +114,7 @@ def kv(
             config; alternates in order of preference.
         default: a value, the name of another field (unless the field is a str), or a function of
             the config. Without one the key is required, unless the type allows None.
-        least: a number in a file must not be below this.
+        least: the smallest number that a file may have.
 
     Raises:
         ConfigError: no name is given.

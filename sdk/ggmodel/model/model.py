@@ -12,7 +12,7 @@ from .batch import Batch
 from .cache import CacheSpec
 from .config import Config
 from .module import Module
-from .source import author_code, file_of, line_of, type_hints
+from .source_code import author_code, file_of, line_of, type_hints
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,7 @@ class Model(Module):
 
     Attributes:
         ignore: patterns of tensors that a file may have and the model does not need.
+        ignore_hf: the same for a Hugging Face checkpoint, in its names.
         architecture: the name it is registered under.
         tokenizer: of the file, if it has a vocabulary; set when that has been read.
         bidirectional_images: the rows of an image see each other in both directions; they are
@@ -39,6 +40,7 @@ class Model(Module):
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
+    ignore_hf: ClassVar[tuple[str, ...]] = ()
     architecture: ClassVar[str] = ""
     hf_architectures: ClassVar[tuple[str, ...]] = ()
 

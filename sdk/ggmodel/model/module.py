@@ -13,7 +13,7 @@ from ..errors import ConfigError, Unsupported
 from ..ml import Tensor
 from ..ml.graph import in_scope
 from .fields import KeyField, TensorField
-from .source import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints
 
 
 class Module:
@@ -45,14 +45,14 @@ class Module:
 
 @dataclass(frozen=True)
 class FieldType:
-    """What the annotation of a field says.
+    """The annotation of a field.
 
     Attributes:
-        choices: `Tensor` or modules it may hold.
+        choices: the types of its value, `Tensor` or modules.
         optional: None is allowed.
         many: it is a list of these.
         items_optional: None is allowed in the list.
-        interface: anything with some methods is allowed too; a constructor has to put it there.
+        interface: it allows any object with some methods, which a constructor has to put there.
     """
 
     choices: tuple[type, ...]

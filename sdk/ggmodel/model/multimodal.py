@@ -1,4 +1,4 @@
-"""Images between picture and text: pixels, the rows a vision graph makes of them, inputs."""
+"""Images on their way into a text: pixels, the rows of the vision graph, inputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Tensor
 
+IMAGE_BATCH = 512  # tokens that the graph of an image counts as, for batch sizes
+
 
 @dataclass(frozen=True, eq=False)
 class Pixels:
@@ -19,7 +21,7 @@ class Pixels:
 
     Attributes:
         values: float32 [tiles, 3, height, width], as the reference's processor gives them.
-        data: what else `Model.preprocess` found out, such as how the tiles lie.
+        data: further results of `Model.preprocess`, such as the arrangement of the tiles.
     """
 
     values: np.ndarray
@@ -32,8 +34,8 @@ class Multimodal:
 
     Attributes:
         tensor: F32 [width, rows].
-        data: passes through to `Model.post_tokenize`.
-        used: only so many rows, from the first on, may be attended to; None is all of them.
+        data: passed on to `Model.post_tokenize`.
+        used: number of rows, from the first on, that may be attended to; None is all.
     """
 
     tensor: Tensor
@@ -45,8 +47,8 @@ class MultimodalEmbedding:
     """Rows that stand for an image, or a part of one, in a text.
 
     Args:
-        rows: float32 [rows, width], or what computes them when they are first needed.
-        shape: of the rows, where they are not given as an array.
+        rows: float32 [rows, width], or a function that computes them on first use.
+        shape: of the rows, for a function.
         key: identifies the content; equal keys mean equal rows. None hashes the rows.
 
     Attributes:
@@ -85,14 +87,18 @@ class MultimodalEmbedding:
         """Numbers in a row."""
         return self.shape[1]
 
-    # Not by functools.cached_property: before Python 3.12 it locks all instances while one waits.
+    # functools.cached_property locks all instances while one waits, before Python 3.12.
 
-    @property
-    def rows(self) -> np.ndarray:
-        """float32 [rows, width]; computed on first use."""
+    def compute(self) -> np.ndarray:
+        """The rows, float32 [rows, width]; computed by the first call."""
         if self._rows is None:
             self._rows = self._compute()
         return self._rows
+
+    @property
+    def rows(self) -> np.ndarray:
+        """`compute()`."""
+        return self.compute()
 
     @property
     def key(self) -> bytes:
@@ -110,10 +116,10 @@ class Input:
     """One position of a prompt.
 
     Attributes:
-        token: its id; of a position that an embedding's row fills it means nothing.
+        token: its id, meaningless where a row of an embedding fills the position.
         multimodal: an embedding that begins here. Its rows fill this input and the next ones, or
             go to the cache of encoded objects where the model has one.
-        same_batch: so many of the following inputs must be computed together with this one.
+        same_batch: number of following inputs that must be computed together with this one.
     """
 
     token: int
@@ -126,8 +132,8 @@ class Span:
     """Rows of an embedding in a batch.
 
     Attributes:
-        index: of the input in the batch that the first of these rows belongs to.
-        first, count: which rows.
+        index: the input in the batch of the first row.
+        first, count: the range of rows.
     """
 
     index: int

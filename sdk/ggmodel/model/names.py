@@ -1,4 +1,4 @@
-"""How the names of nested fields come about."""
+"""Names of nested fields in GGUF files, and which of them belong to vision."""
 
 from __future__ import annotations
 
@@ -6,33 +6,42 @@ from dataclasses import dataclass
 
 from .fields import TensorField
 
+_VISION = ("v.", "mm.")  # the vision tower, and the projector to the width of the text
+
+
+def of_vision(tensor: str) -> bool:
+    """Whether the tensor of that name belongs to the vision tower or its projector."""
+    return tensor.startswith(_VISION)
+
 
 @dataclass(frozen=True)
-class Place:
-    """Where in the tree of names a module or tensor stands: its candidate names, the preferred
-    one first, and what goes around the names one level down."""
+class Names:
+    """The candidate names of a module or tensor, the preferred one first, and what goes around
+    the names one level down."""
 
-    candidates: tuple[str, ...]
+    candidates: tuple[str, ...] = ("",)
     prefix: str = ""
     suffix: str = ""
 
-    def only(self, candidate: str) -> Place:
-        """The same with one of the candidates chosen."""
-        return Place((candidate,), self.prefix, self.suffix)
+    def alternates(self, plain: bool) -> tuple[Names, ...]:
+        """One for each candidate."""
+        if len(self.candidates) == 1:
+            return (self,)
+        return tuple(Names((name,), self.prefix, self.suffix) for name in self.candidates)
 
-    def field(self, tag: TensorField) -> Place:
-        """Where a field stands whose module stands here: outer candidates vary slowest."""
+    def field(self, tag: TensorField) -> Names:
+        """The names of a field of this module: candidates of the module vary slowest."""
         if not tag.names:
-            return Place(self.candidates, self.prefix + tag.prefix, tag.suffix + self.suffix)
+            return Names(self.candidates, self.prefix + tag.prefix, tag.suffix + self.suffix)
         if tag.root:
-            return Place(tag.names, tag.prefix, tag.suffix)
+            return Names(tag.names, tag.prefix, tag.suffix)
         names = [self.prefix + name + self.suffix for name in tag.names]
         joined = tuple(join(c, n) for c in self.candidates for n in names)
-        return Place(joined, tag.prefix, tag.suffix)
+        return Names(joined, tag.prefix, tag.suffix)
 
-    def item(self, i: int) -> Place:
-        """Where item i stands of the list that stands here."""
-        return Place(tuple(join(c, str(i)) for c in self.candidates), self.prefix, self.suffix)
+    def item(self, i: int) -> Names:
+        """The names of item i of this list."""
+        return Names(tuple(join(c, str(i)) for c in self.candidates), self.prefix, self.suffix)
 
 
 def join(outer: str, name: str) -> str:

@@ -1,7 +1,7 @@
 """Named, invertible operations between the tensors of a Hugging Face checkpoint and a GGUF file.
 
-All arrays are numpy, row-major: a linear weight is [out, in]. Each operation knows both ways, so
-that one declaration loads checkpoints, writes GGUF and pairs activations.
+All arrays are numpy, row-major: a linear weight is [out, in]. Operations work both ways, so one
+declaration loads checkpoints, writes GGUF and pairs activations.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ..gguf_file import DType
+from ..gguf_file import DType
 
 _MOST = 1 << 16  # tensors that are stacked: a count comes from a file
 
@@ -44,8 +42,7 @@ class Operation(ABC):
     """One tensor to one tensor."""
 
     def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
-        """The shape of the GGUF tensor, in numpy's order, given that of the checkpoint's; an
-        operation that changes it says so here, for nothing is read to find out."""
+        """The shape of the GGUF tensor, in numpy's order, given that of the checkpoint's."""
         return shape
 
     @abstractmethod
@@ -57,8 +54,8 @@ class Operation(ABC):
         """The inverse of `to_gguf`."""
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        """What a module gives whose weights went through `to_gguf`, given what it gives without:
-        [.., width]. The same, unless rows of weights change their order."""
+        """Maps results [.., width] of the reference's module to those of a module whose weights
+        went through `to_gguf`. They differ if rows of weights change their order."""
         return x
 
 
@@ -105,7 +102,7 @@ class Transpose(Operation):
 
 
 @dataclass(frozen=True)
-class Plus(Operation):
+class AddConstant(Operation):
     """Adds a constant: a norm that multiplies by 1 + w is stored with the one baked in."""
 
     amount: float
@@ -118,14 +115,13 @@ class Plus(Operation):
 
 
 class Sources(ABC):
-    """Where in a checkpoint a tensor comes from when it is no single tensor of its own.
+    """The tensors of a checkpoint that a GGUF tensor is made of, if it is not just one.
 
     Attributes:
-        dtype: the GGUF tensor's type where `join` gives its bytes (uint8) rather than numbers, as
-            for blocks that a checkpoint holds quantised.
+        dtype: the type of quantised blocks, where `join` gives bytes (uint8); None for numbers.
     """
 
-    dtype: DType | None = None
+    dtype: ClassVar[DType | None] = None
 
     @abstractmethod
     def names(self, config: Any) -> list[str]:
@@ -133,20 +129,20 @@ class Sources(ABC):
 
     @abstractmethod
     def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        """The shape of what `join` gives, in numpy's order, given those of the sources; of bytes
-        that of the numbers they stand for."""
+        """The shape of the joined tensor, in numpy's order, given those of the sources. For
+        quantised blocks it counts numbers, not bytes."""
 
     @abstractmethod
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        """One tensor of the sources, in the order of `names`."""
+        """The one tensor made of the sources, which are in the order of `names`."""
 
     @abstractmethod
     def split(self, x: np.ndarray, config: Any) -> dict[str, np.ndarray | tuple[Any, np.ndarray]]:
-        """The inverse: name → tensor, or (the index of what this field holds of it, that part)."""
+        """The inverse: name → tensor, or (index within that tensor, part)."""
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        """What a module with this tensor for a weight gives, of what the one module gives that has
-        the source: [.., width]."""
+        """Maps results [.., width] of the module with the source as its weight to those of the
+        module with this tensor."""
         return x
 
 
@@ -155,8 +151,8 @@ class Stack(Sources):
     """n tensors stacked along a new first dim ("experts.{}.w1").
 
     Args:
-        template: the name with {} where the number goes.
-        n: how many, or the config attribute that holds it.
+        template: the name with {} in place of the number.
+        n: the number of tensors, or the config attribute that holds it.
     """
 
     template: str
@@ -165,7 +161,7 @@ class Stack(Sources):
     def names(self, config: Any) -> list[str]:
         n = value_of(config, self.n)
         if not 0 <= n <= _MOST:
-            raise ConfigError(f"{self.template}: {self.n} says {n} tensors, which cannot be")
+            raise ConfigError(f"{self.template}: {self.n} says {n} tensors; at most {_MOST}")
         return [self.template.format(i) for i in range(n)]
 
     def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
@@ -174,8 +170,6 @@ class Stack(Sources):
         return (len(shapes), *shapes[0])
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        import numpy as np
-
         return np.stack(parts)
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
@@ -185,15 +179,50 @@ class Stack(Sources):
         return dict(zip(names, x, strict=True))
 
 
+class _Rows(Sources):
+    """Some rows of the one tensor `name`, counted along `axis`."""
+
+    name: str
+    axis: int
+
+    @abstractmethod
+    def _rows(self, total: int | None, config: Any) -> slice:
+        """The rows, of `total` that there are; None leaves that unchecked."""
+
+    def names(self, config: Any) -> list[str]:
+        return [self.name]
+
+    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
+        (whole,) = shapes
+        rows, axis = self._rows(self._count(whole), config), self.axis % max(len(whole), 1)
+        return (*whole[:axis], len(range(whole[axis])[rows]), *whole[axis + 1 :])
+
+    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
+        (whole,) = parts
+        return whole[self._along(whole.ndim, self._rows(self._count(whole.shape), config))]
+
+    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
+        return {self.name: (self._along(x.ndim, self._rows(None, config)), x)}
+
+    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x[..., self._rows(x.shape[-1], config)]
+
+    def _count(self, shape: tuple[int, ...]) -> int:
+        return shape[self.axis] if -len(shape) <= self.axis < len(shape) else 0
+
+    def _along(self, dims: int, rows: slice) -> tuple[slice, ...]:
+        return *(slice(None),) * (self.axis % dims), rows
+
+
 @dataclass(frozen=True)
-class Part(Sources):
-    """Some of the rows of a fused tensor ("qkv_proj", "gate_up_proj").
+class Part(_Rows):
+    """Some neighbouring rows of a fused tensor ("qkv_proj", "gate_up_proj").
 
     Args:
         name: of the fused tensor.
-        index: which part this is.
+        index: of this part.
         rows: the number of rows of every part, in order: numbers or config attributes.
-        axis: what counts as a row; −1 for the columns of stacked experts.
+        axis: along which rows are counted; −1 for the columns of stacked experts.
     """
 
     name: str
@@ -201,53 +230,31 @@ class Part(Sources):
     rows: tuple[int | str, ...]
     axis: int = 0
 
-    def names(self, config: Any) -> list[str]:
-        return [self.name]
-
-    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        (whole,) = shapes
-        self._check(whole, sum(self._sizes(config)))
-        axis = self.axis % len(whole)
-        return (*whole[:axis], self._sizes(config)[self.index], *whole[axis + 1 :])
-
-    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        self._check(parts[0].shape, sum(self._sizes(config)))
-        return parts[0][self._where(parts[0], config)]
-
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        self._check(x.shape, self._sizes(config)[self.index])
-        return {self.name: (self._where(x, config), x)}
+        self._check(self._count(x.shape), value_of(config, self.rows[self.index]))
+        return super().split(x, config)
 
-    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        sizes = self._sizes(config)
-        self._check(x.shape[::-1], sum(sizes))
+    def _rows(self, total: int | None, config: Any) -> slice:
+        sizes = [value_of(config, r) for r in self.rows]
+        if total is not None:
+            self._check(total, sum(sizes))
         start = sum(sizes[: self.index])
-        return x[..., start : start + sizes[self.index]]
+        return slice(start, start + sizes[self.index])
 
-    def _sizes(self, config: Any) -> list[int]:
-        return [value_of(config, r) for r in self.rows]
-
-    def _where(self, x: np.ndarray, config: Any) -> tuple[slice, ...]:
-        sizes = self._sizes(config)
-        start = sum(sizes[: self.index])
-        before = (slice(None),) * (self.axis % x.ndim)
-        return *before, slice(start, start + sizes[self.index])
-
-    def _check(self, shape: tuple[int, ...], rows: int) -> None:
-        found = shape[self.axis] if -len(shape) <= self.axis < len(shape) else 0
-        if found != rows:
-            raise ConfigError(f"{self.name}: {found} rows, not {rows} as {self.rows} say")
+    def _check(self, found: int, wanted: int) -> None:
+        if found != wanted:
+            raise ConfigError(f"{self.name}: {found} rows, not {wanted} as {self.rows} say")
 
 
 @dataclass(frozen=True)
-class Every(Sources):
+class Interleaved(_Rows):
     """Every n-th row of an interleaved tensor ("gate_up_proj": gate, up, gate, up, …).
 
     Args:
         name: of the interleaved tensor.
-        index: which row is the first.
-        n: how many tensors are interleaved.
-        axis: what counts as a row; by default the columns.
+        index: of the first row.
+        n: number of tensors that are interleaved.
+        axis: along which rows are counted; by default the columns.
     """
 
     name: str
@@ -255,56 +262,31 @@ class Every(Sources):
     n: int
     axis: int = -1
 
-    def names(self, config: Any) -> list[str]:
-        return [self.name]
-
-    def shape(self, shapes: list[tuple[int, ...]], config: Any) -> tuple[int, ...]:
-        (whole,) = shapes
-        axis = self.axis % len(whole) if whole else 0
-        return (*whole[:axis], whole[axis] // self.n, *whole[axis + 1 :]) if whole else whole
-
-    def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        (whole,) = parts
-        rows = whole.shape[self.axis] if whole.ndim else 0
-        if rows == 0 or rows % self.n:
-            raise ConfigError(f"{self.name}: {rows} rows are not {self.n} tensors interleaved")
-        return whole[self._where(whole)]
-
-    def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        return {self.name: (self._where(x), x)}
-
-    def results(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x[..., self.index :: self.n]
-
-    def _where(self, x: np.ndarray) -> tuple[slice, ...]:
-        before = (slice(None),) * (self.axis % x.ndim)
-        return *before, slice(self.index, None, self.n)
+    def _rows(self, total: int | None, config: Any) -> slice:
+        if total is not None and (total == 0 or total % self.n):
+            raise ConfigError(f"{self.name}: {total} rows are not {self.n} tensors interleaved")
+        return slice(self.index, None, self.n)
 
 
 @dataclass(frozen=True)
 class MXFP4Blocks(Sources):
-    """Blocks of 32 numbers of four bits with a common power of two, as gpt-oss is published; they
-    become ggml's without being rounded.
+    """Blocks of 32 numbers of four bits with a common power of two, as gpt-oss is published. They
+    become ggml's blocks without rounding (MXFP4 of the OCP's Microscaling Formats, version 1.0).
 
-    Of a tensor NAME [.., rows, width] there is NAME_blocks [.., rows, width/32, 16], neighbours
-    together in a byte, the first in the lower bits, and NAME_scales [.., rows, width/32], exponents
-    plus 127. In ggml's block the scale comes first, then bytes with numbers i and i + 16 (MXFP4 of
-    the OCP's Microscaling Formats, version 1.0). The operation of the field, which is for numbers,
-    is not applied: rows are outputs already.
+    A tensor NAME [.., rows, width] is stored as NAME_blocks [.., rows, width/32, 16], neighbours in
+    one byte, the first in the lower bits, and NAME_scales [.., rows, width/32], exponents plus 127.
+    In ggml's block the scale comes first, then bytes with numbers i and i + 16. The operation of
+    the field is for numbers and not applied: rows are outputs already.
 
     Args:
-        index, n: where gate and up are interleaved: every n-th row from this one on.
+        index, n: every n-th row from `index` on, where gate and up are interleaved.
     """
 
     name: str
     index: int = 0
     n: int = 1
 
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        from ..gguf_file import DType
-
-        return DType.MXFP4
+    dtype: ClassVar[DType | None] = DType.MXFP4
 
     def names(self, config: Any) -> list[str]:
         return [f"{self.name}_blocks", f"{self.name}_scales"]
@@ -317,8 +299,6 @@ class MXFP4Blocks(Sources):
         return (*before, rows // self.n, groups * 32)
 
     def join(self, parts: list[np.ndarray], config: Any) -> np.ndarray:
-        import numpy as np
-
         shape = self.shape([part.shape for part in parts], config)
         if any(part.dtype != np.uint8 for part in parts):
             raise ConfigError(f"{self.name}: blocks and scales are bytes, uint8")
@@ -329,8 +309,6 @@ class MXFP4Blocks(Sources):
         return np.concatenate([scales, halves], -1).reshape(*shape[:-1], -1)
 
     def split(self, x: np.ndarray, config: Any) -> dict[str, Any]:
-        import numpy as np
-
         block = x.reshape(*x.shape[:-1], -1, 17)
         numbers = np.concatenate([block[..., 1:] & 15, block[..., 1:] >> 4], -1)
         where = (..., slice(self.index, None, self.n), slice(None))

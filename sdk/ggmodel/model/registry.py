@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import ArchitectureError
 from .model import Model
-from .source import author_code, line_of
+from .source_code import author_code, line_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints

@@ -4,7 +4,7 @@
 vocabularies ("gpt2", "gemma4"), SentencePiece ("llama") and WordPiece ("bert").
 """
 
-from ggmodel.tokenizer.stream import TextStream
-from ggmodel.tokenizer.tokenizer import Tokenizer
+from .stream import TextStream
+from .tokenizer import Tokenizer
 
 __all__ = ["TextStream", "Tokenizer"]

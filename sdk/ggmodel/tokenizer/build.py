@@ -10,9 +10,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ggmodel.errors import TokenizerError
-from ggmodel.tokenizer.pretokenizers import Pre
-from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary, check_merges, merge_pairs
+from ..errors import TokenizerError
+from .pretokenizers import Pre
+from .vocabulary import TokenType, Vocabulary, check_merges, merge_pairs
 
 if TYPE_CHECKING:
     import tokenizers

@@ -14,8 +14,8 @@ from operator import add
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ggmodel.errors import ConfigError
-from ggmodel.tokenizer.build import (
+from ..errors import ConfigError
+from .build import (
     assemble,
     build,
     has_one_score,
@@ -27,7 +27,7 @@ from ggmodel.tokenizer.build import (
     pairs_making,
     stand_ins,
 )
-from ggmodel.tokenizer.vocabulary import Vocabulary
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers

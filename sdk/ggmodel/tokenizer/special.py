@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from ggmodel.tokenizer.vocabulary import TokenType, Vocabulary
+from .vocabulary import TokenType, Vocabulary
 
 # Tokens that end a turn or a text by convention. Files rarely name more than one of theirs.
 _ENDS = frozenset(

@@ -6,7 +6,7 @@ import codecs
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ggmodel.tokenizer.tokenizer import Tokenizer
+    from .tokenizer import Tokenizer
 
 
 class TextStream:

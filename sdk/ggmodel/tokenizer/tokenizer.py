@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ggmodel.errors import ConfigError, TokenizerError
-from ggmodel.tokenizer.build import SPACE, token_bytes
-from ggmodel.tokenizer.encoder import Encoder
-from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
-from ggmodel.tokenizer.special import Splitter, end_tokens, stripping
-from ggmodel.tokenizer.stream import TextStream
-from ggmodel.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
+from ..errors import ConfigError, TokenizerError
+from .build import SPACE, token_bytes
+from .encoder import Encoder
+from .pretokenizers import PRE_TOKENIZERS
+from .special import Splitter, end_tokens, stripping
+from .stream import TextStream
+from .vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
 
 
 class Tokenizer:

@@ -9,8 +9,8 @@ from enum import IntEnum
 from itertools import compress, count, repeat
 from typing import Any, TypeVar
 
-from ggmodel.errors import ConfigError, TokenizerError
-from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
+from ..errors import ConfigError, TokenizerError
+from .pretokenizers import PRE_TOKENIZERS, Pre
 
 PREFIX = "tokenizer.ggml."
 MODELS = ("gpt2", "llama", "gemma4", "bert")

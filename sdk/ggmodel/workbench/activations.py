@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..atomic import atomic_write
 from ..errors import FormatError
-from .writing import appearing
 
 _FORMAT = 1
 _RATIO = 64  # bytes that one byte of a file may become: numbers hardly shrink
@@ -58,7 +58,7 @@ class Activations:
 
     def save(self, path: str | Path) -> None:
         """Writes them: all numbers one after the other, and once what is the same in several
-        places. Raises as `appearing` does."""
+        places. Raises as `atomic_write` does."""
         numbers: dict[int, tuple[int, list[int]]] = {}
         arrays: list[np.ndarray] = []
         size = 0
@@ -74,7 +74,7 @@ class Activations:
         inputs: dict[str, Any] = {f"input.{k}": v for k, v in self.inputs.items()}
         text = np.array(json.dumps(about | {"format": _FORMAT}))
         values = np.concatenate([*arrays, np.zeros(0, np.float32)])
-        with appearing(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, about=text, values=values, **inputs)
 
     @classmethod

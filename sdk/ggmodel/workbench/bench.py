@@ -253,7 +253,7 @@ def _empty(model: LoadedModel) -> None:
     """Makes all sequences forget what they hold."""
     with ExitStack() as slots:
         for _ in model.engine.slots.all:
-            slots.enter_context(model.engine.slot())
+            slots.enter_context(model.engine.apart.slot())
 
 
 def _computed(model: LoadedModel) -> float | None:
@@ -268,7 +268,7 @@ def _refuse_embedders(model: LoadedModel) -> None:
 
 def setting(model: LoadedModel) -> Setting:
     """What a model is, and what it runs on."""
-    from ..ml.ggml.backend import GGMLBackend
+    from ..ml.ggml.ggml_backend import GGMLBackend
     from ..native import describe
 
     infos, memory = model.source.tensors.values(), model.memory

@@ -123,7 +123,7 @@ def _compare(steps: Preparation, result: Check) -> bool:
     report = steps.report
     result.problems += [Finding("missing", str(m)) for m in report.missing]
     result.problems += [Finding("shape", str(w)) for w in report.wrong]
-    unused = [Finding("unused", name) for name in report.unused]
+    unused = [Finding("unused", line) for line in report.unused_lines]
     if steps.options.strict:
         result.problems += unused
     else:

@@ -1,4 +1,4 @@
-"""Two arrays of numbers: brought to one layout, and how far apart they are."""
+"""Comparison of two arrays: their layouts, and their distance."""
 
 from __future__ import annotations
 
@@ -10,30 +10,29 @@ import numpy as np
 from ..gguf_file import DType
 from ..ml import Tensor
 from ..model import Module
-from ..model.module import module_fields
+from ..model.walk import tensors
 
 _CHUNK = 1 << 22  # numbers looked at together
 _BESIDE = 3  # numbers to either side of the worst that are shown
 
-EXACT = (
-    1e-8  # float32 sums taken in another order: 1e-13 is usual, this is seen in no healthy model
-)
+# float32 sums in another order: 1e-13 is usual, no healthy model reaches this.
+EXACT = 1e-8
 TABLE = 1e-6  # ggml's GELU by tanh reads a table in F16: up to 2e-7
-# ggml rounds what a weight is multiplied with to the weight's type, and the weight itself may have
-# been rounded: each a third of (2⁻¹¹)² and (2⁻⁹)² of the squares; some ten times the sum.
+# ggml rounds the other factor of a weight to the weight's type, and the weight itself may have been
+# rounded: each a third of (2⁻¹¹)² and (2⁻⁹)² of the squares. The bounds are ten times their sum.
 _HALF, _BRAIN = 1e-6, 3e-5
 
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a tensor is from the reference's.
+    """The distance of a tensor from the reference's.
 
     Attributes:
-        nmse: squared error by the squares of the reference.
-        largest: the largest error; relative: the same by the reference's largest number.
-        at: where that is, in ggml order.
-        start: index along dim 0 of the first of the samples.
-        ours, theirs: samples, the numbers around that place.
+        nmse: squared error divided by the squares of the reference.
+        largest: the largest error; relative: the same divided by the reference's largest number.
+        at: index of the largest error, in ggml order.
+        start: index along dim 0 of the first sample.
+        ours, theirs: samples, the numbers around the largest error.
     """
 
     nmse: float
@@ -83,10 +82,10 @@ def _ratio(a: float, b: float) -> float:
 
 
 def laid_out(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | str:
-    """The reference's array in our shape (numpy order), or why it cannot be.
+    """The reference's array in our shape (numpy order), or the reason why that is impossible.
 
-    Batch dims of 1 go, dims that lie beside each other may be one, and heads may stand before
-    tokens. Nothing is guessed: where two readings fit, none is taken.
+    Batch dims of 1 are dropped, neighbouring dims may be merged, and heads may stand before tokens.
+    Where two readings fit, none is taken.
     """
     if theirs.size != math.prod(shape):
         return f"the reference's is {_listed(theirs.shape)}"
@@ -104,7 +103,7 @@ def laid_out(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | str:
 
 
 def _merges(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether one shape becomes the other by taking neighbouring dims together."""
+    """Whether merging neighbouring dims turns one shape into the other."""
     first, second = ({math.prod(s[:i]) for i in range(len(s) + 1)} for s in (a, b))
     return first <= second or second <= first
 
@@ -114,30 +113,16 @@ def _listed(shape: tuple[int, ...]) -> str:
 
 
 def bound_of(module: Module) -> float:
-    """The NMSE that rounding alone may make of a module's result, given an exact input: the sum
-    over its matrices, for each makes an error of its own."""
-    return sum(_rounding(w) for w in weights(module) if w.dim(1) > 1) or EXACT
-
-
-def weights(module: Module) -> list[Tensor]:
-    """The tensors in the fields of a module and of all within it."""
-    found: list[Tensor] = []
-    for name in module_fields(type(module)):
-        value = getattr(module, name, None)
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, Module):
-                found += weights(item)
-            elif isinstance(item, Tensor):
-                found.append(item)
-    return found
+    """The largest NMSE of a module's result that rounding explains, given an exact input: the sum
+    over its matrices."""
+    return sum(_rounding(w) for w in tensors(module) if w.dim(1) > 1) or EXACT
 
 
 def _rounding(weight: Tensor) -> float:
-    """What a product with it may be off.
+    """The largest NMSE of a product with a weight that rounding explains.
 
-    Blocks of b bits cut some ±2.5 standard deviations into 2^b steps: the squared error of that is
-    (5 / 2^b)² / 12 = 2 / 4^b of the squares. Ten times as much is allowed, for weights that are not
-    spread so evenly.
+    Blocks of b bits cut some ±2.5 standard deviations into 2^b steps: a squared error of
+    (5 / 2^b)² / 12 = 2 / 4^b of the squares. Ten times as much is allowed, for uneven weights.
     """
     if not weight.dtype.is_quantized:
         return {DType.F16: _HALF, DType.BF16: _BRAIN}.get(weight.dtype, EXACT)

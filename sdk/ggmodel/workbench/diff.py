@@ -19,17 +19,16 @@ from ..convert.declaration import pairs
 from ..errors import ConfigError, LoadError
 from ..ml.node import Node
 from ..ml.quantized import to_float32
+from ..model.walk import Instance, instances, tensors
 from ..runner import LoadedModel
 from .activations import Activations
-from .comparison import TABLE, Errors, bound_of, errors, laid_out, weights
+from .comparison import TABLE, Errors, bound_of, errors, laid_out
 from .modules import module_of
 from .observe import (
     Call,
-    Place,
     Recording,
     See,
     pixels_of,
-    places,
     prompt_with,
     watch_image,
     watch_text,
@@ -207,7 +206,7 @@ class _Comparing:
         made: list[tuple[Row, Call]] = []
         tables = _tables(recording)
         for call in recording.calls:
-            path = call.place.path
+            path = call.module.path
             if path in self._known:
                 continue
             self._known.add(path)
@@ -229,7 +228,7 @@ class _Comparing:
         return see
 
     def _row(self, call: Call, tables: list[str]) -> Row:
-        place, node = call.place, call.result
+        place, node = call.module, call.result
         pair = self.pairs.get(place.path)
         name = pair.name if pair else "" if not place.path else None
         inside = [t for t in tables if not place.scope or f"{t}.".startswith(f"{place.scope}.")]
@@ -277,7 +276,7 @@ class _Comparing:
         """All rows, judged."""
         order = {name: i for i, name in enumerate(self.reference.order)}
         unused: list[str] = []
-        for place in places(self.model.model):
+        for place in instances(self.model.model):
             row = self._uncalled(place)
             if row is None or any(_within(row.path, outer) for outer in unused):
                 continue
@@ -291,13 +290,13 @@ class _Comparing:
             whole.verdict = "diverges"
         return self.rows
 
-    def _uncalled(self, place: Place) -> Row | None:
+    def _uncalled(self, place: Instance) -> Row | None:
         """A module that the reference calls and this model does not."""
         pair = self.pairs.get(place.path)
         if place.path in self._known or pair is None or pair.name not in self.reference.results:
             return None
         row = Row(place.path, pair.name, type(place.module).__name__)
-        held = weights(place.module)
+        held = list(tensors(place.module))
         if any(w.uid in self._read for w in held):
             row.note = "it is not called, its weights are read by themselves"
         elif held:

@@ -9,10 +9,10 @@ from pathlib import Path
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
 from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_info
+from ..runner.engine.reservation import VisionMemory
 from ..runner.loading.gpu_option import GPULayersOption, choose_layers
 from ..runner.loading.placement import Devices
 from ..runner.loading.preparation import Options, Preparation
-from ..runner.loading.reservation import VisionMemory
 from ..runner.loading.sources import open_source
 
 _STEP = 256  # the largest context is a multiple of this

@@ -1,13 +1,10 @@
-"""Where in a model a recorded op belongs."""
+"""The modules that recorded ops belong to."""
 
 from __future__ import annotations
 
 import re
 
 from ..ml.node import Node
-from ..model import Module
-from ..model.module import module_fields
-from ..model.names import join
 
 _NUMBER = re.compile(r"\.(?=\d)")
 
@@ -22,19 +19,19 @@ def module_of(node: Node) -> str:
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """The modules on the way to a path, items of lists with their number: "text.blk.3.attn" is
-    "text", "blk.3", "attn"."""
+    """The modules along a path, items of lists with their number: "text.blk.3.attn" is "text",
+    "blk.3", "attn"."""
     return tuple(p.replace("\0", ".") for p in _NUMBER.sub("\0", path).split(".")) if path else ()
 
 
 def number_of(part: str) -> tuple[str, int] | None:
-    """Of an item of a list the list and the number: "blk.3" is "blk" and 3."""
+    """The list and the number of an item: "blk.3" is "blk" and 3; None for what is no item."""
     name, dot, number = part.rpartition(".")
     return (name, int(number)) if dot else None
 
 
 def layer_of(path: str) -> str:
-    """The layer a module belongs to, "text.blk.3"; what is outside of layers is by itself."""
+    """The layer of a module, "text.blk.3"; outside of layers the module itself."""
     parts = parts_of(path)
     for i, part in enumerate(parts):
         if number_of(part):
@@ -45,14 +42,3 @@ def layer_of(path: str) -> str:
 def folded(path: str) -> str:
     """The path with all layers as one: "blk.*.attn"."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", path)
-
-
-def class_names(module: Module, path: str = "") -> dict[str, str]:
-    """The class of every module, by its path."""
-    found = {path: type(module).__name__}
-    for name in module_fields(type(module)):
-        value = getattr(module, name, None)
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, Module):
-                found.update(class_names(one, join(path, one.scope)))
-    return found

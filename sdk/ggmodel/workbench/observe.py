@@ -1,6 +1,7 @@
-"""What a model computes on the way: the results of its modules and of single ops, in the order in
-which they come. Values are seen while they are there, and none is kept: a graph takes the memory
-that it always takes."""
+"""Intermediate results of a model: those of its modules and of single ops, in execution order.
+
+Values are passed on while they exist and not kept, so a graph takes no more memory than usual.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Context, Tensor
 from ..ml.node import Node
-from ..model import Batch, Input, Model, Module, MultimodalEmbedding, Pixels, Step
-from ..model.module import module_fields
-from ..model.names import join
-from ..model.source import author_code, file_of
+from ..model import Batch, Input, Model, MultimodalEmbedding, Pixels, Step
+from ..model.multimodal import IMAGE_BATCH
+from ..model.source_code import author_code, file_of
+from ..model.walk import Instance, instances
 from ..runner import LoadedModel
 from ..runner.engine.graphs import trace
 
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
     from ..ml.graph import Graph
 
 See = Callable[[Node, np.ndarray], None]
-_BATCH = 512  # tokens that encoding an image counts as
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where a module stands.
-
-    Attributes:
-        path: by fields, "layers[3].attn.q"; "" is the model.
-        scope: by names of ops, "blk.3.attn.q".
-    """
-
-    path: str
-    scope: str
-    module: Module
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +33,11 @@ class Call:
     """A call of a module that has returned.
 
     Attributes:
-        input: the first tensor it was given, if that was computed.
-        result: the tensor it gave, or the first of several.
+        input: its first argument that is a tensor, if it was computed.
+        result: the tensor it returned, or the first of several.
     """
 
-    place: Place
+    module: Instance
     input: Node | None
     result: Node | None
 
@@ -61,7 +47,7 @@ class Recording:
     """A graph that is about to be computed.
 
     Attributes:
-        calls: in the order in which they returned: what is inside of a module comes before it.
+        calls: in the order in which they returned, inner modules before outer ones.
     """
 
     graph: Graph
@@ -71,62 +57,53 @@ class Recording:
 Begin = Callable[[Recording], See]
 
 
-def places(model: Module, path: str = "", scope: str = "") -> list[Place]:
-    """A module and all modules in its fields, in order of declaration."""
-    found = [Place(path, scope, model)]
-    for name in module_fields(type(model)):
-        value = getattr(model, name, None)
-        inner = f"{path}.{name}" if path else name
-        items = (
-            [(f"{inner}[{i}]", item) for i, item in enumerate(value)]
-            if isinstance(value, list)
-            else [(inner, value)]
-        )
-        for label, item in items:
-            if isinstance(item, Module):
-                found += places(item, label, join(scope, item.scope))
-    return found
-
-
 def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndarray:
     """Computes a prompt in a cache of its own, every row of it an output.
 
     Args:
         numbers: int32 [n], see `Prompts.read`.
-        begin: called with what was recorded; returns what is called with every op's result and its
-            raw value as soon as it is there. The value is gone afterwards.
+        begin: called with the recording; returns a function that is called with every op's result
+            and its raw value once computed. The value does not outlive that call.
 
     Returns:
-        float32 [n, vocabulary]; of models that only embed the hidden states [n, width].
+        Logits float32 [n, vocabulary], or hidden states [n, width] of models that only embed.
 
     Raises:
-        PromptError: it is longer than a batch.
+        PromptError: the prompt is longer than a batch.
     """
     engine, net = model.engine, model.model
     if len(numbers) > engine.batch_size:
         raise PromptError(
-            f"a prompt of {len(numbers)} tokens, and a batch has {engine.batch_size}: it is looked "
-            "at as one batch; shorten it, or give a larger --batch-size"
+            f"the prompt has {len(numbers)} tokens, but must fit one batch of {engine.batch_size}; "
+            "shorten it, or give a larger --batch-size"
         )
 
     def forward(ctx: Context, batch: Batch) -> Tensor:
         ctx.graph.calls = []
         return net.states(ctx, batch) if net.only_embeds else net(ctx, batch)
 
-    group = engine.places.largest_group(numbers.tolist())
-    with engine.apart(forward, 1, len(numbers), group) as graphs:
-        each = _Each(forward, graphs.cache, model, begin)
-        rows = list(engine.batches(each, 0, numbers, 0))  # type: ignore[arg-type]
+    group = engine.inputs.largest_group(numbers.tolist())
+
+    def watched() -> list[np.ndarray]:
+        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
+            each = _Each(forward, graphs.cache, model, begin)
+            return list(engine.apart.batches(each, 0, numbers, 0))
+
+    rows = engine.call(watched)
     if len(rows) > 1:
         raise PromptError("the images of this prompt do not fit a batch together; give one image")
     return rows[0]
 
 
 def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
-    """Computes what the model sees in an image. Arguments as for `watch_text`."""
-    net, cls = model.model, type(model.model)
+    """Encodes an image. Arguments as for `watch_text`."""
     model.engine.images.need_sight()
-    with model.backend.new_context().set_batch_size(_BATCH) as ctx:
+    return model.engine.call(lambda: _watched_image(model, pixels, begin))
+
+
+def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
+    net, cls = model.model, type(model.model)
+    with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = net.encode_multimodal(ctx, pixels)
@@ -144,13 +121,13 @@ def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Multim
 def prompt_with(
     model: LoadedModel, ids: list[int], placeholder: int, seen: list[MultimodalEmbedding]
 ) -> np.ndarray:
-    """A prompt whose images stand where the reference has placeholders, as `watch_text` takes it.
+    """A prompt for `watch_text` with images in place of the reference's placeholders.
 
     Raises:
-        PromptError: the embeddings have more or fewer rows than there are placeholders.
+        PromptError: the number of placeholders is not that of the embeddings' rows.
     """
     inputs = [Input(token) for token in ids]
-    sizes = [1 if model.engine.places.whole else len(embedding) for embedding in seen]
+    sizes = [1 if model.engine.inputs.whole else len(embedding) for embedding in seen]
     free = [i for i, token in enumerate(ids) if token == placeholder]
     if len(free) != sum(sizes):
         raise PromptError(
@@ -164,7 +141,7 @@ def prompt_with(
 
 
 class _Each:
-    """In place of `Graphs`: records a step, and computes it op by op."""
+    """Stands in for `Graphs`: records a step, and computes it op by op."""
 
     def __init__(self, forward: Any, cache: Cache, model: LoadedModel, begin: Begin):
         self.forward, self.cache, self.model, self.begin = forward, cache, model, begin
@@ -184,13 +161,13 @@ class _Each:
 
 
 def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:
-    everywhere = places(model)
-    known = {id(place.module): place for place in reversed(everywhere)}
+    everywhere = list(instances(model))
+    known = {id(one.module): one for one in reversed(everywhere)}
     calls = []
     for call, args, result in graph.calls or ():
-        place = known.get(id(getattr(call, "__self__", None)))
-        if place is not None:
-            calls.append(Call(place, _computed(args), _computed((result,))))
+        module = known.get(id(getattr(call, "__self__", None)))
+        if module is not None:
+            calls.append(Call(module, _computed(args), _computed((result,))))
     if output is not None:
         calls.append(Call(everywhere[0], None, output))
     return Recording(graph, calls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -79,14 +80,21 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
         chunk = ids[done * context : (done + 1) * context].copy()
         if bos is not None:
             chunk[0] = bos
-        upcoming = iter(chunk[first + 1 :].tolist())
-        with model.engine.apart(model.model, 1, context) as graphs:
-            for rows in model.engine.batches(graphs, 0, chunk, 0, first):
-                # The last row has no token to come.
-                pairs = zip(rows, upcoming, strict=False)
-                losses += [-log_probability(row, token) for row, token in pairs]
+        losses += model.engine.call(partial(_losses, model, chunk, first))
         value, error = _mean(losses)
         yield Perplexity(value, error, len(losses), done + 1, context, chunks, len(ids), whole)
+
+
+def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
+    """Of each token after `chunk[first]`: its negative log-probability."""
+    losses: list[float] = []
+    upcoming = iter(chunk[first + 1 :].tolist())
+    with model.engine.apart.graphs(model.model, 1, len(chunk)) as graphs:
+        for rows in model.engine.apart.batches(graphs, 0, chunk, 0, first):
+            # The last row has no token to come.
+            pairs = zip(rows, upcoming, strict=False)
+            losses += [-log_probability(row, token) for row, token in pairs]
+    return losses
 
 
 def _mean(losses: list[float]) -> tuple[float, float]:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from ..errors import ConfigError, Unsupported
 from ..gguf_file.types import DType
 from ..ml.ggml import peaks
-from ..ml.ggml.backend import GGMLBackend
+from ..ml.ggml.ggml_backend import GGMLBackend
 from ..ml.ggml.lowering import GGMLExecutable
 from ..ml.graph import Graph
 from ..ml.node import Node
@@ -210,10 +211,12 @@ def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> 
     for work in works:
         _refuse(model, work)
     alone = not backend.hardware.gpus  # of other devices neither costs nor peaks are known
-    overhead = peaks.op_overhead(backend.hardware) if alone else 0.0
-    bandwidth = peaks.read_bandwidth(backend.hardware) if alone else None
+    call = model.engine.call
+    overhead = call(lambda: peaks.op_overhead(backend.hardware)) if alone else 0.0
+    bandwidth = call(lambda: peaks.read_bandwidth(backend.hardware)) if alone else None
     rates: dict[str, float] = {}
-    for work in works:
+
+    def run(work: Work) -> Profile:
         with _graph(model, work) as (graph, step), ExitStack() as undo:
             executable = cast(GGMLExecutable, backend.compile(graph, ()))
             undo.callback(executable.close)
@@ -221,7 +224,7 @@ def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> 
                 _measure_rates(backend, graph, rates)
             whole, apart = _time(backend, executable, step, repetitions)
         seconds = np.maximum(np.median(apart, 0) - overhead, 0)
-        yield Profile(
+        return Profile(
             work,
             [_timed(node, s) for node, s in zip(graph.schedule, seconds.tolist(), strict=True)],
             statistics.median(whole),
@@ -231,6 +234,9 @@ def profile(model: LoadedModel, works: Sequence[Work], repetitions: int = 5) -> 
             repetitions,
             Peaks(bandwidth, rates),
         )
+
+    for work in works:
+        yield call(partial(run, work))
 
 
 def _refuse(model: LoadedModel, work: Work) -> None:
@@ -256,23 +262,22 @@ def _refuse(model: LoadedModel, work: Work) -> None:
 
 @contextmanager
 def _graph(model: LoadedModel, work: Work) -> Iterator[tuple[Graph, Step | None]]:
-    """The graph of a step, and the step; nobody else computes in the meantime."""
+    """The graph of a step, and the step; in the engine's thread."""
     engine = model.engine
     if work.image:
-        with engine.turns.alone():
-            image = engine.images.largest()
-            try:
-                assert image.ctx is not None
-                yield image.ctx.graph, None
-            finally:
-                image.close()
+        image = engine.images.largest()
+        try:
+            assert image.ctx is not None
+            yield image.ctx.graph, None
+        finally:
+            image.close()
         return
     random = np.random.default_rng(_SEED)
     count = max(1, work.prompt)
     tokens = random.integers(0, engine.vocabulary, work.depth + count, np.int32)
-    with engine.apart(_forward(model), 1, len(tokens)) as graphs:
+    with engine.apart.graphs(_forward(model), 1, len(tokens)) as graphs:
         if work.depth:
-            for _ in engine.batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
+            for _ in engine.apart.batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
                 pass
         step = _step(tokens[work.depth :], work.depth, model.model.only_embeds)
         with _traced(graphs, step) as graph:

@@ -14,11 +14,11 @@ from ..gguf_file import TensorSource
 from ..ml import Context, Tensor
 from ..ml.node import Node
 from ..model import Span, Step
+from ..model.walk import instances
 from ..runner.engine.graphs import trace
-from ..runner.engine.inputs import Encoded
+from ..runner.engine.images import Encoded
 from ..runner.loading.preparation import Options, Preparation
 from ..runner.loading.sources import open_source
-from .modules import class_names
 
 _SHORTEST = 256  # positions of the context
 
@@ -92,7 +92,7 @@ def record(
 def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recorded]:
     model, found = steps.model, []
     wanted = parts or ("vision", "text")
-    classes = class_names(model)
+    classes = {one.scope: type(one.module).__name__ for one in instances(model)}
     if "vision" in parts and not model.sees:
         raise Unsupported(f"{steps.source.name} holds no vision tensors: it has no vision graph")
     with _image(steps) as image:
@@ -128,7 +128,7 @@ def _text(
     if image is not None and tokens > 1:
         one = max(image.embeddings, key=len)
         whole = len(one) if one.used is None else one.used
-        spans = (Span(0, one, 0, whole if engine.places.whole else min(tokens, whole)),)
+        spans = (Span(0, one, 0, whole if engine.inputs.whole else min(tokens, whole)),)
     outputs = tokens if model.only_embeds else 1
     step = Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
     engine.cache.start_forward(step, reserve=True)

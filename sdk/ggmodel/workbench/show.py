@@ -148,7 +148,7 @@ def _hyperparameters(
     source: TensorSource, models: str | Path | None
 ) -> tuple[list[Hyperparameter] | None, str | None]:
     # Not at the top: these need numpy, and looking into a file of unknown kind does not.
-    from ..ml.keyvalues import KeyValues
+    from ..gguf_file.metadata import KeyValues
     from ..model import config_class, find
     from ..model.config import key_fields
 

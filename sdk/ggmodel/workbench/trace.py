@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..atomic import atomic_write
 from ..errors import ConfigError
 from ..ml.node import Node
 from ..ml.quantized import to_float32
@@ -21,7 +22,6 @@ from ..ml.storage import Feed, HostData, Weight
 from ..model import Pixels
 from ..runner import LoadedModel
 from .observe import Recording, See, watch_image, watch_text
-from .writing import appearing
 
 _CHUNK = 1 << 22  # numbers looked at together
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "int32": "I32", "int64": "I64"}
@@ -236,12 +236,13 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays to an .npz or a .safetensors, by the name of the file.
 
     Raises:
-        ConfigError: another name, or the file cannot be written.
+        ConfigError: another name.
+        WriteError: the file cannot be written.
     """
     kind = Path(path).suffix
     if kind not in (".npz", ".safetensors"):
         raise ConfigError(f"{path}: values are saved as .npz or .safetensors")
-    with appearing(path) as partial:
+    with atomic_write(path) as partial:
         if kind == ".npz":
             _save_npz(partial, arrays)
         else:

@@ -9,7 +9,7 @@ from ggmodel import Model, Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import Unsupported
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Plus
+from ggmodel.model import AddConstant, Batch
 from ggmodel.nn import Embedding, Linear, RMSNorm, RopeConfig, Rotary
 
 
@@ -53,7 +53,7 @@ class Hyper(RopeConfig):
 
 def _norm(name: str, hf: str) -> RMSNorm:
     """In checkpoints it multiplies by 1 + weight."""
-    return gguf(name, hf=hf, op=Plus(1), shape=("hidden",))
+    return gguf(name, hf=hf, op=AddConstant(1), shape=("hidden",))
 
 
 class Attention(Module):

@@ -1,7 +1,7 @@
 """The vocabulary of a Hugging Face directory, as the metadata of a GGUF.
 
-What comes out is what llama.cpp's converter writes for the same directory, and its exact reverse is
-`ggmodel.tokenizer`: `Tokenizer.from_metadata(vocabulary(folder, config))`.
+The metadata equals that of llama.cpp's converter. `ggmodel.tokenizer` reads it:
+`Tokenizer.from_metadata(vocabulary(folder, config))`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def vocabulary(folder: Path, config: Mapping[str, Any], pre: str | None = None) 
     """The `tokenizer.*` metadata of a Hugging Face directory.
 
     Args:
-        folder: the directory. It is read from tokenizer.json (byte pairs, WordPiece),
-            tokenizer.model or spiece.model (SentencePiece), or vocab.txt (WordPiece), with
-            tokenizer_config.json, added_tokens.json, generation_config.json and chat templates.
+        folder: the directory with tokenizer.json (byte pairs, WordPiece), tokenizer.model or
+            spiece.model (SentencePiece), or vocab.txt (WordPiece), and tokenizer_config.json,
+            added_tokens.json, generation_config.json and chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
-        pre: the name of the pre-tokenizer, where it cannot be found.
+        pre: the name of the pre-tokenizer, where it cannot be determined.
 
     Returns:
         Values in the types of a GGUF: str, bool, int (uint32), lists of str, and numpy arrays
@@ -41,8 +41,8 @@ def vocabulary(folder: Path, config: Mapping[str, Any], pre: str | None = None) 
     Raises:
         FormatError: a file is damaged.
         ConfigError: the config gives no usable number of tokens.
-        TokenizerError: there is no vocabulary, it is of a kind that is not supported, or its
-            pre-tokenizer is unknown.
+        TokenizerError: there is no vocabulary, its kind is unsupported, or its pre-tokenizer
+            unknown.
     """
     if pre is not None and pre not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
@@ -92,7 +92,7 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
 
 
 def _kind(files: Files) -> str | None:
-    """Of a tokenizer.json: its kind of model, for byte pairs how they spell bytes."""
+    """The kind of model in tokenizer.json; for byte pairs, their spelling of bytes."""
     if files.tokenizer is None:
         return None
     model = files.tokenizer.get("model")

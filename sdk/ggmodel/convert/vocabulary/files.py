@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import ConfigError, FormatError
 
-# Twice the largest vocabulary there is would still be a tenth of this.
+# Some twenty times the largest known vocabulary.
 _MOST_TOKENS = 1 << 24
 
 
@@ -19,7 +19,7 @@ class Files:
 
     Attributes:
         folder: the directory.
-        config: the config as it is, or with `text_config` merged into it.
+        config: the config, `text_config` merged into it.
         families: the `model_type` of the model and of its text part, such as "gemma3".
     """
 
@@ -42,7 +42,7 @@ class Files:
 
     @property
     def vocab_size(self) -> int | None:
-        """The rows of the embedding, if the config says how many.
+        """The rows of the embedding, if the config has their number.
 
         Raises:
             ConfigError: it is no number of tokens.
@@ -63,7 +63,7 @@ class Files:
         return path if path.is_file() else None
 
     def bytes(self, name: str) -> bytes | None:
-        """All of a file, or None where there is none.
+        """A whole file, or None without it.
 
         Raises:
             FormatError: it cannot be read.
@@ -77,7 +77,7 @@ class Files:
             raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
 
     def text(self, name: str) -> str | None:
-        """A text, or None where there is no such file.
+        """A text file, or None without it.
 
         Raises:
             FormatError: it is no UTF-8.
@@ -91,10 +91,10 @@ class Files:
             ) from error
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """An object of JSON, or None where there is no such file.
+        """A JSON object, or None without the file.
 
         Raises:
-            FormatError: it is no JSON, or holds something other than an object.
+            FormatError: it is no JSON, or no object.
         """
         text = self.text(name)
         if text is None:
@@ -110,5 +110,5 @@ class Files:
         return value
 
     def damaged(self, name: str, what: str) -> FormatError:
-        """An error that says what is wrong with the file of that name."""
+        """The error for damage in the file of that name."""
         return FormatError(f"{self.folder / name}: {what}; get the file again")

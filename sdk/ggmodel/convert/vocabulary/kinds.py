@@ -1,4 +1,4 @@
-"""The kinds of vocabularies: byte pairs, SentencePiece, WordPiece, each as a GGUF spells it."""
+"""The kinds of vocabularies in GGUF's spelling: byte pairs, SentencePiece, WordPiece."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sentencepiece_model import (
 from .special_tokens import special_tokens
 from .tokenizer_json import TokenizerJson, looks_special
 
-# Families whose files say whether a space goes in front as tokenizer_config.json does.
+# Families whose `add_space_prefix` follows tokenizer_config.json.
 _LLAMA = {"llama", "mistral", "mixtral", "granite", "smollm3"}
 _ADDED_SCORE = -1000.0
 _NO_SCORE = -10000.0
@@ -28,7 +28,7 @@ _NO_SCORE = -10000.0
 def byte_pairs(files: Files, source: TokenizerJson, pre: str | None) -> dict[str, Any]:
     """Merges in order of rank, of bytes in GPT-2's alphabet or of characters."""
     tokens, types = source.tokens()
-    # A space within a piece would look like the one between two.
+    # A space within a piece would look like the separator.
     merges = [f"{a.replace(' ', 'Ġ')} {b.replace(' ', 'Ġ')}" for a, b in source.merges()]
     keys = _keys("gpt2", pre or pre_of(source, files.families), tokens, types)
     if merges:
@@ -116,7 +116,7 @@ def _pieces(
     tokens = model.pieces[:size] + [f"[PAD{id}]" for id in missing]
     scores = model.scores[:size] + [_NO_SCORE] * len(missing)
     user = int(TokenType.USER_DEFINED)
-    # What the model calls user-defined is text to the format, unless it is an added token as well.
+    # User-defined pieces of the model are normal in the format, unless they are added tokens, too.
     types = [int(TokenType.NORMAL) if kind == user else kind for kind in model.types[:size]]
     types += [int(TokenType.UNUSED)] * len(missing)
     for id, text, kind in _added(files, unigram):
@@ -158,7 +158,7 @@ def wordpiece(files: Files, source: TokenizerJson) -> dict[str, Any]:
         text if kind == TokenType.CONTROL else text[2:] if text.startswith("##") else "▁" + text
         for text, kind in zip(tokens, types, strict=True)
     ]
-    # There is one way to cut for all of them; the name is the one that most files carry.
+    # All of them are cut alike; the name is that of most files.
     keys = _keys("bert", "jina-v2-en", tokens, types)
     keys[PREFIX + "token_type_count"] = _token_types(files)
     return {**keys, **_special(files, tokens)}

@@ -1,8 +1,8 @@
-"""The name of a pre-tokenizer: found by what it does.
+"""The name of a pre-tokenizer, found by its behaviour.
 
-A tokenizer.json describes how it cuts a text; a GGUF only names one of the ways llama.cpp knows.
-The same way can be described in many forms, so it is tried: which of the known ones cuts a probe
-into the same pieces? The vocabulary has no part in that.
+A tokenizer.json describes how it cuts a text; a GGUF names one of llama.cpp's pre-tokenizers. As
+the same cuts can be described in many forms, the known ones are tried: the one that cuts a probe
+into the same pieces is taken. The vocabulary does not matter.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ...errors import TokenizerError
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
 from .tokenizer_json import TokenizerJson
 
-# Of names that cut alike, the one that a family's files carry. Else it is the first of the table
-# that also agrees on taking whole words without merging.
+# Family → the name in its files, among several that cut alike. Without an entry it is the first of
+# the table that also agrees on taking whole words without merging.
 _BY_FAMILY = {
     "bailing_moe": "bailingmoe",
     "bloom": "bloom",
@@ -45,7 +45,7 @@ _BY_FAMILY = {
     "smollm3": "smollm",
     "stablelm": "stablelm2",
 }
-# Normalizers that a GGUF cannot carry, and that change texts rarely: llama.cpp leaves them out.
+# Normalizers that a GGUF cannot carry and that rarely change texts: llama.cpp leaves them out.
 _LEFT_OUT = ("NFC", "NFKC", "NFD", "NFKD")
 
 _CHARACTERS = "aZéЖǅʰ中ぁカ한ก́5٣Ⅷ½ \t\n\r\u00a0\u3000.,'!?/\\-_(=$<|`§€²ª🙂\u200d\u2060\x07"
@@ -76,10 +76,10 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
     """The name for `tokenizer.ggml.pre`.
 
     Args:
-        families: kinds of the model, which choose among names for the same.
+        families: kinds of the model, which choose among names that cut alike.
 
     Raises:
-        TokenizerError: none of the known ones does the same.
+        TokenizerError: no known pre-tokenizer cuts alike.
     """
     if _escapes_spaces(source):
         found = ["gemma4"] if _keeps_lines(source) else []
@@ -89,7 +89,7 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
         found = []
     if not found:
         raise TokenizerError(
-            "tokenizer.json cuts texts in a way that no known pre-tokenizer does; if you know one "
+            "tokenizer.json cuts texts as no known pre-tokenizer does; if you know one "
             "that serves, name it (--pre NAME, or pre= in Python), one of: "
             + ", ".join(sorted(PRE_TOKENIZERS))
         )
@@ -101,7 +101,7 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
 
 def _same_pieces(source: TokenizerJson) -> list[str]:
     found = [n for n, pre in PRE_TOKENIZERS.items() if pre.byte_level and n != "default"]
-    # A little of the probe tells most of them; and an expression made to take long takes less.
+    # A part of the probe excludes most, and bounds the time of hostile expressions.
     for length in (400, len(probe())):
         if found:
             pieces = source.cut(probe()[:length])
@@ -130,7 +130,7 @@ def _steps(pre: Pre) -> list[Any]:
 
 
 def _normalizers(normalizer: object) -> set[str]:
-    """The kinds of normalizers, of all in a row."""
+    """The kinds of all normalizers in a sequence."""
     if not isinstance(normalizer, dict):
         return set()
     if normalizer.get("type") == "Sequence":
@@ -144,7 +144,7 @@ def _escapes_spaces(source: TokenizerJson) -> bool:
 
 
 def _keeps_lines(source: TokenizerJson) -> bool:
-    """Whether cutting at the ends of lines, and nowhere else, gives the same."""
+    """Whether it cuts at the ends of lines and nowhere else."""
     from tokenizers import Regex, pre_tokenizers
 
     text = probe().replace(" ", "▁")

@@ -23,15 +23,15 @@ _CHARSMAP, _ADD_DUMMY_PREFIX, _REMOVE_EXTRA_WHITESPACES = 2, 3, 4  # NormalizerS
 
 @dataclass
 class SentencePieceModel:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
-        kind: `UNIGRAM`, `BPE`, or one of the two other kinds there are.
+        kind: `UNIGRAM`, `BPE`, or one of two other kinds.
         pieces: text of each id.
         scores: score of each id, float32.
         types: type of each id: the numbers of `TokenType`.
         add_dummy_prefix: a space goes in front of a text.
-        remove_extra_whitespaces: of several spaces one is kept.
+        remove_extra_whitespaces: several spaces become one.
         charsmap: the compiled normalization of characters; empty for none.
     """
 
@@ -92,7 +92,7 @@ def _add_piece(model: SentencePieceModel, reader: _Reader, value: _Value) -> Non
 
 @dataclass(frozen=True)
 class _Value:
-    """Where a field's value lies: its wire type, its first byte and the one behind its last."""
+    """A field's value: its wire type, its first byte and the one behind its last."""
 
     wire: int
     start: int
@@ -109,7 +109,7 @@ class _Reader:
         )
 
     def fields(self, start: int, end: int) -> Iterator[tuple[int, _Value]]:
-        """Number and place of each field between two offsets."""
+        """Number and value of each field between two offsets."""
         at = start
         while at < end:
             key, begin = self._varint(at, end)

@@ -1,8 +1,7 @@
-"""Which tokens begin, end and separate texts, and which of them are put around a text.
+"""The tokens that begin, end and separate texts, and those that are put around a text.
 
 The rules are those of llama.cpp's converter (gguf-py, class SpecialVocab), so that both write the
-same keys: what `tokenizer.json` puts around a text counts first, then `tokenizer_config.json`, then
-`config.json`.
+same keys: `tokenizer.json` counts first, then `tokenizer_config.json`, then `config.json`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 from .files import Files
 
 _PREFIX = "tokenizer.ggml."
-# What a GGUF calls them; "seperator" is misspelt in the format. It has no key for cls.
+# Keys in GGUF; "seperator" is misspelt in the format. It has no key for cls.
 _KEYS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
@@ -28,10 +27,10 @@ _ADDED = ("bos", "eos", "sep")
 
 
 def special_tokens(files: Files, size: int) -> dict[str, Any]:
-    """Ids of special tokens, and flags which of them `encode` adds.
+    """Ids of special tokens, and flags for those that `encode` adds.
 
     Args:
-        size: how many tokens there are; ids outside are left out.
+        size: the number of tokens; larger ids are left out.
 
     Raises:
         FormatError: a file is damaged.
@@ -50,7 +49,7 @@ class _Special:
         self.ids: dict[str, int] = {}
         self.adds: dict[str, bool] = {}
         self.names = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
-        # A copy, into which goes what the post-processor reveals.
+        # A copy, completed by the post-processor.
         self.settings = dict(files.settings) if files.settings else None
         if files.tokenizer is not None:
             self._read_post_processor(files.tokenizer)
@@ -157,7 +156,7 @@ class _Special:
             self._set("eos", ends[0] if isinstance(ends, list) and ends else ends)
 
     def _set(self, name: str, id: Any) -> None:
-        """The first that names a token counts; -1 is how some configs say that there is none."""
+        """Sets a token once; -1 in configs stands for none."""
         if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < self.size:
             self.ids.setdefault(name, id)
 
@@ -171,7 +170,7 @@ def _sequence(part: dict[str, Any]) -> str | None:
 
 
 def _normalizer(normalizer: Any) -> dict[str, Any]:
-    """Flags of a WordPiece vocabulary: whether case and accents are dropped."""
+    """Flags of a WordPiece vocabulary: case and accents are dropped."""
     if not isinstance(normalizer, Mapping):
         return {}
     kind = normalizer.get("type")

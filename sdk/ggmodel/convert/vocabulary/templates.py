@@ -17,7 +17,7 @@ def chat_templates(files: Files) -> dict[str, Any]:
     `additional_chat_templates/`), and that before `chat_template.json`.
 
     Raises:
-        FormatError: a file is damaged, or holds something else than templates.
+        FormatError: a file is damaged, or holds something other than templates.
     """
     settings = files.settings or {}
     name = "tokenizer_config.json"

@@ -1,4 +1,4 @@
-"""tokenizer.json: the tokens and merges of a vocabulary, and the steps a text goes through."""
+"""tokenizer.json: the tokens and merges of a vocabulary, and the steps of a text."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     import tokenizers
 
 _NAME = "tokenizer.json"
-# Named in tokenizer_config.json, and then special whatever tokenizer.json says.
+# Special if named in tokenizer_config.json, even if tokenizer.json does not say so.
 _NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass
 class Added:
-    """A token taken from the text before all else.
+    """A token that is cut from the text before all others.
 
     Attributes:
         special: it is for the model rather than for readers.
-        normalized: its text goes through the normalizer before it is compared.
+        normalized: it is compared with the text after the normalizer.
     """
 
     special: bool
@@ -123,8 +123,8 @@ class TokenizerJson:
     def tokens(self) -> tuple[list[str], list[int]]:
         """Texts and types of all ids up to the rows of the embedding.
 
-        Ids that stand for nothing are filled with [PADn]. An added token is spelled as it stands in
-        a text, unless that is for the normalizer to say.
+        Unused ids become [PADn]. An added token is spelled as in a text, unless it is compared
+        after the normalizer.
 
         Raises:
             FormatError: an id lies outside the embedding.
@@ -155,13 +155,13 @@ class TokenizerJson:
         return tokens, types
 
     def normalized(self, text: str) -> str:
-        """`text` as the normalizer leaves it."""
+        """The normalizer's result."""
         with self._guarded():
             step = self._steps.normalizer
             return text if step is None else step.normalize_str(text)
 
     def cut(self, text: str) -> list[str]:
-        """The pieces the pre-tokenizer cuts a normalized text into."""
+        """The pre-tokenizer's pieces of a normalized text."""
         with self._guarded():
             step = self._steps.pre_tokenizer
             return [text] if step is None else [piece for piece, _ in step.pre_tokenize_str(text)]
@@ -199,7 +199,7 @@ class TokenizerJson:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """The package raises bare Exception, and its panics are not even that."""
+        """Catches the package's errors: bare Exception, and panics that are only BaseException."""
         try:
             yield
         except BaseException as error:
@@ -213,7 +213,7 @@ class TokenizerJson:
 
 
 def looks_special(text: str) -> bool:
-    """Whether a token is for the model by its looks; some publishers forget to say so."""
+    """Whether a token looks like one for the model; some publishers do not mark them."""
     return (
         text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (text.startswith("<|") and text.endswith("|>"))

@@ -1,4 +1,4 @@
-"""vocab.txt: a WordPiece vocabulary, one token a line, as the tokenizer.json it stands for."""
+"""vocab.txt: a WordPiece vocabulary, one token a line, as the equivalent tokenizer.json."""
 
 from __future__ import annotations
 

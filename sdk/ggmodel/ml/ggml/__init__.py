@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..backend import register_backend
-from .backend import GGMLBackend
+from ..registry import register_backend
+from .ggml_backend import GGMLBackend
 
 __all__ = ["GGMLBackend"]
 

@@ -1,4 +1,4 @@
-"""Where intermediate results lie, and who computes them."""
+"""Compute buffers: the memory of intermediate results, and the runs of graphs in it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ COMPUTES_NOTHING = frozenset(
 
 
 def need_success(status: int) -> None:
-    """Raises `ComputeError` for a status of ggml that says that it stopped."""
+    """Raises `ComputeError` unless ggml's status is success."""
     if status != lib.GGML_STATUS_SUCCESS:
         raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
 
 class Compute(ABC):
-    """Lays graphs out in memory that they take turns in, and runs them.
+    """Lays graphs out in memory that they share, one after the other, and runs them.
 
     Attributes:
-        generation: counts up whenever graphs laid out before are dead.
-        sizes: bytes by device, what was last attempted in vain included.
+        generation: counts up whenever all graphs laid out before become invalid.
+        sizes: bytes by device, the last failed attempt included.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Compute(ABC):
 
     @abstractmethod
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
-        """Notes what the graph would need; it cannot be laid out afterwards. False where the
-        machine cannot have that much."""
+        """Records the graph's need in `sizes`; it cannot be laid out afterwards. False if the
+        machine has less memory."""
 
     @abstractmethod
     def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
-        """Gives every tensor of the graph its address; False where memory cannot be had.
+        """Gives every tensor of the graph its address; False if memory is short.
 
         Args:
             most_tensors: nodes and leaves, at most.
@@ -57,21 +57,21 @@ class Compute(ABC):
 
     @abstractmethod
     def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
-        """Runs a graph that is laid out; the status is ggml's.
+        """Runs a graph that is laid out; returns ggml's status.
 
         Args:
-            meanwhile: called while devices compute; not where only this thread does.
+            meanwhile: called while devices compute; never if this thread computes all.
         """
 
     @abstractmethod
     def compute_apart(self, cgraph: Any, seen: Callable[[Any], None] | None = None) -> list[float]:
-        """Runs a graph that is laid out node by node, each after the one before it has ended.
+        """Runs a graph that is laid out node by node, one at a time.
 
         Args:
-            seen: called with each node while it has its value; the next one may overwrite it.
+            seen: called with each node, whose value the next one may overwrite.
 
         Returns:
-            The seconds each node took; 0 for those that compute nothing, such as views.
+            Seconds by node; 0 for those that compute nothing, such as views.
 
         Raises:
             ComputeError: ggml stopped.
@@ -85,7 +85,7 @@ class Compute(ABC):
 class ComputeBuffer(Compute):
     """One allocator for all graphs of the CPU.
 
-    Graphs laid out stay so until the memory moves, which it does only to grow.
+    Graphs stay laid out until the memory moves, which it does only to grow.
     """
 
     def __init__(self, hardware: Hardware):
@@ -102,7 +102,7 @@ class ComputeBuffer(Compute):
         return physically_possible(needed[0])
 
     def _begin_moving(self) -> int:
-        """Before what may move the memory: if Ctrl-C ends that, it counts as moved."""
+        """Called before the memory may move; after an interrupt it counts as moved."""
         self.generation += 1
         return self._actual
 
@@ -178,7 +178,7 @@ class Scheduler(Compute):
         self._capacity = 0
 
     def _open(self, most_tensors: int) -> None:
-        """A scheduler's tables have a fixed size. What was laid out is no longer."""
+        """Makes or resets the scheduler, whose tables have a fixed size; ends its graph."""
         self.generation += 1
         if self._handle and most_tensors <= self._capacity:
             lib.ggml_backend_sched_reset(self._handle)

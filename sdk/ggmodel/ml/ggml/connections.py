@@ -1,4 +1,4 @@
-"""The TCP connections that ggml's RPC backend makes, seen from outside of it."""
+"""Watches the TCP connections of ggml's RPC backend from outside."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import suppress
 
 _INTERVAL = 0.5  # seconds
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
-# Attempts in a row that nobody answered: the waits between them double from 0.2 seconds on.
+# Unanswered attempts in a row; the waits between them double from 0.2 seconds on.
 _ATTEMPTS = 4
 
 
 def watch() -> None:
-    """From now on a silence of about four seconds ends each TCP connection of this process: a
-    machine that vanishes says nothing, and the system would wait for hours."""
+    """From now on about four seconds of silence end any TCP connection of this process. Without
+    that, the system waits for hours for a machine that vanished."""
     threading.Thread(target=_watch, name="ggmodel-connections", daemon=True).start()
 
 
@@ -32,20 +32,20 @@ def _watch() -> None:
 
 
 def tend(end: socket.socket) -> None:
-    """Has the system ask the other end for signs of life, and ends a connection that sends in vain.
+    """Turns keep-alive probes on, and ends a connection whose packets go unanswered.
 
-    A socket that listens hands its options on to the connections that it accepts (tcp(7)).
+    Accepted connections inherit the options of the listening socket (tcp(7)).
     """
     if end.family not in (socket.AF_INET, socket.AF_INET6) or end.type != socket.SOCK_STREAM:
         return
-    # Only a connection at rest is asked. TCP_USER_TIMEOUT would watch over the others, too, but
-    # end those whose other end is too busy to read.
+    # Probes go out on idle connections only. TCP_USER_TIMEOUT would watch the others, too, but
+    # also end those whose other end is too busy to read.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEP_ALIVE.items():
         if hasattr(socket, option):
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     if hasattr(socket, "TCP_INFO"):
-        # tcpi_retransmits and tcpi_probes; each answer sets them back to zero.
+        # tcpi_retransmits and tcpi_probes; each answer resets them.
         resent, probes = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 4)[2:]
         if max(resent, probes) >= _ATTEMPTS:
             end.shutdown(socket.SHUT_RDWR)

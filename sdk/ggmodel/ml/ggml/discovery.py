@@ -11,17 +11,17 @@ from ..devices import VISIBLE_DEVICES, DeviceInfo
 from ..system import system_info
 from . import nvidia
 
-_LIBRARIES = {"MTL": "Metal"}  # where ggml has another name than the interface
+_LIBRARIES = {"MTL": "Metal"}  # ggml's names that differ from the interface's
 
 
 def discover(*, cpu: bool = False) -> list[DeviceInfo]:
-    """The devices that ggml knows at this moment, with their memory as of now.
+    """The devices that ggml knows now, with their present memory.
 
-    Remote workers are among them once they have been added. Asking one that has gone ends the
-    process, as everything does that ggml asks of it.
+    Includes the added remote workers. If one has gone, the query ends the process, as does every
+    request of ggml to it.
 
     Args:
-        cpu: include the CPU, and accelerators that work on its memory.
+        cpu: includes the CPU, and accelerators that work on its memory.
     """
     on_cpu = (lib.GGML_BACKEND_DEVICE_TYPE_CPU, lib.GGML_BACKEND_DEVICE_TYPE_ACCEL)
     handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
@@ -39,8 +39,8 @@ def describe_device(handle: Any, library: str, index: int) -> DeviceInfo:
 
     Args:
         handle: the `ggml_backend_dev_t`.
-        library: what drives it.
-        index: which of the library's devices it is: its id.
+        library: the library that drives it.
+        index: its number among the library's devices, which is its id.
     """
     props = ffi.new("struct ggml_backend_dev_props *")
     lib.ggml_backend_dev_get_props(handle, props)
@@ -57,7 +57,7 @@ def describe_device(handle: Any, library: str, index: int) -> DeviceInfo:
         library_path=(str(install.at(prefix).libraries),),
     )
     if props.type == lib.GGML_BACKEND_DEVICE_TYPE_CPU:
-        # ggml takes all of the machine's memory for free, and knows no control groups.
+        # ggml reports all of the machine's memory as free, and ignores control groups.
         system = system_info()
         return replace(info, total_memory=system.total_memory, free_memory=system.free_memory)
     if library == "CUDA" and info.pci_id:
@@ -72,7 +72,7 @@ def _library(handle: Any) -> str:
 
 
 def _unfiltered(library: str, index: int) -> str:
-    """What the variable that hides devices of this library from us calls the one we number so."""
+    """The id, in the variable that hides this library's devices, of the visible device `index`."""
     visible = os.environ.get(VISIBLE_DEVICES.get(library, ""), "")
     ids = [one.strip() for one in visible.split(",")]
     return ids[index] if index < len(ids) else ""

@@ -1,7 +1,7 @@
-"""How each op of the table is said in ggml: one emitter an op.
+"""The table of emitters: each turns one op into calls of ggml.
 
 An emitter takes the ggml context, the operands' tensors (NULL for an absent one) and the op's
-attributes, and returns the result's tensor, or NULL after an assert that failed.
+attributes, and returns the result's tensor, or NULL after a failed assert.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _mulmat(c: Any, x: tuple, a: dict) -> Any:
 def _add_id(c: Any, x: tuple, a: dict) -> Any:
     bias = x[1]
     if bias.op != lib.GGML_OP_NONE:
-        # The allocator may give the result the memory of any operand of its shape. In the bias's
-        # it would overwrite rows that are still to be read; an output's memory it leaves alone.
+        # The allocator may place the result in any operand of its shape. In the bias it would
+        # overwrite rows before they are read; outputs are exempt.
         lib.ggml_set_output(bias)
     return lib.ggml_add_id(c, *x)
 
@@ -105,7 +105,7 @@ def _reshape(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("view")
 def _view(c: Any, x: tuple, a: dict) -> Any:
-    # ggml takes dim 0 for dense; a view of a permuted tensor is not, and gets its strides later.
+    # ggml assumes a dense dim 0; a view of a permuted tensor gets its strides later.
     return lib.ggml_view_4d(c, x[0], *a["ne"], *a["nb"][1:], a["offset"])
 
 
@@ -148,7 +148,7 @@ def _argsort(c: Any, x: tuple, a: dict) -> Any:
 
 @emits("solve_tri")
 def _solve_tri(c: Any, x: tuple, a: dict) -> Any:
-    left, lower, unit_diag = True, True, False  # the variant there is
+    left, lower, unit_diag = True, True, False  # ggml's only variant
     return lib.ggml_solve_tri(c, x[0], x[1], left, lower, unit_diag)
 
 

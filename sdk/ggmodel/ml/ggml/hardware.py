@@ -1,4 +1,4 @@
-"""The devices a model runs on, and which of its parts lie where."""
+"""The devices of a model, and the placement of its layers on them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ log = logging.getLogger("ggmodel.ml")
 
 _CPU = DeviceInfo("0", "CPU", name="CPU")
 _SERIAL = "RPC"  # one connection, whose messages must not mix
-_MOST_DEVICES = 16  # of ggml's scheduler, the CPU included; more end the process
+_MOST_DEVICES = 16  # limit of ggml's scheduler, the CPU included; more end the process
 
 
 class Device:
-    """One device, made ready.
+    """One open device.
 
     Attributes:
-        info: what discovery says of it.
+        info: its description.
         handle: the `ggml_backend_dev_t`. backend: the `ggml_backend_t`.
         buffer_type: of its own memory.
-        status: what became of the last allocation on it.
+        status: state of the last allocation on it.
     """
 
     def __init__(self, info: DeviceInfo, handle: Any):
@@ -45,16 +45,16 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What ggml calls it."""
+        """ggml's name for it."""
         return self.info.name
 
     @property
     def serial(self) -> bool:
-        """Whether it must be given one thing at a time."""
+        """Whether it takes one transfer at a time."""
         return self.info.library == _SERIAL
 
     def holds(self, node: Node) -> bool:
-        """Whether a tensor can lie there: GPUs may address less at once than they have."""
+        """Whether a tensor fits there: GPUs may address less at once than they have."""
         arena = Arena(1)
         try:
             return lib.ggml_backend_supports_op(self.backend, arena.tensor(node))
@@ -68,12 +68,12 @@ class Device:
 
 
 class Hardware:
-    """The CPU, and the devices that some of the model is placed on.
+    """The CPU, and the devices that a part of the model is placed on.
 
     Attributes:
-        cpu: always there. gpus: all others in use, in the order of their first layer.
-        n_threads: of the CPU, at most. threads: as many of them as compute now.
-        offloads: whether one of the devices takes over large products of weights in system memory.
+        cpu: the CPU. gpus: all other devices in use, in the order of their first layer.
+        n_threads: the most CPU threads. threads: the pool that computes now.
+        offloads: whether a device takes over large products of weights in system memory.
 
     Raises:
         ConfigError: layers or weights are placed on a device, or at a layer, that does not exist.
@@ -84,7 +84,7 @@ class Hardware:
         handle = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
         self.cpu = Device(_CPU, handle)
         self.gpus: list[Device] = []
-        # ggml's threads wait for each other in a spin: more of them than cores all but stand still.
+        # ggml's threads wait for each other in a spin: more threads than cores nearly stand still.
         cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
         self.n_threads = min(params.num_threads or cores, cores)
         if params.num_threads > cores:
@@ -151,25 +151,20 @@ class Hardware:
         return [*self.gpus, self.cpu]
 
     def of_layer(self, layer: int) -> Device:
-        """Where a layer is computed; numbers beyond the last are the output layer's."""
+        """The device of a layer; numbers beyond the last are the output layer's."""
         return self._layers.get(min(layer, self.block_count), self.cpu)
 
     def of_weight(self, node: Node, layer: int) -> Device:
-        """Where a weight lies that the layer reads: where the caller wants it, else on the layer's
-        device."""
+        """The home of a weight that the layer reads: an override, else the layer's device."""
         wanted = (d for pattern, d in self._overrides if pattern.search(node.name))
         return self._home(node, next(wanted, self.of_layer(layer)))
 
     def of_state(self, node: Node, layer: int) -> Device:
-        """Where a state of the layer lies."""
+        """The home of a state of the layer."""
         return self._home(node, self.of_layer(layer))
 
     def _home(self, node: Node, device: Device) -> Device:
         return device if device is self.cpu or device.holds(node) else self.cpu
-
-    def layers_on(self, device: Device) -> list[int]:
-        """The layers placed on a device, ascending."""
-        return sorted(n for n, d in self._layers.items() if d is device)
 
     def close(self) -> None:
         """Frees the devices; idempotent."""
@@ -191,7 +186,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _takes_over(device: Device) -> bool:
-    """Whether the device wants a large product whose weight lies in system memory."""
+    """Whether the device takes over a large product of a weight in system memory."""
     arena = Arena(8)
     try:
         a, b = (lib.ggml_new_tensor_2d(arena.ctx, lib.GGML_TYPE_F32, 256, 512) for _ in range(2))

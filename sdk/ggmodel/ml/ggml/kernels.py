@@ -1,14 +1,14 @@
-"""Which of ggml's kernels are faster, measured on this machine.
+"""Measures which of ggml's kernels are faster on this machine.
 
-Products: ggml rearranges ("repacks") weights of some dtypes. Whether its kernels for these are
-faster than those for weights as they lie in the file depends on the dtype, on how many columns are
-multiplied, on the processor and on ggml's version: with ggml 0.25 and AVX-512 a Q4_K product of one
-column takes 0.7 of the time when it is rearranged, one of 512 columns twice the time. So each dtype
-is tried once, which takes some milliseconds, and the result is remembered in the user's cache.
+Products: ggml rearranges ("repacks") weights of some dtypes. Its kernels for these may be faster or
+slower than those for weights as stored in the file; that depends on the dtype, the number of
+columns, the processor and ggml's version. With ggml 0.25 and AVX-512 a rearranged Q4_K product of
+one column takes 0.7 of the time, one of 512 columns twice the time. Each dtype is therefore tried
+once, for some milliseconds, and the result is kept in the user's cache.
 
-Attention: with values in F16 ggml adds them up in F16, with vectors as long as the processor has
-them. Where a head is shorter than these (64 numbers with AVX512-FP16) it does so one by one, and
-attention takes five times as long as with values that are made F32 first.
+Attention: ggml adds up values in F16 with the processor's longest vectors. Heads shorter than these
+(64 numbers with AVX512-FP16) are added one number at a time, and attention takes five times as long
+as with values converted to F32.
 """
 
 from __future__ import annotations
@@ -32,35 +32,34 @@ from .memory import Arena
 log = logging.getLogger("ggmodel.ml")
 
 COLUMNS = (1, 4, 8, 16, 64, 512)
-"""The numbers of columns that are tried; others count as the next lower one."""
+"""Column counts that are tried; others round down."""
 
 QUERIES = 64
-"""From so many on ggml computes attention by tiles, which are F32 anyway."""
+"""The number of queries from which on ggml computes attention by tiles, which are F32 anyway."""
 
-# Of the weight that is tried: small enough for a core's own cache, so that neither the other cores
-# nor the memory matter, and a multiple of every block's and every tile's size.
+# The tried weight: small enough for a core's own cache, so that neither the other cores nor the
+# memory matter, and a multiple of every block's and every tile's size.
 _ROWS, _WIDTH = 256, 2048
-_HEADS, _CELLS = 4, 256  # of the attention that is tried
+_HEADS, _CELLS = 4, 256  # the tried attention
 # Wider heads fill vectors anyway, and a file must not make the trial take gigabytes.
 _WIDEST = 1024
 _RUNS = 4
-# Only what is clearly faster is worth a second copy.
-_CLEARLY = 0.9
+_CLEARLY = 0.9  # share of the time from which on a second copy is worth its memory
 
 # Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
 _decided: dict[str, tuple[bool, ...]] = {}
 
 
 def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
-    """For each of `COLUMNS` whether the weight as it lies in the file is clearly faster than the
-    one rearranged by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
+    """For each of `COLUMNS` whether the weight as stored is clearly faster than the one rearranged
+    by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
     return _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
 
 
 def f32_values_are_faster(key: int, value: int) -> bool:
-    """Whether fewer than `QUERIES` queries attend clearly faster to values that are made F32 first,
-    to heads of these widths in F16."""
+    """Whether attention of fewer than `QUERIES` queries to F16 heads of these widths is clearly
+    faster with values converted to F32."""
     if max(key, value) > _WIDEST:
         return False
     (faster,) = _found(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
@@ -68,7 +67,7 @@ def f32_values_are_faster(key: int, value: int) -> bool:
 
 
 def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
-    """What this process has decided already, what was remembered, or else what is measured now."""
+    """The decision of this process, else the remembered one, else a new measurement."""
     if key not in _decided:
         found = _remembered_or_measured(key, length, measure)
         _decided.setdefault(key, found)  # another thread may have been faster
@@ -83,7 +82,7 @@ def _remembered_or_measured(
     found = known.get(key)
     if not (isinstance(found, list) and len(found) == length):
         found = measure()
-        # On a busy machine the next one may say something else: it is used, not remembered.
+        # On a busy machine a second measurement may differ: then the first is not remembered.
         if found == measure():
             known[key] = found
             _remember(known)
@@ -91,7 +90,7 @@ def _remembered_or_measured(
 
 
 def at(choice: Sequence[bool], columns: int) -> bool:
-    """What `plain_is_faster` says of a number of columns."""
+    """The entry of `plain_is_faster` for a number of columns."""
     return choice[max(0, sum(n <= columns for n in COLUMNS) - 1)]
 
 
@@ -122,7 +121,7 @@ def _product(bench: _Bench, kind: Any, dtype: DType, columns: int) -> _Timed:
     y = lib.ggml_mul_mat(arena.ctx, weight, x)
     buffers = [_allocated(kind, [weight]), _allocated(bench.buffer_type, [x, y])]
     lib.ggml_backend_buffer_set_usage(buffers[0], lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-    zeros = bytes(lib.ggml_nbytes(weight))  # numbers do not matter, but NaN might
+    zeros = bytes(lib.ggml_nbytes(weight))  # any numbers do, except NaN
     lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
     lib.ggml_backend_buffer_clear(buffers[1], 0)
     return bench.timed(arena, buffers, y)
@@ -159,8 +158,8 @@ class _Bench:
         return self._undo.enter_context(closing(_Timed(self.backend, arena, buffers, y)))
 
     def faster(self, pairs: Sequence[tuple[_Timed, _Timed]]) -> list[bool]:
-        """Of each pair whether the first is clearly faster."""
-        # In turn, so that what else the machine does meets both.
+        """For each pair whether the first is clearly faster."""
+        # In turn, so that other work on the machine slows both.
         for _ in range(_RUNS):
             for pair in pairs:
                 for one in pair:
@@ -175,7 +174,7 @@ class _Timed:
     """A result that is computed alone.
 
     Attributes:
-        seconds: the shortest time it took.
+        seconds: its shortest time.
     """
 
     def __init__(self, backend: Any, arena: Arena, buffers: list[Any], y: Any):
@@ -185,7 +184,7 @@ class _Timed:
         lib.ggml_build_forward_expand(self._graph, y)
 
     def run(self) -> None:
-        begin = time.thread_time()  # without the time in which others had the core
+        begin = time.thread_time()  # leaves out time when others had the core
         lib.ggml_backend_graph_compute(self._backend, self._graph)
         self.seconds = min(self.seconds, time.thread_time() - begin)
 
@@ -233,7 +232,7 @@ def _remember(known: dict[str, Any]) -> None:
 
 
 def _file() -> Path:
-    """Where results for this ggml on this kind of processor are."""
+    """The file of results for this ggml on this kind of processor."""
     found = describe()
     about = (version, found["commit"], found["prefix"], sorted(found["features"].items()))
     processor = sorted(found["devices"].items())

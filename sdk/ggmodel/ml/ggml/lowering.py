@@ -21,7 +21,7 @@ from .emitters import EMITTERS
 from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
 
 if TYPE_CHECKING:
-    from .backend import GGMLBackend
+    from .ggml_backend import GGMLBackend
 
 _MOST_TENSORS_AN_OP = 8  # conv_3d is the longest composite of ggml's own
 
@@ -29,10 +29,7 @@ _MOST_TENSORS_AN_OP = 8  # conv_3d is the longest composite of ggml's own
 class GGMLExecutable(Executable):
     """A graph in ggml, laid out in one of the backend's compute memories.
 
-    With the backend's `alloc_memory` False it only finds out what it would need, and cannot run.
-
-    Attributes:
-        states: uids of the state tensors it works on; the backend closes it before they are freed.
+    With the backend's `alloc_memory` False it only measures its need, and cannot run.
     """
 
     def __init__(self, backend: GGMLBackend, graph: Graph, outputs: tuple[Node, ...]):
@@ -40,7 +37,7 @@ class GGMLExecutable(Executable):
         self._dry = not backend.params.alloc_memory
         self._compute = backend.compute_for(graph)
         self._tensors: dict[int, Any] = {}
-        self._values: dict[int, np.ndarray] = {}  # of this graph, where they are the host's memory
+        self._values: dict[int, np.ndarray] = {}  # this graph's values that lie in host memory
         self.states: set[int] = set()
         self._inputs: Buffer | None = None
         self._arena: Arena | None = None
@@ -58,7 +55,7 @@ class GGMLExecutable(Executable):
     # building
 
     def _make_inputs(self, graph: Graph) -> list[Fill]:
-        """Inputs lie in a buffer of their own: the allocator would reuse their memory."""
+        """Puts inputs into a buffer of their own: the allocator would reuse their memory."""
         if not graph.inputs:
             return []
         backend, cpu = self._backend, self._backend.hardware.cpu
@@ -71,10 +68,10 @@ class GGMLExecutable(Executable):
         return [fill_of(node, value_of(self._tensors[node.uid], node)) for node in graph.inputs]
 
     def _lower(self, graph: Graph) -> int:
-        """Builds ggml's graph anew; returns how many tensors it has at most."""
+        """Builds ggml's graph anew; returns an upper bound of its number of tensors."""
         if self._arena is not None:
             self._arena.close()
-        # Operands outside of the schedule (leaves) are created too, hence the generous bound.
+        # Generous, because operands outside of the schedule (leaves) are created too.
         count = len(graph.schedule) * _MOST_TENSORS_AN_OP + 64
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
@@ -106,14 +103,14 @@ class GGMLExecutable(Executable):
                 self._refuse(node, f"a number is too large for ggml: {error}")
             if not t:
                 self._refuse(node, f"ggml refused it: {last_abort()}")
-            # Wherever it will run, the CPU must be able to: it is the scheduler's last resort.
+            # The CPU is the scheduler's last resort, and must support every op.
             if lib.ggml_backend_supports_op(cpu, t):
                 self._settle(t, node)
                 return t
         self._refuse(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
 
     def _with_values_to_read(self, ctx: Any, q: Any, k: Any, v: Any, *more: Any) -> tuple:
-        """Operands of attention, their values in the dtype that the CPU's kernel is fast with."""
+        """Operands of attention, with values in the faster dtype of the CPU's kernel."""
         few, half = q.ne[1] < kernels.QUERIES, k.type == v.type == lib.GGML_TYPE_F16
         wanted = few and half and self._backend.widens_values
         if wanted and kernels.f32_values_are_faster(k.ne[0], v.ne[0]):
@@ -121,15 +118,15 @@ class GGMLExecutable(Executable):
         return q, k, v, *more
 
     def _settle(self, t: Any, node: Node) -> None:
-        """Sees to it that some device can compute an op where its result has to lie, as in a state
-        that it writes to: else the scheduler ends the process."""
+        """Ensures that some device can compute an op where its result must lie, such as in a state
+        that it writes: the scheduler would end the process otherwise."""
         hardware = self._backend.hardware
         if not hardware.gpus:
             return
         devices = hardware.devices
         if any(x is not None and not x.n_elements for x in node.sources):
-            # Only the CPU's kernels know operands without memory. The scheduler leaves to the CPU
-            # what is marked as an input.
+            # Only the CPU's kernels accept operands without memory. The scheduler leaves tensors
+            # that are marked as inputs to the CPU.
             devices = [hardware.cpu]
             lib.ggml_set_input(t)
         if not t.view_src or not t.view_src.buffer:
@@ -163,7 +160,7 @@ class GGMLExecutable(Executable):
     def _lay_out(self, graph: Graph, outputs: tuple[Node, ...]) -> None:
         compute = self._compute
         tensors = self._lower(graph)
-        # Freed and reused memory left out: the sum over all results is more than is ever needed.
+        # An upper bound: memory that is freed and reused counts twice.
         possible = physically_possible(sum(node.nbytes for node in graph.schedule))
         if self._dry or not possible:
             possible = compute.measure(self._cgraph, tensors)
@@ -187,7 +184,7 @@ class GGMLExecutable(Executable):
             t = self.tensor(node)
             if t:
                 lib.ggml_set_output(t)
-                if t.view_src:  # of views, and of ops that ggml does in place on a copy
+                if t.view_src:  # views, and ops that ggml does in place on a copy
                     lib.ggml_set_output(t.view_src)
 
     # running
@@ -205,11 +202,11 @@ class GGMLExecutable(Executable):
         need_success(self._compute.compute(self._cgraph, meanwhile))
 
     def run_apart(self, step: Any = None) -> list[float]:
-        """`run`, op by op, each after the one before it has ended.
+        """`run`, one op at a time.
 
         Returns:
-            The seconds each op of the graph's schedule took, all that ggml breaks it down to
-            together; 0 for those that compute nothing, such as views.
+            Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
+            compute nothing, such as views.
         """
         self._fill(step)
         seconds = self._compute.compute_apart(self._cgraph)
@@ -240,7 +237,7 @@ class GGMLExecutable(Executable):
         self._compute.compute_apart(self._cgraph, pass_on)
 
     def _fill(self, step: Any) -> None:
-        """All that comes before computing."""
+        """Writes the inputs and checks the indices of a run."""
         self._check_valid()
         self._backend.check_open()
         if self._dry:
@@ -250,7 +247,7 @@ class GGMLExecutable(Executable):
             check.run()
 
     def tensor(self, node: Node) -> Any:
-        """The ggml tensor of a node of this graph, or of a leaf that it reads."""
+        """The ggml tensor of a node of this graph, or of a state that it reads."""
         t = self._tensors.get(node.uid)
         if t is None and isinstance(node.storage, State) and node.storage.handle is not None:
             t = node.storage.handle.tensors[node.uid]

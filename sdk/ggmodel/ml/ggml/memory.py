@@ -1,4 +1,4 @@
-"""Memory: descriptions of tensors, the buffers they lie in, and how their values are read."""
+"""Descriptions of tensors, their buffers, and access to their values."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Arena:
     def tensor(self, node: Node) -> Any:
         """A ggml tensor of the node's shape and dtype.
 
-        One without elements gets an address at once, that of itself: ggml's allocators take a
-        null pointer for "not yet placed".
+        A tensor without elements gets its own address: ggml's allocators would take a null pointer
+        for "not yet placed".
         """
         t = lib.ggml_new_tensor_4d(self.ctx, int(node.dtype), *node.ne)
         if not t:
@@ -45,7 +45,7 @@ class Arena:
         return t
 
     def close(self) -> None:
-        ctx, self.ctx = self.ctx, None  # first: if Ctrl-C comes as it is freed, it is not once more
+        ctx, self.ctx = self.ctx, None  # before the call, so that an interrupt frees it only once
         if ctx:
             lib.ggml_free(ctx)
 
@@ -54,16 +54,16 @@ class Buffer:
     """Tensors that lie together in memory of one type.
 
     Args:
-        device: the one whose memory it is.
+        device: the memory's device.
         usage: one of ggml's GGML_BACKEND_BUFFER_USAGE_…
-        dry: take no memory; all the rest is as if it had been taken.
+        dry: takes no memory; all else is the same.
 
     Attributes:
         tensors: by the uid of their node.
-        sizes: bytes each takes, padding included, by the uid of its node.
+        sizes: bytes with padding, by the uid of the node.
 
     Raises:
-        OutOfMemory: it cannot be had.
+        OutOfMemory: the device has less memory.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ def _does_not_fit(device: Device, nodes: Sequence[Node], nbytes: int) -> OutOfMe
 
 
 class Mapping:
-    """Weights that lie in a mapped file. Attributes as those of `Buffer`."""
+    """Weights in a mapped file. Attributes as those of `Buffer`."""
 
     def __init__(self, view: memoryview, nodes: Iterable[Node]):
         nodes = list(nodes)
@@ -144,7 +144,7 @@ class Mapping:
 
 
 def padded_size(buffer_type: Any, t: Any, node: Node) -> int:
-    """Bytes that a tensor of its own takes in memory of this type."""
+    """Bytes of a separate tensor in memory of this type."""
     if not node.n_elements:
         return 0
     alignment = lib.ggml_backend_buft_get_alignment(buffer_type)
@@ -154,14 +154,14 @@ def padded_size(buffer_type: Any, t: Any, node: Node) -> int:
 
 
 def physically_possible(nbytes: int) -> bool:
-    """False for more memory than the machine has, or the control groups let this process use: the
-    system might promise it all the same, and end the process when it is written."""
+    """False beyond the memory of the machine or of the control groups: the system might grant it
+    nevertheless, and end the process when it is written."""
     return nbytes <= _most_memory()
 
 
 @functools.cache
 def _most_memory() -> int:
-    """Asked for with every graph that is laid out, and hardly ever another."""
+    """Cached, because every layout of a graph asks for it and it hardly ever changes."""
     try:
         return total_memory()
     except (AttributeError, ValueError, OSError):  # not a Unix
@@ -170,7 +170,7 @@ def _most_memory() -> int:
 
 def value_of(t: Any, node: Node) -> np.ndarray:
     """A tensor's value as a numpy array of the reversed shape, raw bytes where numpy lacks the
-    dtype: its memory itself where that is the host's, else a copy."""
+    dtype: the memory itself if the host has it, else a copy."""
     if not node.n_elements:
         kind = node.dtype.numpy
         return np.zeros(0, np.uint8) if kind is None else np.zeros(node.ne[::-1], kind)
@@ -183,7 +183,7 @@ def value_of(t: Any, node: Node) -> np.ndarray:
 
 
 def lies_in_host_memory(t: Any) -> bool:
-    """Whether `value_of` gives the tensor's memory itself."""
+    """Whether `value_of` returns the tensor's memory itself."""
     return bool(t.buffer) and lib.ggml_backend_buffer_is_host(t.buffer)
 
 

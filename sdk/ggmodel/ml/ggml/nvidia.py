@@ -1,4 +1,4 @@
-"""What ggml does not say about NVIDIA's devices, from the driver's own library."""
+"""Versions of NVIDIA's devices, from the driver's library; ggml does not report them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMPUTE_MINOR = 76
 
 @dataclass(frozen=True)
 class Versions:
-    """Of a device's capabilities (−1 if unknown) and of the CUDA its driver supports (0)."""
+    """The compute capability (−1 if unknown), and the CUDA version of the driver (0 if unknown)."""
 
     compute_major: int = -1
     compute_minor: int = -1
@@ -22,7 +22,7 @@ class Versions:
 
 
 def driver_library() -> Any:
-    """The driver's library, or None where there is none."""
+    """The driver's library, or None without one."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -33,7 +33,7 @@ def versions(driver: Any, pci_id: str) -> Versions:
     """The versions of one device.
 
     Args:
-        driver: what `driver_library` returned.
+        driver: the result of `driver_library`.
         pci_id: "domain:bus:device.function".
     """
     device = ctypes.c_int()

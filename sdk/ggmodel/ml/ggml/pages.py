@@ -1,4 +1,4 @@
-"""Pages of memory: zeros that cost nothing, and mapped files read ahead of their use."""
+"""Pages of memory: zeroing without cost, and reading mapped files ahead of their use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...gguf_file import TensorInfo, TensorSource
 from ...native import ffi, lib
 
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of Linux 5.14; they have no names in Python
-_PIECE = 64 << 20  # bytes read between two looks at whether to stop
-_GAP = 1 << 16  # bytes between tensors that are rather read than left out
+_PIECE = 64 << 20  # bytes read between two checks of `stop`
+_GAP = 1 << 16  # gaps up to so many bytes are read too
 
 
 def clear(buffer: Any) -> None:
-    """Fills an unused buffer with zeros. It must be one of ggml's plain CPU buffers, which are the
-    process's private memory: on Linux whole pages are given back, are zeros when they are looked at
-    again, and take memory only from then on."""
+    """Fills an unused buffer with zeros. It must be one of ggml's plain CPU buffers, which are
+    private memory: on Linux whole pages are given back; they read as zeros and take memory only
+    when they are used again."""
     base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(buffer)))
     end = base + lib.ggml_backend_buffer_get_size(buffer)
     first, last = -(-base // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
@@ -37,7 +37,7 @@ def clear(buffer: Any) -> None:
 
 
 class ReadAhead:
-    """Brings tensors that lie in mapped files into memory, in a thread of its own.
+    """A thread that reads tensors of mapped files into memory.
 
     Ends by itself, or with `stop`; until then it keeps the files mapped.
     """
@@ -55,15 +55,15 @@ class ReadAhead:
             populate(piece)
 
     def stop(self) -> None:
-        """Returns once it has ended; idempotent."""
+        """Ends the thread and waits for it; idempotent."""
         self._stop.set()
         self._thread.join()
         self._pieces.clear()
 
 
 def pieces(source: TensorSource, tensors: Iterable[TensorInfo]) -> list[memoryview]:
-    """The parts of the mapped files in which the tensors lie, in the order of the files; neighbours
-    together, but at most `_PIECE` bytes."""
+    """The parts of the mapped files that hold the tensors, in file order: neighbours joined, cut
+    into at most `_PIECE` bytes."""
     spans: list[tuple[int, int, int]] = []  # file, begin, end
     for t in sorted(tensors, key=lambda t: (t.file, t.offset)):
         begin, end = t.offset, t.offset + t.nbytes
@@ -79,8 +79,8 @@ def pieces(source: TensorSource, tensors: Iterable[TensorInfo]) -> list[memoryvi
 
 
 def populate(data: memoryview) -> None:
-    """Has the system bring a part of a mapped file into memory, many pages at a time; does nothing
-    where it cannot. Other threads run meanwhile."""
+    """Reads a part of a mapped file into memory, many pages at a time, while other threads run;
+    does nothing where the system cannot."""
     if sys.platform == "linux" and data.nbytes:
         start = int(ffi.cast("uintptr_t", ffi.from_buffer(data)))
         first = start // mmap.PAGESIZE * mmap.PAGESIZE
@@ -88,8 +88,8 @@ def populate(data: memoryview) -> None:
 
 
 def prepare(address: int, nbytes: int) -> None:
-    """Has the system provide the pages of private memory that is about to be written, many at a
-    time: half the cost of one at a time; does nothing where it cannot."""
+    """Makes the system provide pages of private memory before they are written: many at a time cost
+    half as much as one at a time. Does nothing where the system cannot."""
     first, last = -(-address // mmap.PAGESIZE), (address + nbytes) // mmap.PAGESIZE
     if sys.platform == "linux" and first < last:
         _advise(first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE, _POPULATE_WRITE)

@@ -1,5 +1,5 @@
-"""What the CPU reaches at most on this machine, and what computing ops one by one costs: measured
-with ggml's own kernels on the threads that run the model, so that its ops can be held against it.
+"""Measures the CPU's peak rates and the overhead of single ops, with ggml's own kernels on the
+model's threads, as a yardstick for the model's ops.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .compute import need_success
 from .hardware import Hardware
 from .memory import Arena
 
-_LEAST, _CACHES = 256 << 20, 2  # a sweep is over so many bytes, and so many times the last cache
-_SHARE = 4  # of the free memory, at most this part
+_LEAST, _CACHES = 256 << 20, 2  # a sweep's least bytes, and its least multiple of the last cache
+_SHARE = 4  # a sweep takes at most one part in so many of the free memory
 _WIDTH = 4096  # of the swept rows
 # A product whose operands stay in a core's own caches.
 _PRODUCT = (1024, 256, 256)
@@ -27,8 +27,8 @@ _RUNS = 5
 
 
 def op_overhead(hardware: Hardware) -> float:
-    """Seconds that an op takes which has nothing to do, when it is computed alone: waking threads,
-    waiting for them, and the calls. The median of many."""
+    """Seconds of a trivial op computed alone: waking threads, waiting for them, and the calls. The
+    median of many."""
     with closing(_Alone(hardware)) as alone:
         one = lib.ggml_new_tensor_1d(alone.ctx, lib.GGML_TYPE_F32, 1)
         alone.computes(lib.ggml_add(alone.ctx, one, one))
@@ -36,9 +36,8 @@ def op_overhead(hardware: Hardware) -> float:
 
 
 def read_bandwidth(hardware: Hardware) -> float | None:
-    """Bytes a second that the threads read of memory beyond the caches: the best of some sweeps
-    over an F32 matrix, which is what a product with one column is. None where there is not enough
-    free memory to leave the caches."""
+    """Bytes a second that the threads read from memory beyond the caches: the best of some products
+    of an F32 matrix with one column. None if free memory is too small to leave the caches."""
     nbytes = max(_LEAST, _CACHES * last_cache())
     if nbytes > system_info().free_memory // _SHARE:
         return None
@@ -52,11 +51,11 @@ def read_bandwidth(hardware: Hardware) -> float | None:
 
 
 def product_rate(hardware: Hardware, dtype: DType, buffer_type: Any = None) -> float:
-    """Operations a second of products with weights of a dtype, a multiplication and an addition
-    being two: the best of some that stay in the caches.
+    """Operations a second (a multiplication and an addition are two) of products with weights of a
+    dtype: the best of some that stay in the caches.
 
     Args:
-        buffer_type: the one weights are rearranged in; None is memory as files have them.
+        buffer_type: the one that rearranges weights; None keeps the layout of the file.
     """
     width, rows, columns = _PRODUCT
     with closing(_Alone(hardware, buffer_type)) as alone:
@@ -71,7 +70,7 @@ def product_rate(hardware: Hardware, dtype: DType, buffer_type: Any = None) -> f
 
 
 def last_cache(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Bytes of the largest cache of a core, shared or not; 0 where the system does not tell."""
+    """Bytes of the largest cache of a core, shared or not; 0 if unknown."""
     found = 0
     for file in root.glob("index*/size"):
         number, unit = file.read_text().strip()[:-1], file.read_text().strip()[-1:]
@@ -96,7 +95,7 @@ class _Alone:
         self._buffers: list[Any] = []
 
     def computes(self, result: Any) -> None:
-        """Which op it is; gives its tensors their memory, zeroed."""
+        """Chooses the op, and gives its tensors zeroed memory."""
         cpu = self._hardware.cpu
         plain = cpu.buffer_type
         self._graph = lib.ggml_new_graph_custom(self.ctx, 4, False)
@@ -106,7 +105,7 @@ class _Alone:
                 continue
             buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(ctx, buffer_type)
             if not buffer:
-                raise OutOfMemory("there is no memory to measure with")
+                raise OutOfMemory("not enough memory to measure the machine's rates")
             self._buffers.append(buffer)
             if ctx == self.weights_ctx:
                 usage = lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
@@ -116,7 +115,7 @@ class _Alone:
         self.supported = bool(lib.ggml_backend_supports_op(cpu.backend, result))
 
     def run(self) -> float:
-        """Seconds it took."""
+        """Seconds of one run."""
         threads = self._hardware.threads
         started = threads.begin()
         began = perf_counter()

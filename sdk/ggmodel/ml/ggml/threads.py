@@ -1,8 +1,8 @@
-"""How many threads compute: fewer while others want the cores.
+"""Chooses the number of compute threads: fewer while others want the cores.
 
-ggml's threads meet after every op and wait for each other in a spin. If one of them has to wait for
-a core, all stand still until it gets one: a single busy process on two cores makes a graph ten to a
-hundred times as slow. On the cores that are left it is as fast as those are.
+ggml's threads wait for each other in a spin after every op. If one of them waits for a core, all
+stand still: a single busy process on two cores makes a graph ten to a hundred times slower. With
+threads for the remaining cores only, the graph runs at the speed of those.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from ...native import ThreadPool
 
 _WINDOW = 0.25  # seconds of computing judged together
-_RESTED = 2.0  # seconds after which what was seen of the machine is of no use
+_RESTED = 2.0  # seconds of rest after which older observations are void
 _FIRST, _LONGEST = 0.5, 30.0  # seconds with fewer threads before more are tried
-_RELAPSE = 10.0  # seconds within which a fall shows that trying more came too early
+_RELAPSE = 10.0  # a fall within so many seconds of a rise shows that the rise came too early
 
 
 class Policy:
-    """The number of threads, from what was seen of the machine; knows no clock but its caller's.
+    """The number of threads, from observations of the machine; the caller passes the time.
 
     Attributes:
-        most: threads on a machine that is otherwise idle. n: threads as of now.
+        most: threads on an otherwise idle machine. n: threads now.
     """
 
     def __init__(self, most: int):
@@ -37,7 +37,7 @@ class Policy:
 
         Args:
             now: seconds.
-            left: cores that nobody else uses.
+            left: cores that are free for these threads.
         """
         if left < self.n:
             self._fall(now, left)
@@ -47,14 +47,13 @@ class Policy:
     def judge(self, now: float, lost: float, idle: float) -> None:
         """After a window.
 
-        With `lost` cores' worth of waiting, n threads get done what n · (1 − lost) do when nobody
-        waits, for one that waits stops all. That is less than n − 1 threads get done if `lost` is
-        above 1 / n.
+        One waiting thread stops all: if `lost` threads wait on average, n threads do the work of
+        n · (1 − lost). Beyond lost = 1 / n that is less than the work of n − 1 threads.
 
         Args:
             now: seconds.
-            lost: how many threads waited for a core, on average.
-            idle: cores that would have been free for more threads, on average.
+            lost: average number of threads that waited for a core.
+            idle: average number of cores that were free for more threads.
         """
         if self.n > 1 and lost > max(1 / self.n, 0.25):
             self._fall(now, math.floor(self.n - lost))
@@ -72,17 +71,17 @@ class Policy:
 class Threads:
     """The threads of a CPU backend: `begin` before a graph and `end` after it.
 
-    A change starts a new pool: threads without work would go on looking for some.
-    Where the system does not tell how long threads wait for cores, their number stays.
+    A change starts a new pool, because threads without work would keep looking for some. The
+    number stays if the system does not tell how long threads wait for cores.
 
     Args:
         backend: the `ggml_backend_t`, which is closed first.
-        most: how many, at least 1.
-        adapts: whether there may be fewer. ggml splits the attention of a single token over long
-            caches by threads, so that rounding depends on their number.
+        most: the most threads, at least 1.
+        adapts: allows fewer. ggml splits the attention of a single token over long caches by
+            threads, so that rounding depends on their number.
 
     Attributes:
-        seconds: in which graphs were computed so far.
+        seconds: spent computing graphs so far.
     """
 
     def __init__(self, backend: Any, most: int, adapts: bool = True):
@@ -95,7 +94,7 @@ class Threads:
 
     @property
     def n(self) -> int:
-        """Threads that compute as of now."""
+        """Threads that compute now."""
         return self._policy.n
 
     def begin(self) -> float:
@@ -126,8 +125,8 @@ class Threads:
         self._idle = idle() if self.n < self._policy.most else 0.0
 
     def _join(self) -> None:
-        """The calling thread takes part in the window from now on. Several may in turn, and it goes
-        on; their ids serve here because to ask for the system's costs a call of it."""
+        """Adds the calling thread to the window, which several threads may share in turn. Python's
+        id of it is enough for that; the system's would cost a system call."""
         self._callers.add(threading.get_ident())
         if self.n > 1:
             self._waited |= waited((threading.get_native_id(),))
@@ -136,7 +135,7 @@ class Threads:
         later = waited(self._waited)
         lost = sum(later[task] - self._waited[task] for task in later)
         elapsed = now - self._opened
-        # Cores that the threads themselves left idle between graphs are not free for more.
+        # Cores that these threads left idle between graphs are not free for more.
         resting = self.n * (1 - self._computed / elapsed)
         free = (idle() - self._idle) / elapsed - resting if self.n < self._policy.most else 0.0
         self._policy.judge(now, lost / self._computed, free)
@@ -158,8 +157,8 @@ class Threads:
 
 
 def waited(tasks: Any) -> dict[int, float]:
-    """Seconds that threads of this process wanted to run and had no core, by their system ids;
-    without those that ended or of which the system tells nothing."""
+    """Seconds that threads of this process waited for a core, by their system ids; without ended
+    threads and those that the system tells nothing about."""
     found = {}
     for task in tasks:
         fields = _read(f"/proc/self/task/{task}/schedstat").split()
@@ -169,8 +168,7 @@ def waited(tasks: Any) -> dict[int, float]:
 
 
 def idle() -> float:
-    """Seconds that the cores this process may use have been idle, added up, since the machine
-    started."""
+    """Idle seconds since the machine started, summed over the cores that this process may use."""
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
     lines = (line.split() for line in _read("/proc/stat").splitlines())
     ticks = sum(int(x[4]) + int(x[5]) for x in lines if x and x[0] in mine)  # idle, waiting for I/O
@@ -178,8 +176,8 @@ def idle() -> float:
 
 
 def cores_left() -> int:
-    """Cores of the machine without a runnable thread, this one aside: at this moment, but what runs
-    for less than a millisecond does not count. All of them where the system does not tell."""
+    """Cores without a runnable thread other than this one, now; threads that run for less than a
+    millisecond do not count. All cores if the system does not tell."""
     left = os.cpu_count() or 1
     for _ in range(3):
         lines = [line.split() for line in _read("/proc/stat").splitlines()]

@@ -1,10 +1,10 @@
 """Logical weights and their physical copies.
 
-A weight lies on the device of its layer. On the CPU it is mapped where the file's bytes can be used
-as they lie. Where ggml's kernels are faster with another arrangement (its "extra" buffer types),
-the ops that profit read a second copy: each buffer type itself is asked, weight by weight, whether
-it serves the op. Some dtypes are faster rearranged for a few columns and as they lie for many: then
-prompts read one copy and single tokens the other.
+A weight lies on the device of its layer. On the CPU it stays in the mapped file if its bytes can be
+used there. If ggml's kernels are faster with another arrangement (its "extra" buffer types), ops
+that gain read a second copy: each buffer type is asked, weight by weight, whether it serves the op.
+Some dtypes are faster rearranged for a few columns and as stored for many: then prompts read one
+copy and single tokens the other.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..system import system_info
 from ..tensor import Tensor
 from . import kernels
 from .hardware import Device
-from .loading import Transfer, transfer
 from .memory import Arena, Buffer, Mapping
+from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:
-    from .backend import GGMLBackend
+    from .ggml_backend import GGMLBackend
 
 _ALIGNMENT = 32  # of tensor data, asserted by ggml's CPU backend
 _PRODUCTS = ("mulmat", "mulmat_id")
@@ -39,7 +39,7 @@ _SHARED = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
 
 @dataclass(frozen=True)
 class Spot:
-    """A device where a weight is needed, and the layer for which it is counted there."""
+    """A device that needs a weight, and the layer that the weight counts for there."""
 
     device: Device
     layer: int
@@ -51,7 +51,7 @@ class Copy:
 
     Attributes:
         kind: "mapped", "plain" or "fast", that is rearranged for products.
-        nbytes: padding included.
+        nbytes: with padding.
     """
 
     node: Tensor
@@ -64,8 +64,8 @@ class Weights:
     """All weights of a backend.
 
     Attributes:
-        copies: what takes memory, once allocated.
-        in_products: names of those that take part in products, once allocated.
+        copies: the copies that take memory, once allocated.
+        in_products: names of the weights in products, once allocated.
     """
 
     def __init__(self, backend: GGMLBackend):
@@ -82,7 +82,7 @@ class Weights:
         self._to_copy: list[Transfer] = []
 
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
-        """The copy that an op should read; with `fast` the rearranged one where there is one."""
+        """The copy that an op should read; with `fast` the rearranged one if it exists."""
         device = self._device_of_use(node, reader, operand)
         plain = self._plain.get(node.uid, {})
         rearranged = self._fast.get(node.uid)
@@ -103,8 +103,7 @@ class Weights:
     # placement
 
     def sizes(self) -> list[tuple[Spot, int]]:
-        """Bytes of each copy; before they are allocated, and after that failed, of each weight
-        wherever it is needed."""
+        """Bytes of each copy; without allocated copies, of each weight wherever it is needed."""
         if self.copies:
             return [(copy.spot, copy.nbytes) for copy in self.copies]
         nodes = self.nodes.values()
@@ -120,7 +119,7 @@ class Weights:
         return [Spot(device, layer) for device, layer in first.items()]
 
     def _device_of_use(self, node: Node, reader: Node, operand: int) -> Device:
-        """Where an op reads a weight."""
+        """The device on which an op reads a weight."""
         return self._device(node, self._layer_of_use(node, reader, operand))
 
     def _device(self, node: Node, layer: int) -> Device:
@@ -130,8 +129,8 @@ class Weights:
         return self._devices[key]
 
     def _layer_of_use(self, node: Node, reader: Node, operand: int) -> int:
-        """The layer on whose device an op reads a weight: mostly the weight's own. A token
-        embedding is an output weight, too, where it takes part in a product."""
+        """The layer on whose device an op reads a weight: usually the weight's own. A token
+        embedding in a product is an output weight."""
         assert isinstance(node.storage, Weight)
         if node.storage.layer == INPUT:
             return self._backend.block_count if _is_product(reader, operand) else INPUT
@@ -140,7 +139,7 @@ class Weights:
         return node.storage.layer
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
-        """Decides for each weight which copies there are and allocates them: all or none."""
+        """Decides the copies of each weight and allocates them: all or none."""
         try:
             self._allocate_all(graphs)
         except BaseException:
@@ -174,7 +173,7 @@ class Weights:
             view = self._backend.source.mapped(file)
             assert view is not None
             group = Mapping(view, [node for node, _ in nodes])
-            # What is only read rearranged takes no memory in the file.
+            # Weights that are only read rearranged take no memory in the file.
             idle = {node.uid for node, _ in nodes} & (fast.keys() - as_they_lie)
             self._keep(group, nodes, "mapped", idle)
         for device, nodes in copied.items():
@@ -221,7 +220,7 @@ class Weights:
     def _choose_fast(self, readers: dict[int, list[tuple[Node, int]]]) -> dict[int, Any]:
         """Weight uid → extra buffer type that serves every product the CPU computes with it.
 
-        None where a device may take over large products: it reads only plain system memory.
+        Empty if a device may take over large products: it reads only plain system memory.
         """
         backend = self._backend
         types = backend.extra_buffer_types
@@ -245,8 +244,8 @@ class Weights:
     def _without_second_copies(
         self, chosen: dict[int, Any], readers: dict[int, list[tuple[Node, int]]]
     ) -> dict[int, Any]:
-        """Leaves out what is always faster as it lies; and what sometimes is, where memory is to be
-        saved or short."""
+        """Leaves out weights that are always faster as stored, and those that sometimes are if
+        memory is short or to be saved."""
         both: dict[int, int] = {}
         plain_is_faster = functools.cache(kernels.plain_is_faster)
         for node in self.nodes.values():
@@ -254,7 +253,7 @@ class Weights:
                 continue
             faster = plain_is_faster(node.dtype, chosen[node.uid])
             columns = [_columns(op) for op, i in readers[node.uid] if _is_product(op, i)]
-            # Which batches between were traced depends on the context's length: they do not count.
+            # The batches between depend on the context's length: they do not count.
             plain = [kernels.at(faster, n) for n in (min(columns), max(columns))]
             if any(plain):
                 self._plain_is_faster[node.uid] = faster
@@ -269,7 +268,7 @@ class Weights:
         return chosen
 
     def _wants_plain(self, node: Tensor | Node, reader: Node, operand: int) -> bool:
-        """Whether an op should read a weight as it lies, though it may be there rearranged."""
+        """Whether an op should read a weight as stored, even if a rearranged copy exists."""
         if not _is_product(reader, operand):
             return True
         faster = self._plain_is_faster.get(node.uid)
@@ -293,7 +292,7 @@ class Weights:
 
 
 def extra_buffer_types(device: Any) -> list[Any]:
-    """The buffer types in which the CPU's kernels want their weights rearranged."""
+    """The CPU's buffer types that rearrange weights for its kernels."""
     registry = lib.ggml_backend_dev_backend_reg(device)
     try:
         found = proc(registry, "ggml_backend_dev_get_extra_bufts")(device)
@@ -310,7 +309,7 @@ def _is_product(reader: Node, operand: int) -> bool:
 
 
 def _readers(graphs: Sequence[Graph]) -> dict[int, list[tuple[Node, int]]]:
-    """The ops that read each weight, and as which operand, by the weight's uid."""
+    """The ops that read each weight, with the operand's number, by the weight's uid."""
     found: dict[int, list[tuple[Node, int]]] = {}
     for graph in graphs:
         for op in graph.schedule:
@@ -321,7 +320,7 @@ def _readers(graphs: Sequence[Graph]) -> dict[int, list[tuple[Node, int]]]:
 
 
 def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
-    """The file whose mapping serves the weight as it lies, or None."""
+    """The number of the file whose mapping serves the weight, or None."""
     assert isinstance(node.storage, Weight)
     info = node.storage.info
     view = backend.source.mapped(info.file)
@@ -331,7 +330,7 @@ def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
 
 
 def _columns(product: Node) -> int:
-    """How many columns a product multiplies at once; of experts, how many each has on average."""
+    """The number of columns of a product; for experts, the average of each."""
     weight, x = product.sources[:2]
     assert weight is not None and x is not None and product.op is not None
     if product.op.name == "mulmat":
@@ -341,7 +340,7 @@ def _columns(product: Node) -> int:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product as far as kernels care: two that are equal are served alike."""
+    """The properties of a product that kernels depend on: equal ones are served alike."""
 
     operands: tuple[Any, ...]
     op: Node = field(compare=False)
@@ -353,7 +352,7 @@ class _Product:
 
 
 def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:
-    """Whether the CPU computes a product on a weight that lies in this buffer type."""
+    """Whether the CPU computes a product with a weight in this buffer type."""
     from .emitters import EMITTERS
 
     op = product.op

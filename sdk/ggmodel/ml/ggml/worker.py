@@ -1,4 +1,4 @@
-"""A worker: lends the devices of this machine to models that run on another one."""
+"""A worker: lends the devices of this machine to models on another one."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Worker:
-    """What is served, and where; made by `prepare`.
+    """The devices to serve and the address; made by `prepare`.
 
     Attributes:
         address: the IPv4 address to listen at.
         port: the TCP port.
-        devices: the devices, in the order in which clients see them.
-        n_threads: threads that a CPU among them computes with.
+        devices: in the order in which clients see them.
+        n_threads: compute threads of a CPU among them.
     """
 
     address: str
@@ -44,21 +44,21 @@ class Worker:
 
     @property
     def endpoint(self) -> str:
-        """What clients connect to: "127.0.0.1:50052"."""
+        """The address for clients: "127.0.0.1:50052"."""
         return f"{self.address}:{self.port}"
 
     @property
     def exposed(self) -> bool:
         """Whether other machines can connect. The protocol knows no authentication."""
-        return not ipaddress.ip_address(self.address).is_loopback
+        return _exposed(self.address)
 
     def serve(self) -> NoReturn:
-        """Serve one client after the other until the process is ended.
+        """Serves one client after the other until the process ends.
 
-        Takes over the process: interrupts end it at once, and what ggml writes to standard output
-        goes to standard error.
+        Takes over the process: interrupts end it at once, and ggml's standard output goes to
+        standard error.
         """
-        # Python's handlers wait for the return of the C function, which never comes.
+        # Python's handlers would wait for the C function to return, which it never does.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.stdout.flush()
@@ -66,8 +66,8 @@ class Worker:
         handles = [_handle(device) for device in self.devices]
         start = proc(_rpc(), "ggml_backend_rpc_start_server")
         array = ffi.new("ggml_backend_dev_t[]", handles)
-        watch()  # a client whose machine vanished would keep the others waiting
-        # No folder for its cache of tensors: a file of it that was cut short is read as if whole.
+        watch()  # else a client whose machine vanished would keep the others waiting
+        # No folder for ggml's cache of tensors: it would take a truncated file for a whole one.
         start(self.endpoint.encode(), ffi.NULL, self.n_threads, len(handles), array)
         raise NativeError(f"ggml's server at {self.endpoint} ended; its reason is printed above")
 
@@ -75,14 +75,14 @@ class Worker:
 def prepare(
     host: str = "127.0.0.1", port: int = 50052, devices: Sequence[str] = (), threads: int = 0
 ) -> Worker:
-    """Choose devices and check that the address can be listened at.
+    """Chooses devices and checks the address.
 
     Args:
         host: a name or IPv4 address of this machine; 0.0.0.0 is all of its addresses.
         port: 1 to 65535.
         devices: names as `ggmodel devices` prints them; by default all GPUs, or the CPU where
             there are none.
-        threads: CPU threads; 0 is as many as there are cores, which are also the most.
+        threads: CPU threads, at most one a core; 0 chooses, see `default_threads`.
     """
     if not 1 <= port <= 65535:
         raise ConfigError(f"the port is {port}; it must lie between 1 and 65535")
@@ -91,7 +91,22 @@ def prepare(
     address = _resolve(host)
     _try_to_bind(address, port)
     cores = min(available_cores(), lib.GGML_MAX_N_THREADS)
-    return Worker(address, port, chosen, min(threads or cores, cores))
+    threads = min(threads or default_threads(cores, _exposed(address)), cores)
+    return Worker(address, port, chosen, threads)
+
+
+def default_threads(cores: int, exposed: bool) -> int:
+    """CPU threads of a worker: all cores for other machines, one less for clients on this one.
+
+    ggml's threads wait for each other in a spin after every op, and its server never changes their
+    number. The client itself, or its tunnel, is busy while the worker computes: if it takes a core
+    from one thread, all of them stand still until the system gives that core back.
+    """
+    return cores if exposed else max(1, cores - 1)
+
+
+def _exposed(address: str) -> bool:
+    return not ipaddress.ip_address(address).is_loopback
 
 
 def _rpc() -> Any:
@@ -106,8 +121,8 @@ def _rpc() -> Any:
 
 
 def _choose(names: Sequence[str]) -> tuple[DeviceInfo, ...]:
-    """The devices of these names, or those that are served by default."""
-    # Accelerators work on the memory of the CPU, but a client would take them for GPUs.
+    """The devices of these names, or the default ones."""
+    # Accelerators work on the CPU's memory, but a client would take them for GPUs.
     accelerator = lib.GGML_BACKEND_DEVICE_TYPE_ACCEL
     there = {
         device.name: device
@@ -128,7 +143,7 @@ def _handle(device: DeviceInfo) -> Any:
 
 
 def _resolve(host: str) -> str:
-    """The address, as ggml's server takes nothing but the numbers of IPv4."""
+    """The numeric IPv4 address, which is all that ggml's server takes."""
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -140,9 +155,9 @@ def _resolve(host: str) -> str:
 
 
 def _try_to_bind(address: str, port: int) -> None:
-    """ggml's server would only say that it failed."""
+    """Gives the reason why the address cannot be used; ggml's server has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the server has it, for ports that were in use a moment ago.
+        # As in the server: allows ports that were in use a moment ago.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

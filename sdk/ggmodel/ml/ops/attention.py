@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RopeType(enum.IntEnum):
-    """How pairs of elements are chosen for rotation; the values are ggml's."""
+    """The pairs of elements that rope rotates; the values are ggml's."""
 
     NORM = 0  # neighbours: (0, 1), (2, 3), …
     NEOX = 2  # halves: (0, d/2), (1, d/2 + 1), …
@@ -41,7 +41,7 @@ _ROPE = (
 )
 
 
-@define("rope", *_ROPE)
+@define("rope", *_ROPE, own=True)
 def _rope(
     x: Node,
     positions: Node,
@@ -128,13 +128,13 @@ class Attention(Node):
         Args:
             positions: I32 [n]; [4·n] with sections.
             base: of the frequencies, base^(−2i/dims) for pair i.
-            scale: multiplies positions; linear scaling by a factor of s is 1/s.
-            factors: F32 [dims/2], divide the frequencies (llama 3, long-rope).
+            scale: multiplies positions; 1/s for linear scaling by a factor of s.
+            factors: F32 [dims/2], which divide the frequencies (llama 3, long-rope).
             original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN, arXiv
                 2309.00071.
             sections: four pair counts of the multi-section types.
         """
-        x = self.cast(F32) if self.dtype.is_quantized else self  # type: ignore[attr-defined]
+        x = record(self, "cast", dtype=F32) if self.dtype.is_quantized else self
         return record(
             x,
             "rope",
@@ -154,11 +154,11 @@ class Attention(Node):
 
     def scaled_dot_product_attention(
         self,
-        key: Node,
-        value: Node,
+        key: Self,
+        value: Self,
         mask: Node | None = None,
         sinks: Node | None = None,
-        vmla: Node | None = None,
+        vmla: Self | None = None,
         *,
         scale: float,
         softcap: float = 0.0,
@@ -169,13 +169,13 @@ class Attention(Node):
         Queries self [d, heads, n], key [d, kv heads, m], value [dv, kv heads, m] →
         [dv, heads, n] F32.
 
-        Flash attention is used where the backend says so.
+        One fused op where the backend's `flash_attention` says so.
 
         Args:
-            value: where the cache applied `permuted_v`, [m, dv, kv heads].
-            mask: [m, n], −inf where a query may not look; None lets it look everywhere.
-            sinks: [heads], one more score a head that takes part in the softmax and is dropped.
-            vmla: a matrix the result is multiplied with before heads and tokens change places.
+            value: [m, dv, kv heads] if the cache applied `permuted_v`.
+            mask: [m, n], −inf at forbidden cells; None forbids none.
+            sinks: [heads], an extra score a head that takes part in the softmax and is dropped.
+            vmla: a matrix that multiplies the result before heads and tokens change places.
             softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
@@ -201,11 +201,10 @@ class Attention(Node):
             )
             scores = record(k, "mulmat", q, full_precision=True)
             if softcap:
-                scores = scores.scale(scale / softcap).tanh().scale(softcap)  # type: ignore[attr-defined]
-                scale = 1.0
+                capped = record(record(scores, "scale", s=scale / softcap), "tanh")
+                scores, scale = record(capped, "scale", s=softcap), 1.0
             weights = record(scores, "softmax", mask, sinks, scale=scale)
             heads_last = record(v, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
-        result = record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
-        return result  # type: ignore[return-value]
+        return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _LEFT = Operand("a", FLOATS, F32, Layout.ROWS)
-# F32 beside every dtype of the first operand is what all of ggml's kernels have in common.
+# All of ggml's kernels accept F32 beside any dtype of the first operand.
 _RIGHT = Operand("b", FULL, F32, Layout.ROWS)
 
 
@@ -43,13 +43,10 @@ def _same(a: Node, **_: float) -> Result:
     return Result(a.ne, a.dtype)
 
 
-_UNARY = (
-    "neg exp tanh sigmoid relu gelu gelu_erf quick_gelu silu softplus abs floor ceil round".split()
-)
-for _name in _UNARY:
-    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
-for _name in ("sqr", "sqrt", "sin", "cos", "log"):
-    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
+_UNARY = "neg exp tanh sigmoid relu gelu gelu_erf quick_gelu silu softplus sqr sqrt sin cos".split()
+_OWN_UNARY = "abs floor ceil round log".split()
+for _name in (*_UNARY, *_OWN_UNARY):
+    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS), own=_name in _OWN_UNARY)(_same)
 
 
 @define("clamp", Operand("x", FULL, F32, Layout.CONTIGUOUS))
@@ -99,8 +96,8 @@ def _cast(x: Node, dtype: DType) -> Result:
 
 
 class Elementwise(Node):
-    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape, which
-    docstrings write […]."""
+    """Arithmetic and activations. Every method returns a new tensor of the receiver's shape,
+    written […]."""
 
     __slots__ = ()
 
@@ -206,7 +203,7 @@ class Elementwise(Node):
         return record(self, "sigmoid")
 
     def sigmoid_out(self) -> Self:
-        """The same as sigmoid, […] → […]; kept for the interface's sake."""
+        """sigmoid under the interface's second name: […] → […]."""
         return self.sigmoid()
 
     def gelu(self, up: Node | None = None) -> Self:

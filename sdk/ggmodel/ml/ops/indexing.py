@@ -69,7 +69,7 @@ def _argsort(x: Node, descending: bool = False) -> Result:
     return Result(x.ne, I32)
 
 
-@define("argmax", _SORTED)
+@define("argmax", _SORTED, own=True)
 def _argmax(x: Node) -> Result:
     need(x.ne[2] == x.ne[3] == 1, "at most two dims")
     return Result((x.ne[1], 1, 1, 1), I32)

@@ -1,4 +1,4 @@
-"""Matrix products, also the expert-indexed ones; the receiver is the weight."""
+"""Matrix products, including expert-indexed ones; the receiver is the weight."""
 
 from __future__ import annotations
 
@@ -63,13 +63,12 @@ class Products(Node):
     def mulmat(self, x: Node) -> Self:
         """self [k, m] · x [k, n] → [m, n] F32; self broadcasts over dims 2 and 3 of x.
 
-        The receiver may be of any float or quantised dtype, x is converted to F32.
+        The receiver may have any float or quantised dtype; x is converted to F32.
         """
         return record(self, "mulmat", x)
 
     def mulmat_full_prec(self, x: Node) -> Self:
-        """mulmat, [k, m] · [k, n] → [m, n], with F32 accumulation also where a backend would use
-        less."""
+        """mulmat, [k, m] · [k, n] → [m, n], with F32 accumulation on every backend."""
         return record(self, "mulmat", x, full_precision=True)
 
     def mulmat_id(self, x: Node, ids: Node) -> Self:

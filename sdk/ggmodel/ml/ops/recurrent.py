@@ -1,4 +1,4 @@
-"""What recurrent layers are made of: state-space models and triangular systems."""
+"""Ops of recurrent layers: state-space models and triangular systems."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Recurrent(Node):
         """Causal convolution of each channel: self [k − 1 + n, d, sequences] with kernel [k, d] →
         [d, n, sequences].
 
-        The first k − 1 columns of self are what came before the n tokens.
+        The first k − 1 columns of self precede the n tokens.
         """
         return record(self, "ssm_conv", kernel)
 
@@ -101,11 +101,10 @@ class Recurrent(Node):
         """The x of self · x = b: self [n, n] triangular, b [k, n] → [k, n]; with left=False that of
         x · self = b: b [n, k] → [n, k].
 
-        Rows lie along dim 1, columns along dim 0; dims 2 and 3 are equal. The other triangle is
-        not read, nor the diagonal where `unit_diag` takes it for ones; a zero on it gives inf or
-        NaN. ggml solves lower, left, with the diagonal read. The other seven are composed: the
-        right side by transposing, upper triangles by reversing rows and columns, a unit diagonal by
-        writing the ones.
+        Rows lie along dim 1, columns along dim 0; dims 2 and 3 are equal. The other triangle is not
+        read, nor the diagonal if `unit_diag` assumes ones; a zero on it gives inf or NaN. ggml
+        solves only lower, left, non-unit. The other seven are composed: the right side by
+        transposing, upper triangles by reversing rows and columns, a unit diagonal by writing ones.
         """
         graph = self.graph or b.graph
         with tracing(graph) if graph is not None else nullcontext():

@@ -1,4 +1,4 @@
-"""Views, copies and everything else that moves elements without computing with them."""
+"""Views, copies and other ops that move elements without computing."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Shaping(Node):
 
     def contiguous(self, *shape: int) -> Self:
         """[…] → […], or the shape given (one −1 is inferred), with the elements side by side: self
-        where it is so, else a copy."""
+        if it is contiguous, else a copy."""
         x = self if self.is_contiguous else record(self, "contiguous")
         return x.reshape(*shape) if shape else x
 
@@ -207,7 +207,7 @@ class Shaping(Node):
         return record(self, "pad", amounts=(*amounts, 0, 0, 0, 0)[:4])
 
     def repeat(self, dim: int, n: int) -> Self:
-        """n copies after another along dim: [a, …] → [n · a, …] for dim 0."""
+        """n copies, one after the other, along dim: [a, …] → [n · a, …] for dim 0."""
         if not 0 <= dim <= 3 or n < 1:
             raise TensorError(f"repeat({dim}, {n}): dims are 0 to 3, n is at least 1")
         ne = list(self.ne)
@@ -232,17 +232,17 @@ class Shaping(Node):
         return x
 
     def copy(self, dst: Node) -> Self:
-        """Writes self […] into dst of as many elements, converting its dtype → a view of dst, in
-        its shape."""
+        """Writes self […] into dst, which has as many elements, converting the dtype → a view of
+        dst, in its shape."""
         return record(self, "copy", dst)
 
     def duplicate(self) -> Self:
-        """A copy of its own: […] → […]."""
+        """A copy in new memory: […] → […]."""
         return record(self, "duplicate")
 
     def set(self, src: Node, offset: int, *strides: int) -> Self:
         """A copy of self […] F32 with src written into it at a byte offset and byte strides 1 to 3;
-        strides left out are self's."""
+        missing strides are self's."""
         return record(self, "set", src, nb=self._strides(strides), offset=int(offset))
 
     def set_inplace(self, src: Node, nb1: int, nb2: int, nb3: int, offset: int) -> Self:
@@ -296,15 +296,15 @@ class Shaping(Node):
         return record(window, "contiguous").reshape(count, ne[1], ne[2])
 
     def chunk(self, dim: int, size: int) -> list[Self]:
-        """Views of `size` along dim, the last one maybe shorter: [n, …] → a list of [size, …] for
-        dim 0."""
+        """Views of length `size` along dim, the last may be shorter: [n, …] → a list of [size, …]
+        for dim 0."""
         if size < 1:
             raise TensorError(f"chunk size {size}: at least 1 is needed")
         n = self.dim(dim)
         return [self.slice(dim, lo, min(lo + size, n)) for lo in range(0, n, size)]
 
     def chunk_sections(self, dim: int, *sections: int) -> list[Self]:
-        """Views of the given lengths along dim, which they must sum to: [n, …] → a list of
+        """Views of the given lengths along dim, whose sum is the dim: [n, …] → a list of
         [section, …] for dim 0."""
         if sum(sections) != self.dim(dim) or min(sections, default=0) < 1:
             raise TensorError(f"sections {sections} do not sum to {self.dim(dim)} along dim {dim}")
@@ -313,7 +313,7 @@ class Shaping(Node):
 
 
 def infer_shape(x: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Replaces one −1 by what the element count leaves.
+    """Replaces one −1 by the dim that the element count implies.
 
     Raises:
         TensorError: more than one −1, a zero or negative dim, more than four dims, indivisible.

@@ -16,7 +16,7 @@ Triple = tuple[int, int, int]  # along width, height, depth
 
 
 class SamplingMode(enum.IntEnum):
-    """How `interpolate` finds values between pixels; the values are ggml's."""
+    """The values of `interpolate` between pixels; the numbers are ggml's."""
 
     NEAREST = 0
     BILINEAR = 1

@@ -1,13 +1,16 @@
-"""Backends whose work happens in a child process, so that what kills a process kills only that.
+"""Backends in a child process, so that a crash ends only that process.
 
-The recorded graph is plain data. `ProcessBackend` sends it to a `RunnerProcess`, where a backend
-runs that is made as it would be here. What ggml ends a process for, such as a worker that goes
-away, then is a `DeviceLost`.
+The recorded graph is plain data. `ProcessBackend` sends it to a `RunnerProcess`, which runs an
+ordinary backend. Where ggml ends its process, for instance because a worker went away, the caller
+gets `DeviceLost`.
 """
 
 from __future__ import annotations
 
-from .backend import ProcessBackend
-from .runner import RunnerProcess
+from ..registry import register_backend
+from .process_backend import ProcessBackend
+from .runner_process import RunnerProcess
 
 __all__ = ["ProcessBackend", "RunnerProcess"]
+
+register_backend("process", ProcessBackend)

@@ -1,4 +1,4 @@
-"""What runs in the child process: backends, asked over a channel."""
+"""The child process: backends that serve requests over a channel."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import numpy as np
 
 from ...errors import Cancelled
 from ...gguf_file.types import DType
-from ..backend import Backend, BackendParams, CacheConfig, Executable, new_backend
+from ..backend import Backend, BackendParams, CacheConfig, Executable
 from ..devices import DeviceID, DeviceInfo
 from ..memory import BackendMemory
 from ..node import Node
+from ..registry import new_backend
 from ..storage import HostData, State
 from ..table import Shape
 from ..tensor import Tensor
@@ -36,7 +37,7 @@ class _Held:
     """A backend.
 
     Attributes:
-        states: by the uid that the parent knows them by.
+        states: by the parent's uid.
     """
 
     backend: Backend
@@ -49,7 +50,7 @@ class _Compiled:
 
     Attributes:
         table: its inputs, leaves and ops.
-        hosts: inputs whose values come with each run though they are no feeds, by place.
+        hosts: the inputs that are no feeds, whose values come with each run too, by number.
     """
 
     executable: Executable
@@ -60,7 +61,7 @@ class _Compiled:
 
 
 class Service:
-    """The requests. Backends and graphs have numbers, chosen by the parent."""
+    """The requests, a method each. The parent numbers backends and graphs."""
 
     def __init__(self, channel: Channel):
         self._channel = channel
@@ -71,7 +72,7 @@ class Service:
         self._workers: Any = None
 
     def serve(self) -> None:
-        """Answers requests until the parent closes its end, or is gone."""
+        """Answers requests until the parent closes its end or ends."""
         while True:
             try:
                 request: Request = self._channel.receive()
@@ -108,16 +109,16 @@ class Service:
         """The parent's answer to a question.
 
         Raises:
-            Cancelled: it does not wait for the request any more.
+            Cancelled: the parent no longer waits for the request.
         """
         self.send(Event(self._number, event, args))
         go_on, answer = self._channel.receive()
         if not go_on:
-            raise Cancelled("nobody waits for the answer any more")
+            raise Cancelled("the caller no longer waits for the answer")
         return answer
 
     def _drop(self, number: int) -> None:
-        """Frees a graph or a backend; one that never came to be is no error."""
+        """Frees a graph or a backend; unknown numbers are ignored."""
         if number in self._compiled:
             self._compiled.pop(number).executable.close()
         elif number in self._held:
@@ -126,13 +127,13 @@ class Service:
     # devices
 
     def devices(self) -> list[DeviceInfo]:
-        """The devices that ggml knows, with their memory as of now."""
+        """The devices that ggml knows, with their present memory."""
         from ..ggml.discovery import discover
 
         return discover()
 
     def use_workers(self) -> None:
-        """Loads ggml, with the part of it that talks to workers."""
+        """Loads ggml and its RPC backend."""
         from .workers import Workers
 
         self._workers = Workers()
@@ -146,7 +147,7 @@ class Service:
     def open(
         self, number: int, described: tuple[Any, ...], params: BackendParams, name: str
     ) -> tuple[bool, CacheConfig]:
-        """Makes a backend; returns what it knows of attention."""
+        """Makes a backend; returns its `flash_attention` and `cache_config`."""
         source = open_described(described)
         try:
             backend = new_backend(source, params, name)
@@ -215,7 +216,7 @@ class Service:
             if compiled.owner == number:
                 self._drop(graph)
         self._held.pop(number).backend.close()
-        gc.collect()  # it and its tensors refer to each other; a source in memory hangs on it
+        gc.collect()  # the backend, its tensors and a source in memory form a cycle
 
     # graphs
 
@@ -248,7 +249,7 @@ class Service:
 
 
 class _Forward(logging.Handler):
-    """Hands log records to the parent."""
+    """Sends log records to the parent."""
 
     def __init__(self, service: Service):
         super().__init__()
@@ -264,7 +265,7 @@ def main(descriptor: int, level: int) -> None:
 
     Args:
         descriptor: of the socket.
-        level: the least of log records to forward.
+        level: the lowest level of forwarded log records.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -274,7 +275,7 @@ def main(descriptor: int, level: int) -> None:
     logger.addHandler(_Forward(service))
     service.serve()
     sys.stderr.flush()
-    os._exit(0)  # to tidy up means to talk to workers, which may be gone: that ends in abort()
+    os._exit(0)  # a regular exit would talk to workers, which may be gone, and end in abort()
 
 
 if __name__ == "__main__":

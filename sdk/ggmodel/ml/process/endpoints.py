@@ -1,4 +1,4 @@
-"""Addresses of workers, and whether they can be reached."""
+"""Addresses of workers, and probes of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parse_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
     """The endpoints, checked.
 
     Raises:
-        ConfigError: one is not "host:port" with a port from 1 to 65535, or is there twice.
+        ConfigError: one is not "host:port" with a port from 1 to 65535, or occurs twice.
     """
     if isinstance(endpoints, str):
         raise ConfigError(f"workers are a list of 'host:port', not the string {endpoints!r}")
@@ -38,12 +38,12 @@ def parse_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
 
 
 def unreachable(endpoints: Sequence[str], timeout: float) -> dict[str, str]:
-    """Why connections cannot be made, by endpoint, for those where it is so.
+    """The endpoints that cannot be connected to, and why.
 
     A worker that serves a client accepts two more, which wait; after that it answers nobody.
 
     Args:
-        timeout: seconds, for all of them.
+        timeout: seconds, for all together.
     """
     reasons = {e: _SILENCE.format(timeout) for e in endpoints}
 
@@ -55,7 +55,7 @@ def unreachable(endpoints: Sequence[str], timeout: float) -> dict[str, str]:
         thread.start()
     end = time.monotonic() + timeout + _SLACK
     for thread in threads:
-        thread.join(max(end - time.monotonic(), 0))  # looking up a name knows no time limit
+        thread.join(max(end - time.monotonic(), 0))  # looking up a name has no timeout
     return {endpoint: reasons[endpoint] for endpoint in endpoints if reasons[endpoint]}
 
 
@@ -70,6 +70,6 @@ def _reason(endpoint: str, timeout: float) -> str:
             return _SILENCE.format(timeout)
         except ConnectionRefusedError:
             return f"connection refused; start it with `ggmodel worker --port {port}` there"
-        except OSError as error:  # of unknown names too
+        except OSError as error:  # unknown names included
             return (error.strerror or str(error)).lower()
     return ""

@@ -1,4 +1,4 @@
-"""Starting and ending the child process, and what is known of it when it has ended by itself."""
+"""The life of the child process: start, end and post-mortem."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ import threading
 import weakref
 from contextlib import suppress
 
-_END = 2.0  # seconds that it has for ending by itself
+_END = 2.0  # seconds for it to end by itself
 _FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+:\d+: )")
-_STDERR = 8 << 10  # bytes kept of what it says last
+_STDERR = 8 << 10  # bytes kept from the end of its standard error
 
 
 class Child:
-    """The process, and this end of the socket that leads to it.
+    """The process, and this end of the socket to it.
 
     Attributes:
-        home: the process that started it; in others, forked off from that, nothing here may be
-            used.
+        home: the process that started it; forks of that must not use this object.
     """
 
     def __init__(self) -> None:
@@ -38,12 +37,12 @@ class Child:
         """Ends it, by force after two seconds, and reaps it.
 
         Args:
-            lock: held by whoever uses the socket.
+            lock: held by users of the socket.
         """
         if self.home != os.getpid():
             return
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # wakes those who wait for an answer
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes threads that wait for an answer
         self._reap(_END)
         self._stderr.join(1)
         locked = lock.acquire(timeout=1)
@@ -52,10 +51,10 @@ class Child:
             lock.release()
 
     def post_mortem(self) -> str:
-        """How it ended, and what it said last: "ended by SIGABRT: file.cpp:1: the reason". One that
-        cannot be talked to any more is ended first."""
+        """The end and the last message: "ended by SIGABRT: file.cpp:1: the reason". A process
+        that still runs is ended first."""
         if not self._reap(1):
-            return "could not be understood any more, after an interruption, and was ended"
+            return "was ended after an interruption within a message"
         code = self.process.returncode
         how = f"ended with status {code}" if code >= 0 else f"ended by {_signal(-code)}"
         said = self._stderr.last_line()
@@ -63,7 +62,7 @@ class Child:
 
     @property
     def killed(self) -> bool:
-        """Whether somebody else ended it; ggml ends a process with SIGABRT."""
+        """Whether another program ended it; ggml ends a process with SIGABRT."""
         return self.process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
 
     def _reap(self, patience: float) -> bool:
@@ -81,7 +80,7 @@ _children: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """In a process that was forked off: a child lives as long as somebody has its socket open."""
+    """Runs in forks of this process: the child lives while any process has its socket open."""
     for child in list(_children):
         child.socket.close()
 
@@ -90,7 +89,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 class _Tail(threading.Thread):
-    """Reads what a process says on stderr and keeps the end of it."""
+    """Reads a process's standard error and keeps the end of it."""
 
     def __init__(self, process: subprocess.Popen[bytes]):
         super().__init__(name="ggmodel-stderr", daemon=True)
@@ -105,10 +104,8 @@ class _Tail(threading.Thread):
                 self._text = (self._text + piece)[-_STDERR:]
 
     def last_line(self) -> str:
-        """The last line that is not empty, once the process has ended; "" if there is none.
-
-        Of the source file that ggml names its name is left.
-        """
+        """The last line that is not empty, once the process has ended, or "". The source file that
+        ggml names loses its folders."""
         self.join(1)
         lines = [line.strip() for line in self._text.decode(errors="replace").splitlines()]
         return _FOLDERS.sub("", next((line for line in reversed(lines) if line), ""))
@@ -117,7 +114,7 @@ class _Tail(threading.Thread):
 def _start(end: socket.socket) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
-        # Its modules are to be those of this process.
+        # So that it imports the same modules as this process.
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYTHONSAFEPATH": "1",
     }

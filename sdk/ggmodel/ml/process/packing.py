@@ -22,11 +22,11 @@ from ..tensor import Tensor
 Line = tuple[str, int, str] | None  # a `Site`
 Leaf = str | tuple[int, str]  # a weight by name, or a state by uid, with its name
 
-_NONE = -1  # the place of an operand that is left out
+_NONE = -1  # the number of an absent operand
 
 
 class PackedInput(NamedTuple):
-    """A feed, or values from the host."""
+    """A feed, or the host's values."""
 
     name: str
     ne: Shape
@@ -37,7 +37,7 @@ class PackedInput(NamedTuple):
 
 
 class PackedOp(NamedTuple):
-    """An op of the schedule; operands and base are places in the graph's table."""
+    """An op of the schedule; operands and base are numbers in the graph's table."""
 
     op: str
     sources: tuple[int, ...]
@@ -55,7 +55,7 @@ class PackedGraph(NamedTuple):
     """A graph as a table without references: inputs, leaves, then ops in order of execution.
 
     Attributes:
-        outputs: places in the table.
+        outputs: numbers in the table.
     """
 
     max_nodes: int
@@ -72,13 +72,13 @@ def pack_graph(
     """A graph as data.
 
     Args:
-        leaf: how a weight or state is called.
+        leaf: gives the key of a weight or state.
 
     Returns:
-        The data, and the places of inputs and ops by uid.
+        The data, and the numbers of inputs and ops by uid.
 
     Raises:
-        GraphError: an op reads what is neither in the graph nor a leaf.
+        GraphError: an operand is neither in the graph nor a leaf.
     """
     inputs = [_pack_input(node) for node in graph.inputs]
     places = {node.uid: i for i, node in enumerate(graph.inputs)}
@@ -118,13 +118,13 @@ def _line(site: Site | None) -> Line:
 def unpack_graph(
     packed: PackedGraph, backend: Backend, states: Mapping[int, Node]
 ) -> tuple[Graph, list[Node]]:
-    """The graph for a backend, and its table. Feeds take their values out of the step, a list.
+    """The graph for a backend, and its table. Feeds take their values from the step, a list.
 
     Args:
-        states: the backend's, by the uid that the graph knows them by.
+        states: the backend's, by the graph's uid of them.
 
     Raises:
-        GraphError: a state is not there.
+        GraphError: a state is missing.
     """
     graph = Graph(backend, packed.max_nodes)
     graph.batch_size = packed.batch_size
@@ -164,7 +164,7 @@ def _site(line: Line) -> Site | None:
 
 
 def describe(source: TensorSource) -> tuple[Any, ...]:
-    """A source as data: files by their path, all else with its bytes."""
+    """A source as data: files by path, others with all of their bytes."""
     if type(source) is GGUF:
         return ("gguf", os.path.abspath(source.files[0]))
     if type(source) is JoinedSource:
@@ -186,10 +186,10 @@ def _plain(value: Any) -> Any:
 
 
 def open_described(described: tuple[Any, ...]) -> TensorSource:
-    """The source that `describe` described.
+    """The inverse of `describe`.
 
     Raises:
-        FormatError: a file is no longer there, or no longer the same.
+        FormatError: a file is missing or has changed.
     """
     kind, *args = described
     if kind == "gguf":

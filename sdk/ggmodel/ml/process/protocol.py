@@ -1,9 +1,9 @@
-"""Messages between a process and the runner it started.
+"""Messages between a process and its child.
 
 A request is (number, kind, arguments, dropped): `kind` is a method of `child.Service`, `dropped`
-what nobody in the parent refers to any more. Until its answer comes the child may send log records,
-and events, which the parent has to answer with (go on, value). Everything is pickled: both ends
-are the same program.
+lists objects that the parent no longer uses. Before its answer the child may send log records, and
+events, which the parent answers with (go on, value). Everything is pickled: both ends are the same
+program.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from ...errors import ComputeError, Error
 
 _HEAD = struct.Struct("<QI")  # bytes of the pickle, number of buffers that follow it
-_APART = 1 << 16  # bytes from which on a buffer is sent from where it lies
+_APART = 1 << 16  # bytes from which on a buffer is sent without a copy
 
 
 class Request(NamedTuple):
-    """What the parent wants done.
+    """A request of the parent.
 
     Attributes:
         dropped: numbers of graphs and backends to be freed first.
@@ -38,8 +38,8 @@ class Answer(NamedTuple):
     """The end of a request.
 
     Attributes:
-        failed: whether `content` is an error, see `pack_error`, rather than the result.
-        ended: numbers of graphs that cannot be run any more.
+        failed: `content` is an error, see `pack_error`, rather than the result.
+        ended: numbers of graphs that can run no more.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A question in the course of a request."""
+    """A question of the child during a request."""
 
     number: int
     name: str
@@ -118,7 +118,7 @@ class Channel:
 
 
 def pack_error(error: Exception) -> tuple[Any, ...]:
-    """An error as plain data: class, arguments, attributes and, of a bug, the traceback."""
+    """An error as plain data: class, arguments, attributes and, for a bug, the traceback."""
     bug = "" if isinstance(error, Error) else "".join(traceback.format_exception(error))
     packed = (type(error), error.args, error.__dict__, bug)
     with contextlib.suppress(Exception):

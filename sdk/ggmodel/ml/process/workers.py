@@ -1,4 +1,4 @@
-"""The child's connections to workers, made by ggml's RPC backend."""
+"""The child's connections to workers, through ggml's RPC backend."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Workers:
         watch()
 
     def connect(self, endpoint: str) -> None:
-        """Adds a worker's devices; waits as long as it serves another client.
+        """Adds a worker's devices; waits while it serves another client.
 
         Raises:
-            DeviceLost: it has another version, or no devices.
+            DeviceLost: it has another version of ggml, or no devices.
         """
         with self._messages:
             registry = self._add(endpoint.encode())
@@ -46,8 +46,8 @@ class Workers:
                     "the same version of ggml?"
                 )
             lib.ggml_backend_register(registry)
-            # ggml connects anew for each use unless some buffer lies there: in between, another
-            # client could take the worker.
+            # The connection lives only while a buffer lies there; without one, another client
+            # could take the worker between two uses.
             kind = lib.ggml_backend_dev_buffer_type(lib.ggml_backend_reg_dev_get(registry, 0))
             buffer = lib.ggml_backend_buft_alloc_buffer(kind, 1)
         if not buffer:
@@ -56,7 +56,7 @@ class Workers:
 
 
 class _LastMessage(logging.Handler):
-    """Within a `with` block: the last message of ggml."""
+    """Keeps the last message of ggml within a `with` block."""
 
     text = ""
 

@@ -1,9 +1,9 @@
-"""The tensor interface in numpy and float64: what every other backend is compared with."""
+"""The tensor interface in numpy and float64, the yardstick for every other backend."""
 
 from __future__ import annotations
 
-from ..backend import register_backend
-from .backend import ReferenceBackend
+from ..registry import register_backend
+from .reference_backend import ReferenceBackend
 
 __all__ = ["ReferenceBackend"]
 

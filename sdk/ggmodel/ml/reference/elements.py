@@ -1,4 +1,4 @@
-"""A tensor's elements where they lie in memory, as exact numbers."""
+"""Access to a tensor's elements in memory, as exact numbers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Elements:
     """The elements of one tensor, which may be a strided window into the memory of another.
 
     Attributes:
-        raw: of the reversed shape; for dtypes that numpy lacks (block formats, and BF16 as blocks
-            of one) uint8 with one more axis, the bytes of a block: [d3, d2, d1, blocks, bytes].
+        raw: of the reversed shape; uint8 [d3, d2, d1, blocks, bytes of a block] for dtypes that
+            numpy lacks (block formats, and BF16 as blocks of one).
     """
 
     __slots__ = ("_decoded", "_keep", "dtype", "raw", "shape")
 
     def __init__(self, memory: np.ndarray, node: Node, keep: bool = False):
-        """`memory`: uint8, of the tensor that owns it. `keep`: the elements never change, so that
-        blocks have to be decoded only once."""
+        """`memory`: uint8, of the tensor that owns it. `keep`: the elements never change, so blocks
+        are decoded only once."""
         self.dtype = node.dtype
         self.shape = node.ne[::-1]
         shape, strides, kind = self.shape, node.nb[::-1], node.dtype.numpy
@@ -41,7 +41,7 @@ class Elements:
         self._decoded: np.ndarray | None = None
 
     def read(self) -> np.ndarray:
-        """The values: float64, or integers as they are. Not to be written to."""
+        """The values as float64, or integers as they are; read-only."""
         if self.dtype.numpy is None:
             values = self._decoded
             if values is None:
@@ -53,14 +53,14 @@ class Elements:
         return self.raw if self.dtype.is_integer else self.raw.astype(np.float64, copy=False)
 
     def write(self, values: np.ndarray) -> None:
-        """Rounds values of the tensor's shape to its dtype, in one step but for the formats that
-        are defined on float32."""
+        """Rounds values of the tensor's shape to its dtype: in one step, or through float32 for
+        formats that are defined on it."""
         assert values.shape == self.shape, (values.shape, self.shape)
         self.raw[...] = encode(values, self.dtype)
 
 
 def encode(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Values [..., n] as `Elements.raw` has them. Floats lose their fraction on becoming integers.
+    """Values [..., n] in the form of `Elements.raw`. Integers drop the fraction of floats.
 
     Raises:
         Unsupported: a block format without an encoder.
@@ -81,7 +81,7 @@ def encode(values: np.ndarray, dtype: DType) -> np.ndarray:
 
 @cache
 def can_decode(dtype: DType) -> bool:
-    """Whether `Elements.read` knows the dtype."""
+    """Whether `Elements.read` supports the dtype."""
     if dtype.numpy is None:
         try:
             to_float32(np.zeros(dtype.type_size, np.uint8), dtype, (dtype.block_size,))
@@ -92,7 +92,7 @@ def can_decode(dtype: DType) -> bool:
 
 @cache
 def can_encode(dtype: DType) -> bool:
-    """Whether `Elements.write` knows the dtype."""
+    """Whether `Elements.write` supports the dtype."""
     try:
         encode(np.zeros(dtype.block_size), dtype)
     except Unsupported:

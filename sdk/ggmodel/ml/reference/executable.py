@@ -17,17 +17,17 @@ from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
 
 if TYPE_CHECKING:
-    from .backend import ReferenceBackend
+    from .reference_backend import ReferenceBackend
 
 
 class ReferenceExecutable(Executable):
-    """The schedule of a graph as it was when compiled.
+    """The schedule of a graph at the time of compilation.
 
-    Inputs have memory of their own, which a run fills; results have it from the op that makes them
-    to the last that reads them, outputs until the next run.
+    Inputs have memory of their own, which a run fills. Results have memory from the op that makes
+    them to their last reader, outputs until the next run.
 
     Attributes:
-        size: bytes of inputs and results where most of them are alive.
+        size: the most bytes of inputs and results at one time.
     """
 
     def __init__(self, backend: ReferenceBackend, graph: Graph, outputs: tuple[Node, ...]):
@@ -47,7 +47,7 @@ class ReferenceExecutable(Executable):
         self._closed = False
 
     def _whole(self, node: Node) -> np.ndarray:
-        """The memory of an input as `Feed` and `HostData` fill it."""
+        """The memory of an input in the form that `Feed` and `HostData` fill."""
         memory = self._memory[node.uid]
         return memory if node.dtype.numpy is None else Elements(memory, node).raw
 
@@ -72,7 +72,7 @@ class ReferenceExecutable(Executable):
         write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
-        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        with np.errstate(all="ignore"):  # infinities and NaN are legal values
             for node, dying in zip(self._schedule, self._dying, strict=True):
                 self._evaluate(node)
                 if node.n_elements:
@@ -88,7 +88,7 @@ class ReferenceExecutable(Executable):
             if node.n_elements:
                 operands = tuple(None if x is None else self._elements(x) for x in node.sources)
                 EVALUATORS[node.op.name](self._elements(node), operands, node.attrs)
-        except IndexError as error:  # computed indices; those from outside were checked before
+        except IndexError as error:  # computed indices; those of inputs were checked before
             raise ComputeError(f"{node.op.name}: {error}\n  at {node.site}") from None
         except MemoryError as error:
             reason = f"{node.op.name} into {node.describe()}: {error}"
@@ -144,7 +144,7 @@ def _check_formats(node: Node) -> None:
 
 
 def _last_uses(schedule: tuple[Node, ...], kept: set[int]) -> list[list[int]]:
-    """For each op the results whose memory nothing uses after it, by uid."""
+    """For each op the results that it uses last, by uid."""
     last: dict[int, int] = {}
     for i, node in enumerate(schedule):
         for x in (node, *node.sources):

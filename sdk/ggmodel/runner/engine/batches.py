@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ...model import Step
-from .inputs import Places
+from .inputs import InputTable
 from .slots import Slot
 
 _NONE: Mapping[Slot, list[int]] = {}
 
 
-class Work(NamedTuple):
+class Chunk(NamedTuple):
     """A piece of what a sequence has pending.
 
     Attributes:
         start: the position of its first input.
-        numbers: the inputs; see `Places`.
+        numbers: the inputs; see `InputTable`.
         last: nothing is pending behind it: an output is wanted of its last input.
         drafted: so many of the last numbers are guesses; of each an output is wanted, too.
     """
@@ -41,28 +40,10 @@ class Work(NamedTuple):
         return self.numbers[-self.drafted :] if self.drafted else []
 
     @property
-    def certain(self) -> Work:
+    def certain(self) -> Chunk:
         """The same without guesses."""
         known = self.numbers[: len(self.numbers) - self.drafted]
-        return Work(self.slot, self.start, known, self.last)
-
-
-@dataclass
-class Prepared:
-    """A batch that has its room in the cache before the one before it has been computed."""
-
-    work: list[Work]
-    step: Step
-
-    def serves(self, work: list[Work]) -> bool:
-        """Whether it is this batch, but for tokens that were not known."""
-        return len(work) == len(self.work) and all(
-            a.slot is b.slot
-            and a.start == b.start
-            and a.last == b.last
-            and len(a.numbers) == len(b.numbers)
-            for a, b in zip(work, self.work, strict=True)
-        )
+        return Chunk(self.slot, self.start, known, self.last)
 
 
 class Batches:
@@ -74,15 +55,15 @@ class Batches:
         rows: the most rows of whole images in one; a single image may have more.
     """
 
-    def __init__(self, places: Places, size: int, most: int, rows: int):
-        self.places, self.size, self.most, self.rows = places, size, most, rows
+    def __init__(self, inputs: InputTable, size: int, most: int, rows: int):
+        self.inputs, self.size, self.most, self.rows = inputs, size, most, rows
 
     def plan(
         self,
         pending: Sequence[tuple[Slot, int, list[int]]],
         first: int = 0,
         drafts: Mapping[Slot, list[int]] = _NONE,
-    ) -> list[Work]:
+    ) -> list[Chunk]:
         """The next batch: single tokens first, then prompts in turn as far as there is room.
 
         Args:
@@ -90,12 +71,12 @@ class Batches:
             first: the sequence whose turn it is; those after it follow, then those before.
             drafts: guesses, where all have a single token pending; there is room for them.
         """
-        singles: list[Work] = []
+        singles: list[Chunk] = []
         for slot, start, numbers in pending:
             if len(numbers) > 1 or numbers[0] < 0:
                 break
             guesses = drafts.get(slot, [])
-            singles.append(Work(slot, start, numbers + guesses, True, len(guesses)))
+            singles.append(Chunk(slot, start, numbers + guesses, True, len(guesses)))
         if len(singles) == len(pending) <= self.size:
             return singles
         # Where single tokens alone would fill every batch, nobody goes before others.
@@ -108,30 +89,30 @@ class Batches:
                 one[0].sequence,
             ),
         )
-        work: list[Work] = []
+        chunks: list[Chunk] = []
         used = rows = 0
         for slot, start, numbers in order:
             n = self._fitting(numbers, used, rows)
             if n:
-                work.append(Work(slot, start, numbers[:n], n == len(numbers)))
-                used, rows = used + n, rows + self.places.whole_rows(numbers[:n])
-        return work
+                chunks.append(Chunk(slot, start, numbers[:n], n == len(numbers)))
+                used, rows = used + n, rows + self.inputs.whole_rows(numbers[:n])
+        return chunks
 
     def _fitting(self, numbers: Sequence[int], used: int, rows: int) -> int:
         """How many of these inputs fit a batch that has `used`, and `rows` of whole images."""
         n = self._before_too_many_rows(numbers, min(len(numbers), self.size - used), used, rows)
         if n <= 0:
             return 0
-        n = self.places.before(numbers, n)
+        n = self.inputs.before(numbers, n)
         if n == 0:
-            group = self.places.after(numbers, 1)
+            group = self.inputs.after(numbers, 1)
             n = group if used + group <= self.most else 0
         return n
 
     def _before_too_many_rows(self, numbers: Sequence[int], n: int, used: int, rows: int) -> int:
-        if self.places.whole:
+        if self.inputs.whole:
             for i in range(n):
-                rows += self.places.whole_rows(numbers[i : i + 1])
+                rows += self.inputs.whole_rows(numbers[i : i + 1])
                 if numbers[i] < 0 and rows > self.rows and used + i > 0:
                     return i
         return n
@@ -144,13 +125,13 @@ class Batches:
             yield lo, lo + n
             lo += n
 
-    def step(self, work: Sequence[Work]) -> Step:
+    def step(self, chunks: Sequence[Chunk]) -> Step:
         """The batch of several pieces."""
         numbers: list[int] = []
         positions: list[int] = []
         sequences: list[int] = []
         outputs: list[int] = []
-        for slot, start, piece, last, drafted in work:
+        for slot, start, piece, last, drafted in chunks:
             numbers += piece
             positions += range(start, start + len(piece))
             sequences += [slot.sequence] * len(piece)
@@ -167,5 +148,5 @@ class Batches:
     ) -> Step:
         """The batch of these inputs; each argument as the attribute of `Step`."""
         n, p, s, o = (np.array(x, np.int32) for x in (numbers, positions, sequences, outputs))
-        tokens, groups, spans = self.places.resolve(n, p)
+        tokens, groups, spans = self.inputs.resolve(n, p)
         return Step(tokens, p, s, o, groups, spans=spans)

@@ -92,7 +92,7 @@ class Graphs:
             float32 [outputs, width]; the next run, of whatever graph, may overwrite it.
         """
         if step.spans:
-            step.rows  # noqa: B018 (computes images now: their graphs share memory with this one)
+            step.compute_images()  # now: their graphs share memory with this one
         key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
         if entry is not None and not entry.executable.valid:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from ..requests.generation import Generation
-    from .batches import Work
+    from .batches import Chunk
     from .slots import Slot
 
 # How often a guess is right after so many tokens alike (2 to 7, from 8, 16 and 32 on), in stories,
@@ -216,50 +213,26 @@ class Speculation:
                 best, rate = (n, gained), gained / self.costs.of(larger)
         return best
 
-    def computed(self, work: Sequence[Work], recorded: int) -> None:
+    def computed(self, chunks: Sequence[Chunk], recorded: int) -> None:
         """The batch of the latest `drafts` was computed, and its requests have what they wanted.
 
         Args:
             recorded: how many graphs there have been.
         """
-        if not self._began or any(len(one.slot.tokens) < one.start for one in work):
+        if not self._began or any(len(one.slot.tokens) < one.start for one in chunks):
             return  # or one has failed
         seconds, self._began = time.perf_counter() - self._began, 0.0
-        size = sum(len(one.numbers) for one in work)
+        size = sum(len(one.numbers) for one in chunks)
         if recorded == self._recorded:
             self.costs.note(size, seconds)
             seconds = self.costs.of(size)  # without what happened to disturb this one
         self._recorded = recorded
-        if not self.costs.known(len(work)):
+        if not self.costs.known(len(chunks)):
             return
-        plain = self.costs.of(len(work))
+        plain = self.costs.of(len(chunks))
         most, saved = _CREDIT * plain, 0.0
-        if size > len(work):
-            right = sum(len(one.slot.tokens) - one.start - 1 for one in work if one.drafted)
-            saved = max(-most, plain * (1 + right / len(work)) - seconds)
+        if size > len(chunks):
+            right = sum(len(one.slot.tokens) - one.start - 1 for one in chunks if one.drafted)
+            saved = max(-most, plain * (1 + right / len(chunks)) - seconds)
         balance = most if self._balance is None else self._balance
         self._balance = min(most, balance + saved + _ALLOWANCE * seconds)
-
-
-def verify(
-    slot: Slot, request: Generation, rows: Iterable[np.ndarray], guesses: Sequence[int]
-) -> None:
-    """Hands a request the logits after its latest token, and those after each guess as long as that
-    is what the request has chosen; notes in the slot what is then computed and what comes next.
-
-    So each token is drawn from its own logits, just as without guesses.
-
-    Args:
-        rows: float32 [1 + guesses, vocabulary].
-    """
-    request.drafted += len(guesses)
-    for logits, guess in zip(rows, (*guesses, None), strict=True):
-        token = request.accept(logits)
-        if token is None:
-            return
-        if token != guess:
-            slot.pending, request.noting = [token], False
-            return
-        slot.tokens.append(token)
-        request.accepted += 1
-        request.noting = False

@@ -1,223 +1,31 @@
-"""The multimodal store: images are encoded once, in graphs of their own, for any number of batches.
+"""Inputs as numbers: token ids, and negative numbers for inputs that are more than a token.
 
-In prompts, and in what a slot remembers, tokens are their ids. An input that is more than its token
-is a negative number, the same wherever the same row of the same image stands: so common prefixes
-are found by comparing numbers.
+The same row of the same image has the same number wherever it stands, so common prefixes are found
+by comparing numbers. The table belongs to the engine's thread.
 """
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...errors import PromptError, TensorError, Unsupported
-from ...ml import Backend, Context, DType, Tensor
-from ...model import Input, Model, Multimodal, MultimodalEmbedding, Pixels, Span
-from ...model.source import author_code, file_of, line_of
-
-_KEPT = 256 << 20  # bytes of images that are remembered although no prompt at hand has them
-_BATCH = 512  # tokens that encoding an image counts as
-
-
-Guard = Callable[[], AbstractContextManager[None]]
-
-
-class Encoded:
-    """One image: its graph is recorded when the image is first seen, and computed when a row of
-    its embeddings is first needed.
-
-    Args:
-        guard: around computing.
-
-    Attributes:
-        embeddings: one for each tensor that the model made of it.
-        ctx: the recorded graph, until it has been computed.
-    """
-
-    def __init__(self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, guard: Guard):
-        self._guard = guard
-        self.ctx: Context | None = backend.new_context().set_batch_size(_BATCH)
-        cls = type(model)
-        with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
-            made = model.encode_multimodal(self.ctx, pixels)
-        self._tensors = [m.tensor for m in _checked(model, made)]
-        self.ctx.forward(*self._tensors)
-        self._rows: list[np.ndarray] = []
-        self.embeddings = [self._embedding(i, m, digest) for i, m in enumerate(made)]
-
-    def _embedding(self, i: int, made: Multimodal, digest: bytes) -> MultimodalEmbedding:
-        width = made.tensor.dim(0)
-        shape = (made.tensor.n_elements // width, width)
-        key = hashlib.blake2b(digest + b"%d" % i, digest_size=16).digest()
-        return MultimodalEmbedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
-
-    def _row(self, i: int) -> np.ndarray:
-        with self._guard():
-            if self.ctx is not None and not self._rows:  # unless Ctrl-C came as it was closed
-                self.ctx.compute(*self._tensors)
-                self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
-                self.close()
-        return self._rows[i]
-
-    def close(self) -> None:
-        """Frees the graph; idempotent."""
-        if self.ctx is not None:
-            self.ctx.close()
-        self.ctx, self._tensors = None, []
-
-    @property
-    def size(self) -> int:
-        """Bytes that its rows take once they are computed."""
-        return sum(4 * len(one) * one.width for one in self.embeddings)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of system memory that its rows take now."""
-        return sum(rows.nbytes for rows in self._rows)
-
-
-def _checked(model: Model, made: Any) -> list[Multimodal]:
-    for m in made if isinstance(made, list) and made else [made]:
-        tensor = m.tensor if isinstance(m, Multimodal) else None
-        if not isinstance(tensor, Tensor) or tensor.dtype is not DType.F32 or tensor.op is None:
-            shown = tensor.describe() if isinstance(tensor, Tensor) else repr(m)
-            raise TensorError(
-                f"{line_of(type(model))}: {type(model).__name__}.encode_multimodal must return a "
-                f"list of Multimodal(tensor, …), each computed, F32 [width, rows]; not {shown}"
-            )
-    return made
-
-
-class MultimodalStore:
-    """The images of a model's prompts, by what they show.
-
-    Args:
-        guard: around computing one; nobody else computes within.
-    """
-
-    def __init__(self, model: Model, backend: Backend, guard: Guard):
-        self.model, self.backend, self._guard = model, backend, guard
-        self._lock = threading.Lock()
-        self._known: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
-        self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
-
-    def encode(
-        self, image: Any, data: Mapping[str, Any] | None = None
-    ) -> list[MultimodalEmbedding]:
-        """The embeddings of an image, not computed yet; the same ones for the same image.
-
-        Args:
-            image: whatever `open_image` takes, or pixels: float32 [tiles, 3, height, width].
-            data: what belongs to these pixels.
-
-        Raises:
-            Unsupported: this model takes no images.
-            ImageError: it is none.
-            PromptError: pixels of another shape.
-        """
-        self.need_sight()
-        pixels = None
-        if isinstance(image, np.ndarray):
-            pixels = _pixels(image, data or {})
-            digest = _digest(pixels)
-        else:
-            from ...image import content_hash, open_image
-
-            image = open_image(image)
-            digest = content_hash(image).encode()
-        with self._lock:
-            found = self._known.get(digest)
-            if found is None:
-                pixels = self._preprocessed(image) if pixels is None else pixels
-                found = self._known[digest] = self._encoded(pixels, digest)
-            self._kept[digest] = found
-            self._kept.move_to_end(digest)
-            while len(self._kept) > 1 and sum(e.size for e in self._kept.values()) > _KEPT:
-                self._kept.popitem(last=False)
-            return found.embeddings
-
-    def _encoded(self, pixels: Pixels, digest: bytes) -> Encoded:
-        return Encoded(self.model, self.backend, pixels, digest, self._guard)
-
-    def _preprocessed(self, image: Any) -> Pixels:
-        cls = type(self.model)
-        with author_code(f"{cls.__name__}.preprocess", file_of(cls)):
-            return self.model.preprocess(image)
-
-    def expand(self, items: Sequence[Input | list[MultimodalEmbedding]]) -> list[Input]:
-        """The inputs of a prompt, with all that surrounds and fills its images.
-
-        Args:
-            items: inputs, and each image as its embeddings.
-
-        Raises:
-            TensorError: the model returned something else.
-        """
-        cls = type(self.model)
-        with author_code(f"{cls.__name__}.post_tokenize", file_of(cls)):
-            inputs = self.model.post_tokenize(list(items))
-        if not isinstance(inputs, list) or not all(isinstance(i, Input) for i in inputs):
-            raise TensorError(
-                f"{line_of(cls)}: {cls.__name__}.post_tokenize must return a list of Input"
-            )
-        return inputs
-
-    def need_sight(self) -> None:
-        """Raises Unsupported where the model takes no images."""
-        if not self.model.sees:
-            raise Unsupported(
-                f"this {type(self.model).architecture} model takes no images: the file holds no "
-                "vision tensors; where they lie in a file of their own, give it with mmproj= "
-                "(--mmproj)"
-            )
-
-    def largest(self) -> Encoded:
-        """An image that needs as much memory as any, not computed; for reserving."""
-        from PIL import Image
-
-        grey = Image.new("RGB", self.model.largest_image, (128, 128, 128))
-        return self._encoded(self._preprocessed(grey), b"largest")
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of system memory that encoded images take."""
-        with self._lock:
-            return sum(encoded.nbytes for encoded in self._known.values())
-
-
-def _pixels(values: np.ndarray, data: Mapping[str, Any]) -> Pixels:
-    if values.ndim != 4 or values.shape[1] != 3 or values.dtype.kind != "f" or not values.size:
-        raise PromptError(
-            f"an array {list(values.shape)} of {values.dtype} is no image; preprocessed pixels are "
-            "float32 [tiles, 3, height, width], and an opened picture is a PIL image"
-        )
-    return Pixels(np.ascontiguousarray(values, np.float32), data)
-
-
-def _digest(pixels: Pixels) -> bytes:
-    digest = hashlib.blake2b()
-    for name, value in (("", pixels.values), *sorted(pixels.data.items())):
-        array = np.asarray(value)
-        content = repr(value).encode() if array.dtype == object else array.tobytes()
-        digest.update(repr((name, array.shape, array.dtype.str, len(content))).encode() + content)
-    return digest.digest()
+from ...errors import PromptError
+from ...model import Input, MultimodalEmbedding, Span
 
 
 @dataclass(frozen=True)
-class Place:
+class Entry:
     """An input that is more than its token.
 
     Attributes:
-        row: of the embedding, which this input stands for; all of them where `whole`.
-        index, size: where in its group it stands, and how many inputs that has.
+        embedding: the rows it stands for, or None.
+        row: which of them; 0 where `whole`, when it stands for all.
+        index, size: its index in its group, and the group's size.
     """
 
     token: int
@@ -241,32 +49,30 @@ def _check(i: int, one: Input) -> None:
         )
 
 
-class Places:
-    """Numbers of the inputs that are more than their token.
+class InputTable:
+    """Numbers inputs, and knows what a number stands for.
 
     Args:
-        whole: embeddings belong to one input and go to a cache, rather than a row to an input.
+        whole: an embedding belongs to one input and goes to a cache, rather than a row to an input.
         together: the rows of an embedding are one group.
     """
 
     def __init__(self, whole: bool, together: bool):
         self.whole, self.together = whole, together
         self._numbers: dict[Any, int] = {}
-        self._places: dict[int, Place] = {}
+        self._entries: dict[int, Entry] = {}
         self._next = -1
+        self._prompts: list[weakref.ref[np.ndarray]] = []
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._places
-
-    def __getitem__(self, number: int) -> Place:
-        return self._places[number]
+    def __getitem__(self, number: int) -> Entry:
+        return self._entries[number]
 
     def number(self, inputs: Sequence[Input]) -> list[int]:
         """Each input as a number: its token, or a negative one.
 
         Raises:
-            PromptError: what is no input, an embedding without as many inputs as it has rows, or
-                a group beyond the end.
+            PromptError: a wrong input, an embedding with fewer inputs than rows, or a group beyond
+                the end.
         """
         for i, one in enumerate(inputs):
             _check(i, one)
@@ -277,19 +83,19 @@ class Places:
             if embedding is None and end - begin == 1:
                 numbers.append(inputs[i].token)
                 continue
-            place = Place(inputs[i].token, embedding, row, self.whole, i - begin, end - begin)
-            what = (embedding.key, embedding.used) if embedding else place.token
-            token = place.token if self.whole else None
-            content = (what, token, row, place.index, place.size)
+            entry = Entry(inputs[i].token, embedding, row, self.whole, i - begin, end - begin)
+            what = (embedding.key, embedding.used) if embedding else entry.token
+            token = entry.token if self.whole else None
+            content = (what, token, row, entry.index, entry.size)
             if content not in self._numbers:
                 self._numbers[content] = self._next
-                self._places[self._next] = place
+                self._entries[self._next] = entry
                 self._next -= 1
             numbers.append(self._numbers[content])
         return numbers
 
     def _rows(self, inputs: Sequence[Input]) -> dict[int, tuple[MultimodalEmbedding, int]]:
-        """By input the embedding and the row that fill it."""
+        """By input: the embedding and the row that fill it."""
         rows: dict[int, tuple[MultimodalEmbedding, int]] = {}
         for i, one in enumerate(inputs):
             if one.multimodal is None:
@@ -307,7 +113,7 @@ class Places:
     def _groups(
         self, inputs: Sequence[Input], rows: Mapping[int, tuple[MultimodalEmbedding, int]]
     ) -> list[tuple[int, int]]:
-        """By input the extent of its group; groups that overlap are one."""
+        """By input: the extent of its group. Overlapping groups are one."""
         ends: list[tuple[int, int]] = []
         begin = end = 0
         for i, one in enumerate(inputs):
@@ -323,29 +129,29 @@ class Places:
                 )
             end = max(end, last + 1)
             ends.append((begin, end))
-        whole = dict(ends)  # of a group the last extent seen is the full one
+        whole = dict(ends)  # the last extent of a group is the full one
         return [(begin, whole[begin]) for begin, _ in ends]
 
     def before(self, numbers: Sequence[int], n: int) -> int:
         """The largest m ≤ n such that no group is split between inputs m − 1 and m."""
         if 0 < n < len(numbers) and numbers[n] < 0:
-            return n - self._places[numbers[n]].index
+            return n - self._entries[numbers[n]].index
         return n
 
     def after(self, numbers: Sequence[int], n: int) -> int:
         """The smallest m ≥ n such that no group is split between inputs m − 1 and m."""
         begin = self.before(numbers, n)
-        return n if begin == n else begin + self._places[numbers[n]].size
+        return n if begin == n else begin + self._entries[numbers[n]].size
 
     def largest_group(self, numbers: Iterable[int]) -> int:
         """How many inputs must be computed together; 1 without groups."""
-        return max((self._places[n].size for n in numbers if n < 0), default=1)
+        return max((self._entries[n].size for n in numbers if n < 0), default=1)
 
     def whole_rows(self, numbers: Sequence[int]) -> int:
         """Rows of the images that belong to one of these inputs each; 0 where none do."""
         if not self.whole:
             return 0
-        found = (self._places[n].embedding for n in numbers if n < 0)
+        found = (self._entries[n].embedding for n in numbers if n < 0)
         return sum(len(e) if e.used is None else e.used for e in found if e is not None)
 
     def resolve(
@@ -361,31 +167,38 @@ class Places:
             return numbers, None, ()
         tokens, groups, spans = numbers.copy(), np.zeros(len(numbers), np.int32), []
         for i in at.tolist():
-            place = self._places[int(numbers[i])]
-            tokens[i] = place.token
-            if place.embedding is None:
+            entry = self._entries[int(numbers[i])]
+            tokens[i] = entry.token
+            if entry.embedding is None:
                 continue
-            if place.whole:
-                used = place.embedding.used
-                n = len(place.embedding) if used is None else used
-                spans.append(Span(i, place.embedding, 0, n))
+            if entry.whole:
+                used = entry.embedding.used
+                n = len(entry.embedding) if used is None else used
+                spans.append(Span(i, entry.embedding, 0, n))
                 continue
             tokens[i] = 0  # laid over; the placeholder need not be in the vocabulary
             if self.together:
-                groups[i] = positions[i] - place.row + 1
+                groups[i] = positions[i] - entry.row + 1
             last = spans[-1] if spans else None
             if (
                 last is not None
-                and last.embedding is place.embedding
-                and (last.index + last.count, last.first + last.count) == (i, place.row)
+                and last.embedding is entry.embedding
+                and (last.index + last.count, last.first + last.count) == (i, entry.row)
             ):
                 spans[-1] = Span(last.index, last.embedding, last.first, last.count + 1)
             else:
-                spans.append(Span(i, place.embedding, place.row, 1))
+                spans.append(Span(i, entry.embedding, entry.row, 1))
         return tokens, groups if groups.any() else None, tuple(spans)
 
-    def forget(self, in_use: Iterable[Sequence[int]]) -> None:
-        """Drops what no prompt has any more."""
-        alive = {n for numbers in in_use for n in numbers if n < 0}
-        self._places = {n: p for n, p in self._places.items() if n in alive}
+    def keep(self, numbers: np.ndarray) -> np.ndarray:
+        """The same numbers int32 [n]; the table knows them as long as this array lives."""
+        self._prompts.append(weakref.ref(numbers))
+        return numbers
+
+    def forget(self, slots: Iterable[Sequence[int]]) -> None:
+        """Drops the entries that neither a kept prompt nor one of these slots has."""
+        prompts = [prompt for prompt in (ref() for ref in self._prompts) if prompt is not None]
+        self._prompts = [weakref.ref(prompt) for prompt in prompts]
+        alive = {n for numbers in chain((p.tolist() for p in prompts), slots) for n in numbers}
+        self._entries = {n: e for n, e in self._entries.items() if n in alive}
         self._numbers = {c: n for c, n in self._numbers.items() if n in alive}

@@ -1,69 +1,119 @@
-"""One token after the other: the step of single tokens, used again one position further.
+"""Cells for each batch: those of the batch before, moved on; prepared ones; or new ones.
 
-Most steps of a generation differ from the one before in their tokens and in where these go. Laying
-such a step out anew costs more than all the rest that Python does for a token.
+Most steps of a generation differ from the one before in their tokens and positions alone. Laying
+such a step out anew costs more than everything else that Python does for a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ...errors import Error, KvCacheFull
 from ...kvcache import Cache
 from ...model import Step
-from .batches import Work
+from .batches import Batches, Chunk
+from .slots import Slots
 
 
-class Steady:
-    """The latest step, as long as it can be used again.
+class Placer:
+    """Gives batches their cells in a cache.
 
-    Args:
-        cache: in which it is placed.
+    A batch is placed, computed, and then either `computed` or `roll_back` is called. `cancel` comes
+    before any other change to the cache.
     """
 
-    def __init__(self, cache: Cache):
-        self._cache = cache
-        self._work: Sequence[Work] = ()
+    def __init__(self, cache: Cache, slots: Slots, batches: Batches):
+        self._cache, self._slots, self._batches = cache, slots, batches
+        # The latest batch that was computed, as long as it can be moved on.
+        self._chunks: Sequence[Chunk] = ()
         self._step: Step | None = None
-        self._computed: dict[Any, Any] = {}  # where the step was when it was computed
-        self._moving = False  # it is no longer there, or not much longer
+        # The next batch, placed while the latest was computed. Its tokens are not known.
+        self._next: tuple[Sequence[Chunk], Step] | None = None
 
-    def keep(self, work: Sequence[Work], step: Step) -> None:
-        """Notes a step that was computed."""
-        single = len(work) == len(step.tokens) == len(step.outputs) and not step.spans
-        self._work, self._step = work, step if single and self._cache.advances else None
-        self._computed, self._moving = dict(step.placed), False
+    def place(self, chunks: Sequence[Chunk]) -> Step:
+        """The batch of these chunks, placed in the cache.
 
-    def next(self, work: Sequence[Work]) -> Step | None:
-        """The step of this work, placed; None where it is not the kept one's, a position further,
-        or the cache has to look for room."""
-        if self._moving:
-            self.undo()  # what Ctrl-C left of the latest one
-        step, before = self._step, self._work
-        if step is None or len(work) != len(before):
+        Raises:
+            KvCacheFull: no room, although free slots were emptied.
+        """
+        if self._next is None:
+            step = self._moved_on(chunks)
+            if step is not None:
+                return step
+        step = self._batches.step(chunks)
+        if self._next is not None and _alike(self._next[0], chunks):
+            step.placed, self._next = self._next[1].placed, None
+            return step
+        self.cancel()
+        try:
+            self._cache.start_forward(step)
+        except KvCacheFull:
+            for slot in self._slots.all:
+                if slot.free:
+                    self._slots.cut(slot, 0)
+            self._cache.start_forward(step)
+        return step
+
+    def _moved_on(self, chunks: Sequence[Chunk]) -> Step | None:
+        """The latest step, one position further; None unless the chunks are one token each of the
+        same slots, and the cache has room next to the last cells."""
+        step, before = self._step, self._chunks
+        if step is None or len(chunks) != len(before):
             return None
         tokens = []
-        for now, then in zip(work, before, strict=True):
+        for now, then in zip(chunks, before, strict=True):
             one_further = now.slot is then.slot and now.start == then.start + 1
             if not one_further or len(now.numbers) != 1 or now.numbers[0] < 0 or not now.last:
                 return None
             tokens += now.numbers
-        self._moving = True
+        self._step, placed = None, dict(step.placed)
         step.tokens, step.begun = np.array(tokens, np.int32), False
         step.positions += 1
-        if self._cache.advance(step):
-            return step
-        self._step, self._moving = None, False
-        return None
+        try:
+            return step if self._cache.advance(step) else None
+        except BaseException:  # some of several caches may have moved
+            for cache, at in placed.items():
+                if step.placed.get(cache) is not at:
+                    cache.undo(step)
+            raise
 
-    def undo(self) -> None:
-        """Takes back `next`, however far it came; without effect once its step was computed."""
-        step = self._step
-        if not self._moving or step is None:
+    def computed(self, chunks: Sequence[Chunk], step: Step) -> None:
+        """Keeps a computed step, to be moved on."""
+        single = len(chunks) == len(step.tokens) == len(step.outputs) and not step.spans
+        self._chunks, self._step = chunks, step if single and self._cache.advances else None
+
+    def roll_back(self, step: Step) -> None:
+        """Takes a placed step back; it was not computed, or that failed."""
+        self.cancel()
+        self._step = None
+        self._cache.undo(step)
+
+    def prepare(self, chunks: Sequence[Chunk]) -> None:
+        """Places the batch that probably comes next. Whatever fails shows when it is needed."""
+        if not chunks:
             return
-        for cache, at in self._computed.items():
-            if step.placed.get(cache) is not at:
-                cache.undo(step)
-        self._step, self._moving = None, False
+        step = self._batches.step(chunks)
+        try:
+            self._cache.start_forward(step)
+        except Error:
+            return
+        self._next = chunks, step
+
+    def cancel(self) -> None:
+        """Takes back the prepared batch: the cache is about to change otherwise."""
+        if self._next is not None:
+            self._cache.undo(self._next[1])
+            self._next = None
+
+
+def _alike(planned: Sequence[Chunk], chunks: Sequence[Chunk]) -> bool:
+    """Whether the batches are the same but for their tokens."""
+    return len(chunks) == len(planned) and all(
+        a.slot is b.slot
+        and a.start == b.start
+        and a.last == b.last
+        and len(a.numbers) == len(b.numbers)
+        for a, b in zip(chunks, planned, strict=True)
+    )

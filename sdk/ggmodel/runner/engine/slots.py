@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
-    from ..requests.generation import Generation
-    from .inputs import Places
+    from .inputs import InputTable
+    from .request import Request
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     exact: float = math.inf
     pending: list[int] = field(default_factory=list)
-    request: Generation | None = None
+    request: Request | None = None
     owner: object = None
     used: int = 0
 
@@ -53,8 +53,8 @@ class Slot:
 class Slots:
     """All slots of a cache."""
 
-    def __init__(self, cache: Cache, places: Places, count: int):
-        self._cache, self._places = cache, places
+    def __init__(self, cache: Cache, inputs: InputTable, count: int):
+        self._cache, self._inputs = cache, inputs
         self.all = [Slot(n) for n in range(count)]
         self._clock = 0
 
@@ -117,7 +117,7 @@ class Slots:
 
     def _resumed(self, slot: Slot, length: int) -> int:
         """The latest position up to `length` at which the slot can go on with something else."""
-        return self._cache.resume_point(slot.sequence, self._places.before(slot.tokens, length))
+        return self._cache.resume_point(slot.sequence, self._inputs.before(slot.tokens, length))
 
     def release(self, slot: Slot) -> None:
         """The request is done: what the slot holds stays for one that begins alike."""

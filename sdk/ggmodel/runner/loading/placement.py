@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...gguf_file import TensorSource
+from ...gguf_file.metadata import KeyValues
 from ...ml import BackendMemory, DeviceInfo, GPULayersList
-from ...ml.keyvalues import KeyValues
 from .gpu_option import choose_layers
 from .gpu_split import with_backoff
 from .preparation import Options, Preparation

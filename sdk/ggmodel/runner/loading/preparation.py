@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import ConfigError, Unsupported
 from ...gguf_file import TensorSource
+from ...gguf_file.metadata import KeyValues
 from ...kvcache import KV_TYPES
 from ...ml import (
     Backend,
@@ -21,10 +22,9 @@ from ...ml import (
     Optimize,
     new_backend,
 )
-from ...ml.keyvalues import KeyValues
 from ...model import Config, LoadReport, Model, config_class, fill, find
 from ...model.defaults import completed
-from ...model.source import author_code, file_of
+from ...model.source_code import author_code, file_of
 from ..engine.engine import Engine
 from .gpu_option import GPULayersOption, parse_gpu_layers
 
@@ -156,6 +156,7 @@ class Preparation:
             self.architecture.architecture,
             self.architecture.ignore,
         )
+        self.report.add_unread(self.source.unread)
 
     def fit(self) -> None:
         """Refuses a file that does not fit the declaration.
@@ -201,7 +202,7 @@ class Preparation:
                 parallel=options.parallel,
             )
         self._undo.callback(self.engine.close)
-        self.engine.dry_trace()
+        self.engine.vocabulary = self.engine.worst.trace(self.engine.cache, options.parallel)
 
     def reserve(self) -> None:
         """Allocates all memory and has the backend lay out the traced graphs.
@@ -210,7 +211,7 @@ class Preparation:
             OutOfMemory: with the memory report.
             TensorError: the backend refuses an op.
         """
-        self.engine.allocate()
+        self.backend.allocate(*self.engine.worst.graphs)
         self.engine.worst.reserve()
 
     def finish(self) -> None:

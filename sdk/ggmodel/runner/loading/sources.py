@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -9,9 +10,7 @@ from pathlib import Path
 from ...errors import ConfigError, Error
 from ...gguf_file import TensorSource, open_gguf
 from ...model import Model, find, supported
-from ..engine.slots import common_prefix
-
-_OF_VISION = ("v.", "mm.")
+from ...model.names import of_vision
 
 
 def open_source(
@@ -35,7 +34,9 @@ def open_source(
     if not isinstance(source, TensorSource) and Path(source).is_dir():
         if mmproj:
             raise ConfigError(f"{source} is a folder, which has all of its model; leave out mmproj")
-        from ...convert.source import CheckpointSource  # files do without, and start sooner
+        from ...convert.checkpoint_source import (
+            CheckpointSource,  # files do without, and start sooner
+        )
 
         return CheckpointSource.open(source, type, models)
     if type is not None:
@@ -67,7 +68,7 @@ def open_source(
 def _beside(source: TensorSource, models: str | Path | None) -> Path | None:
     """The projector that fits a model in the same folder: of several the one whose name has most
     in common with the model's, then the smallest."""
-    if any(name.startswith(_OF_VISION) for name in source.tensors):
+    if any(map(of_vision, source.tensors)):
         return None
     name = source.metadata.get("general.architecture")
     with suppress(Error):  # whoever loads the model says so
@@ -109,4 +110,4 @@ def _fits(path: Path, width: object, others: set[str]) -> bool:
 def _in_common(projector: str, model: str) -> int:
     """How many letters of the model's name a projector's begins with, "mmproj-" left out."""
     bare = projector.lower().removeprefix("mmproj").lstrip("-_.")
-    return common_prefix(bare, model.lower())
+    return len(os.path.commonprefix([bare, model.lower()]))  # noqa: RUF071 (letters are meant)

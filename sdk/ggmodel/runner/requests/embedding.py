@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ...errors import ComputeError, ConfigError, PromptError, Unsupported
-from ...ml.keyvalues import KeyValues
+from ...gguf_file.metadata import KeyValues
 from ...model import Step
 
 if TYPE_CHECKING:
@@ -70,13 +71,22 @@ def embed(engine: Engine, texts: Sequence[np.ndarray], pooling: Pooling) -> np.n
         longest = len(texts[rest[0]])
         count = max(1, engine.batch_size // longest)
         together, rest = rest[:count], rest[count:]
-        with engine.apart(engine.model.states, len(together), longest) as graphs:
-            pooled = _pool(engine, graphs, [texts[i] for i in together], pooling)
-            for i, row in zip(together, pooled, strict=True):
-                if not np.isfinite(row).all():
-                    raise ComputeError(f"the model's hidden states of text {i} are not finite")
-            rows.update(zip(together, _project(engine, pooled), strict=True))
+        rows |= engine.call(partial(_embed, engine, {i: texts[i] for i in together}, pooling))
     return np.stack([rows[i] for i in range(len(texts))])
+
+
+def _embed(
+    engine: Engine, texts: Mapping[int, np.ndarray], pooling: Pooling
+) -> dict[int, np.ndarray]:
+    """Rows float32 [width] of texts that are computed together, by number; in the engine's
+    thread."""
+    longest = max(len(text) for text in texts.values())
+    with engine.apart.graphs(engine.model.states, len(texts), longest) as graphs:
+        pooled = _pool(engine, graphs, list(texts.values()), pooling)
+    for i, row in zip(texts, pooled, strict=True):
+        if not np.isfinite(row).all():
+            raise ComputeError(f"the model's hidden states of text {i} are not finite")
+    return dict(zip(texts, _project(engine, pooled), strict=True))
 
 
 def _pool(

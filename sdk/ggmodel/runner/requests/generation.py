@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from .structured import Grammar
 
-# Tokens computed before anyone has asked for them: what keeps several requests in one batch.
-_AHEAD = 8
+# Pieces computed ahead of the consumer, and how few of them are left when the engine is woken.
+_AHEAD, _LOW = 8, 4
 
 
 class Detokenizer(Protocol):
@@ -74,8 +74,8 @@ def _overlap(text: str, stop: str) -> int:
 class Generation:
     """One request: `run()` it, or iterate over `pieces()` and look at `usage` in the end.
 
-    The engine calls `accept` with each token's logits, in whichever thread takes the step; the one
-    that iterates finds the pieces in a queue.
+    The engine's thread calls `accept` with each token's logits and puts pieces into a queue, from
+    which the consumer takes them.
 
     Args:
         prompt: int32 [n], checked.
@@ -88,12 +88,11 @@ class Generation:
         prompt_lookup: guess ahead what repeats prompt or answer; see `speculation`.
 
     Attributes:
-        done: nothing more will come. failed: because of an error. cancelled: because nobody wants
-            it any more.
-        noting: a token has been chosen, and what follows from that is not all noted yet.
-        consumer: who takes the pieces, a thread or a task.
-        lookup: what guesses how the answer goes on, if anything does.
-        drafted, accepted: guesses that were computed, and those of them that came true.
+        done: nothing more will come. failed: because of an error. cancelled: nobody wants more.
+        consumer: the thread or task that takes the pieces.
+        lookup: guesses how the answer goes on; None without prompt lookup.
+        reused: inputs of the prompt that were computed for an earlier request.
+        drafted, accepted: guesses computed, and guesses that came true.
     """
 
     def __init__(
@@ -138,24 +137,27 @@ class Generation:
         else:
             self._max = room if max_tokens is None else min(max_tokens, room)
         self._want_logprobs, self._top = logprobs or top_logprobs > 0, top_logprobs
-        self._queue: deque[Piece] = deque()
-        self._error: Exception | None = None
+        self._queue: SimpleQueue[Piece | None] = SimpleQueue()  # None ends it
+        self._notify: Callable[[], object] | None = None
+        self._released = threading.Event()
+        self._error: BaseException | None = None
         self.tokens: list[int] = []
         guessing = prompt_lookup and engine.can_rewind
         self.lookup = Lookup(prompt.tolist()) if guessing else None
-        self.drafted = self.accepted = 0
+        self.reused = self.drafted = self.accepted = 0
         self.logprobs: list[float] = []
         self.finish_reason: FinishReason = "length"
-        self.done = self.cancelled = self.noting = self._whole = False
+        self.done = self.cancelled = self._whole = False
         self.consumer: object = None
         self._started = self._prompted = self._latest = 0.0
 
-    # the engine's side
+    # called in the engine's thread
 
     @property
     def wants_more(self) -> bool:
-        """Whether another token would be welcome now."""
-        return not (self.done or self.cancelled) and (self._whole or len(self._queue) < _AHEAD)
+        """Whether another token is welcome now."""
+        ended = self.done or self.cancelled
+        return not ended and (self._whole or self._queue.qsize() < _AHEAD)
 
     @property
     def left(self) -> float:
@@ -163,30 +165,19 @@ class Generation:
         return self._max - len(self.tokens)
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing more will come."""
-        return self.done or self.cancelled
-
-    @property
     def failed(self) -> bool:
         """Whether it ended with an error."""
         return self._error is not None
 
-    @property
-    def news(self) -> bool:
-        """Whether whoever iterates need not wait."""
-        return bool(self._queue) or self.done or self.cancelled
-
     def accept(self, logits: np.ndarray) -> int | None:
-        """Takes the logits float32 [vocabulary] after the latest token, which may be overwritten
-        later; returns the next one, or None at the end. `noting` is for the caller to end."""
+        """Takes the logits float32 [vocabulary] after the latest token, which the next step
+        overwrites. Returns the next token, or None at the end."""
         self._latest = time.perf_counter()
         self._prompted = self._prompted or self._latest
         if len(self.tokens) >= self._max or (self._may_finish and self._sampling.finished):
             self.finish("stop" if self._sampling.finished else "length")
             return None
         token = self._sampling.sample(logits.copy() if self._keeps_logits else logits)
-        self.noting = True
         if token in self._eog:
             self.finish("stop")
             return None
@@ -202,7 +193,7 @@ class Generation:
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
-        self._queue.append(piece)
+        self._put(piece)
         if self._stop.stopped or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
@@ -216,55 +207,55 @@ class Generation:
             rest = self._stop.push(self._text.flush())
             rest += "" if self._stop.stopped else self._stop.flush()
             if rest and self.tokens:
-                self._queue.append(Piece(rest, self.tokens[-1]))
+                self._put(Piece(rest, self.tokens[-1]))
         self.done = True
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Ends it with an error, which is raised once the pieces before it were taken."""
         if not self.done:
             self._error, self.done = error, True
 
-    # the consumer's side
+    def release(self) -> None:
+        """Tells the consumer that it is done; its slot is free by now."""
+        if not self._released.is_set():
+            self._released.set()
+            self._put(None)
 
-    def take(self) -> Piece | None:
-        """The next piece; None at the end.
+    def _put(self, piece: Piece | None) -> None:
+        self._queue.put(piece)
+        if self._notify is not None:
+            self._notify()
 
-        Raises:
-            Error: what ended it.
-        """
-        if self._queue:
-            if len(self._queue) == _AHEAD:
-                self._engine.turns.changed()
-            return self._queue.popleft()
-        if self._error is not None:
-            raise self._error
-        return None
+    # called by the consumer
+
+    def begin(self) -> None:
+        """Hands it to the engine."""
+        self._started = time.perf_counter()
+        self._engine.submit(self)
 
     def pieces(self) -> Generator[Piece, None, None]:
-        """The text, a piece a token. Closing the generator ends the request."""
+        """The text, a piece a token. Closing the generator ends the request.
+
+        Raises:
+            Error: the error that ended it.
+        """
         self.consumer = threading.get_ident()
         try:
             self.begin()
             while True:
-                if not self.news:
+                if self._queue.empty():
                     self.consumer = threading.get_ident()
-                    self._engine.turns.wait(self, self._has_news)
-                piece = self.take()
+                    self._engine.check_process()
+                piece = self._taken(self._queue.get())
                 if piece is None:
                     return
                 yield piece
         finally:
-            self.cancelled = True  # if Ctrl-C comes before the call has begun
+            self.cancelled = True  # even if Ctrl-C comes again as the call begins
             self._engine.cancel(self)
 
-    def _has_news(self) -> bool:
-        return bool(self._queue) or self.done or self.cancelled
-
-    def _has_ended(self) -> bool:
-        return self.ended
-
     async def apieces(self) -> AsyncGenerator[Piece, None]:
-        """`pieces` for coroutines; another thread computes."""
+        """`pieces` for coroutines."""
         import asyncio  # takes longer to import than all of the runner
 
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
@@ -273,27 +264,48 @@ class Generation:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(arrived.set)
 
-        self.consumer = asyncio.current_task()
+        self._notify, self.consumer = notify, asyncio.current_task()
         try:
             self.begin()
-            self._engine.turns.attend(self, notify)
             while True:
-                while not self.news:
+                try:
+                    piece = self._taken(self._queue.get_nowait())
+                except Empty:
+                    await arrived.wait()
                     arrived.clear()
-                    if not self.news:
-                        await arrived.wait()
-                piece = self.take()
+                    continue
                 if piece is None:
                     return
                 yield piece
         finally:
-            self.cancelled = True  # as in `pieces`
+            self.cancelled = True  # even if Ctrl-C comes again as the call begins
             self._engine.cancel(self)
 
-    def begin(self) -> None:
-        """Hands it to the engine."""
-        self._started = time.perf_counter()
-        self._engine.submit(self)
+    def _taken(self, piece: Piece | None) -> Piece | None:
+        if piece is None:
+            if self._error is not None:
+                raise self._error
+        elif self._queue.qsize() == _LOW:
+            self._engine.wake()  # it may have stopped at _AHEAD
+        return piece
+
+    def run(self) -> Completion:
+        """Generates to the end.
+
+        Raises:
+            Error: the error that ended it.
+        """
+        self._whole, self.consumer = True, threading.get_ident()
+        try:
+            self.begin()
+            self._engine.wake()  # if it had begun before
+            self._released.wait()
+        finally:
+            self.cancelled = True  # even if Ctrl-C comes again as the call begins
+            self._engine.cancel(self)
+        text = "".join(iter(lambda: self._taken(self._queue.get()), None))
+        logprobs = self.logprobs if self._want_logprobs else None
+        return Completion(text, self.tokens, self.finish_reason, self.usage, logprobs)
 
     @property
     def usage(self) -> Usage:
@@ -306,19 +318,6 @@ class Generation:
             self.drafted,
             self.accepted,
         )
-
-    def run(self) -> Completion:
-        """Generates to the end."""
-        self._whole, self.consumer = True, threading.get_ident()
-        try:
-            self.begin()
-            self._engine.turns.wait(self, self._has_ended)
-        finally:
-            self.cancelled = True  # as in `pieces`
-            self._engine.cancel(self)
-        text = "".join(iter(self.take, None))
-        logprobs = self.logprobs if self._want_logprobs else None
-        return Completion(text, self.tokens, self.finish_reason, self.usage, logprobs)
 
 
 class _NoText:

@@ -12,7 +12,7 @@ from ...gguf_file import TensorSource
 from ...ml import Backend, BackendMemory
 from ...model import LoadReport, Model, MultimodalEmbedding
 from ..engine.engine import Engine
-from ..loading.reservation import VisionMemory
+from ..engine.reservation import VisionMemory
 from ..sampling import log_probability
 from .completion import Completion, Piece
 from .embedding import Pooling, embed, normalized, pooling_of
@@ -85,7 +85,7 @@ class LoadedModel:
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return self.engine.all_logits(self.prompts.read(prompt))
+        return self.engine.apart.all_logits(self.prompts.read(prompt))
 
     def score(self, prompt: Prompt) -> np.ndarray:
         """How likely the model takes each token of the prompt but the first, given those before it:
@@ -99,9 +99,12 @@ class LoadedModel:
         if (ids < 0).any():
             raise PromptError("images have no log-probabilities: score a prompt without any")
         scores: list[float] = []
-        for rows in self.engine.every_logits(ids):
+
+        def take(rows: np.ndarray) -> None:
             for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
                 scores.append(log_probability(row, token))
+
+        self.engine.apart.each_logits(ids, take)
         return np.array(scores, np.float32)
 
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
@@ -265,7 +268,7 @@ class LoadedModel:
         """
         found = self.embeddings(image, **data)
         for one in found:
-            one.rows  # noqa: B018 (computes them)
+            one.compute()
         return found
 
     def embeddings(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
@@ -274,11 +277,14 @@ class LoadedModel:
         return self.engine.images.encode(image, data)
 
     def _check_open(self) -> None:
+        self.engine.check_process()
         if self.backend.closed:
             raise GraphError("this model is closed; load it again")
 
     def close(self) -> None:
-        """Frees everything; idempotent."""
+        """Frees everything; idempotent. A forked child leaves that to its parent."""
+        if self.engine.forked:
+            return
         self.engine.close()
         self.backend.close()
         self.devices.close()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +30,7 @@ class Prompts:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer | None, name: str):
         self.engine, self.tokenizer, self.name = engine, tokenizer, name
-        self._places = engine.places
-        self._numbered: list[weakref.ref[np.ndarray]] = []
+        self._inputs = engine.inputs
 
     def vocabulary(self) -> Tokenizer:
         """The tokenizer.
@@ -48,8 +45,8 @@ class Prompts:
         return self.tokenizer
 
     def read(self, prompt: Prompt, truncate: bool | None = None, keep: int = 0) -> np.ndarray:
-        """A prompt as the engine takes it, int32 [n]: numbers, see `Places`. Those of images mean
-        something as long as this array lives, or a slot has them.
+        """A prompt as numbers int32 [n], see `InputTable`. The numbers of images mean something as
+        long as this array lives, or a slot has them.
 
         Args:
             truncate: of one that is too long, take the first `keep` inputs and the last ones;
@@ -66,7 +63,7 @@ class Prompts:
         array = self._checked(numbers)
         most = self.engine.context_length
         if len(array) > most and truncate:
-            array = self._note(self._truncated(array.tolist(), keep))
+            array = self.engine.keep(self._truncated(array.tolist(), keep))
         if len(array) > most:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {most}; load the model with a "
@@ -81,7 +78,7 @@ class Prompts:
         for n in dict.fromkeys(numbers.tolist() if known else numbers):
             token: int | None = n
             if known and n < 0:
-                place = self._places[n]
+                place = self._inputs[n]
                 laid = place.embedding is not None and not place.whole
                 token = None if laid else place.token  # a placeholder may be any
             if token is not None and not 0 <= token < self.engine.vocabulary:
@@ -93,27 +90,14 @@ class Prompts:
     def _truncated(self, numbers: list[int], keep: int) -> np.ndarray:
         """The first `keep` inputs and as many of the last as fit; groups stay whole."""
         most = self.engine.context_length
-        kept = self._places.before(numbers, min(keep, most))
-        tail = self._places.after(numbers, len(numbers) - most + kept)
+        kept = self._inputs.before(numbers, min(keep, most))
+        tail = self._inputs.after(numbers, len(numbers) - most + kept)
         if tail >= len(numbers):
             raise PromptError(
                 f"nothing is left of the prompt's end: {kept} of {most} positions are kept for its "
                 "beginning; give a smaller num_keep or a larger context_length"
             )
         return np.array(numbers[:kept] + numbers[tail:], np.int32)
-
-    def _number(self, inputs: Sequence[Input]) -> np.ndarray:
-        with self.engine.turns.lock:
-            held = [p for p in (ref() for ref in self._numbered) if p is not None]
-            self._numbered = [weakref.ref(p) for p in held]
-            slots = (slot.tokens + slot.pending for slot in self.engine.slots.all)
-            self._places.forget(chain((p.tolist() for p in held), slots))
-            return self._note(np.array(self._places.number(inputs), np.int32))
-
-    def _note(self, numbers: np.ndarray) -> np.ndarray:
-        with self.engine.turns.lock:
-            self._numbered.append(weakref.ref(numbers))
-            return numbers
 
     def numbers(self, prompt: Prompt) -> list[int] | np.ndarray:
         """The inputs of a prompt, not checked; a list of token ids where they are no more.
@@ -146,7 +130,7 @@ class Prompts:
         inputs = [Input(one) if isinstance(one, int) else one for one in inputs]
         if any(isinstance(one, list) for one in inputs):
             inputs = self.engine.images.expand(inputs)
-        return self._number(inputs)
+        return self.engine.number(inputs)
 
     def image(self, part: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an image in a prompt, not computed yet."""

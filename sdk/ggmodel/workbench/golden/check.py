@@ -13,6 +13,7 @@ from ... import runner
 from ...convert import from_hf
 from ...gguf_file import DType, MemorySource
 from ...model import Model, find
+from ...model.names import of_vision
 from ...model.registry import find_hf
 from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt, cases
 
@@ -88,7 +89,7 @@ def _stored_as(dtype: DType) -> Callable[[str, np.ndarray], Any]:
     kind = gguf.GGMLQuantizationType(dtype.value)
 
     def store(name: str, values: np.ndarray) -> Any:
-        exact = name.endswith(("ffn_gate_inp.weight", ".bias")) or name.startswith(("v.", "mm."))
+        exact = name.endswith(("ffn_gate_inp.weight", ".bias")) or of_vision(name)
         if dtype is DType.F32 or values.ndim < 2 or exact:
             return values.astype(np.float32)
         data = gguf.quants.quantize(np.ascontiguousarray(values), kind)

@@ -23,9 +23,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ...atomic import atomic_write
 from ...errors import ConfigError, FormatError
-from ...model.source import author_code
-from ..writing import appearing
+from ...model.source_code import author_code
 from . import weights as rule
 
 # What reading a file that is damaged, or another's, comes to.
@@ -308,7 +308,7 @@ def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved(path: Path, values: Mapping[str, Any]) -> Path:
-    with appearing(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         np.savez_compressed(file, **values)
     return path
 
@@ -334,7 +334,8 @@ def checkpoint(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Ar
     """Writes a Hugging Face checkpoint: config.json and model.safetensors.
 
     Raises:
-        ConfigError: the folder holds another one, or cannot be written.
+        ConfigError: the folder holds another one.
+        WriteError: it cannot be written.
     """
     from safetensors.numpy import save
 

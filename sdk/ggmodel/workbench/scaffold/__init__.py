@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ConfigError, Error
-from ...model import Model, Module, config_class, find
+from ...model import LoadReport, Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.module import module_fields
 from ...model.registry import supported
-from ...model.source import declared, file_of
+from ...model.source_code import declared, file_of
 from .names import Proposal, learn, propose, unread, usable
 from .shrink import SMALL, shrunk
 from .source import bound, camel, quoted, renamed, with_fields, with_imports
@@ -190,7 +190,7 @@ class _Fit:
     config: Any
     named: bool
     read: set[str]
-    missing: list[str]
+    report: LoadReport
     owners: dict[str, type[Module]]
 
     @property
@@ -198,7 +198,7 @@ class _Fit:
         # An embedding variant may fit as well, but is less of a beginning. Where nothing fits
         # llama is one.
         usual = bool(self.read) or self.cls.architecture == "llama"
-        more = len(self.read) - len(self.missing)
+        more = len(self.read) - len(self.report.missing)
         return usual, more, self.named, "head" in module_fields(self.cls)
 
 
@@ -220,17 +220,15 @@ def _best_fit(
 
 
 def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> _Fit:
-    from ...convert.declaration import survey
-    from ...convert.from_hf import metadata_of, normalize
-    from ...ml.keyvalues import KeyValues
+    from ...convert.declaration import plan
+    from ...convert.from_hf import normalize, read_config
 
-    metadata = metadata_of(cls, normalize(given))
-    config = config_class(cls).read(KeyValues(metadata, "config.json"))
-    found = survey(cls, config, shapes)
+    _, config = read_config(cls, normalize(given))
+    found = plan(cls, config, shapes)
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = _listed(given) in cls.hf_architectures
-    return _Fit(cls, config, named, read, found.missing, owners)
+    return _Fit(cls, config, named, read, found.report, owners)
 
 
 def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
@@ -299,7 +297,7 @@ def _extend(
     where = {c: path for path, text in begun.sources.items() for c in _classes(text)}
     own = camel(next(iter(begun.sources)).split("/")[0].removesuffix(".py"))
     names = {fit.cls.__name__: own}
-    for of in unread(shapes, fit.read):
+    for of in unread(shapes, fit.report.unused):
         cls = fit.owners.get(of.parent)
         owner = None if cls is None else names.get(cls.__name__, cls.__name__)
         taken = set() if cls is None else {*declared(cls), *dir(cls)}
@@ -319,7 +317,7 @@ def _extend(
         kinds = {p.kind for p in begun.proposals if p.owner in added}
         modules = {k: "ggmodel" if k == "Tensor" else "ggmodel.nn" for k in kinds}
         begun.sources[path] = with_imports(text, modules)
-    begun.missing = fit.missing
+    begun.missing = [str(m) for m in fit.report.missing]
 
 
 def _classes(source: str) -> list[str]:

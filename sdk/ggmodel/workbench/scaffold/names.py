@@ -1,8 +1,7 @@
-"""What the tensors of a checkpoint may be called in GGUF, learned from known architectures."""
+"""GGUF names for a checkpoint's tensors, learned from known architectures."""
 
 from __future__ import annotations
 
-import functools
 import keyword
 import re
 from collections import Counter
@@ -11,17 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...ml import Tensor
-from ...model import Model, Module
-from ...model.module import module_fields
+from ...model import Model
+from ...model.walk import class_fields
 from .source import quoted
 
 
 @dataclass(frozen=True)
 class Known:
-    """How a declaration calls something that a checkpoint calls `hf`.
+    """The field of a declaration for some name in checkpoints.
 
     Attributes:
-        field: of the module. gguf: the name in files. kind: of the field, "RMSNorm".
+        field: its name in the module.
+        gguf: its name in files.
+        kind: its type, "RMSNorm".
     """
 
     field: str
@@ -30,30 +31,15 @@ class Known:
 
 
 def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
-    """Last part of a name in checkpoints ("q_norm") → what most architectures make of it."""
+    """Last part of a name in checkpoints ("q_norm") → its field in most architectures."""
     votes: dict[str, Counter[Known]] = {}
     for architecture in architectures:
-        for module in _modules(architecture):
-            for field, (tag, kind) in module_fields(module).items():
-                for hf in tag.hf or ():
-                    if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
-                        known = Known(field, tag.names[0], kind.choices[0].__name__)
-                        votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
+        for _, field, tag, kind in class_fields(architecture):
+            for hf in tag.hf or ():
+                if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
+                    known = Known(field, tag.names[0], kind.choices[0].__name__)
+                    votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
     return {name: count.most_common(1)[0][0] for name, count in votes.items()}
-
-
-@functools.cache
-def _modules(root: type[Module]) -> tuple[type[Module], ...]:
-    """The classes of a model, outer ones first."""
-    found, todo = dict[type[Module], None](), [root]
-    while todo:
-        cls = todo.pop()
-        if cls in found:
-            continue
-        found[cls] = None
-        for _, kind in module_fields(cls).values():
-            todo += [c for c in kind.choices if issubclass(c, Module)]
-    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -61,11 +47,11 @@ class Unread:
     """Tensors of a checkpoint that no field reads, of one name in all layers.
 
     Attributes:
-        parent: of the module in the checkpoint that holds them, "model.layers.0.self_attn".
-        name: its part within that, "q_norm".
+        parent: the module in the checkpoint that holds them, "model.layers.0.self_attn".
+        name: the part below that, "q_norm".
         leaves: "weight", "bias"; empty for a tensor without.
         shape: of the weight, in ggml's order.
-        n: how many layers have them.
+        n: the number of layers that have them.
     """
 
     parent: str
@@ -75,16 +61,15 @@ class Unread:
     n: int
 
 
-def unread(shapes: Mapping[str, tuple[int, ...]], read: Iterable[str]) -> list[Unread]:
-    """What no field reads, layers folded.
+def unread(shapes: Mapping[str, tuple[int, ...]], unused: Iterable[str]) -> list[Unread]:
+    """The tensors that no field reads, layers folded.
 
     Args:
         shapes: name in the checkpoint → shape in numpy's order.
-        read: names that fields read.
+        unused: their names.
     """
-    rest = [name for name in shapes if name not in set(read)]
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for tensor in rest:
+    for tensor in unused:
         base, _, leaf = tensor.rpartition(".")
         if leaf not in ("weight", "bias"):
             base, leaf = tensor, ""
@@ -104,13 +89,13 @@ def unread(shapes: Mapping[str, tuple[int, ...]], read: Iterable[str]) -> list[U
 
 @dataclass(frozen=True)
 class Proposal:
-    """A field that could hold tensors nobody reads.
+    """A field for tensors that no field reads.
 
     Attributes:
-        owner: the class of the module it belongs into; None if there is no such module.
+        owner: the class of its module; None if there is no such module.
         line: its declaration.
-        kind: the type that it names.
-        of: what it is for.
+        kind: its type.
+        of: the tensors.
     """
 
     owner: str | None
@@ -122,12 +107,12 @@ class Proposal:
 def propose(
     found: Unread, owner: str | None, known: Mapping[str, Known], config: Any, taken: set[str]
 ) -> Proposal:
-    """A field for tensors that nobody reads.
+    """A field for tensors that no field reads.
 
     Args:
-        owner: the class that stands where they are.
-        config: hyperparameters; widths are named after them where one fits.
-        taken: fields that the class has.
+        owner: the class of the module that holds them.
+        config: hyperparameters that name widths.
+        taken: names that the class already has.
     """
     like = known.get(found.name)
     field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
@@ -143,7 +128,7 @@ def propose(
 
 
 def usable(name: str, taken: Collection[str]) -> str:
-    """A name for a field, like this one; not one that Python or the class uses otherwise."""
+    """The name, changed if Python or the class uses it otherwise."""
     while name in taken or keyword.iskeyword(name) or not name.isidentifier():
         name = f"{name}_" if name.isidentifier() else f"x_{name}"
     return name
@@ -157,12 +142,12 @@ def _kind(found: Unread) -> str:
     return Tensor.__name__
 
 
-# Numbers that may be as large as a width.
+# Hyperparameters that may equal a width by chance.
 _NO_WIDTHS = ("layers", "context", "window", "experts", "rope")
 
 
 def _dim(n: int, config: Any) -> str:
-    """The name of a width, or the number where none or several fit equally."""
+    """The hyperparameter of that width, or the number if there is none."""
     names = [k for k in (*vars(config), *_properties(type(config))) if _value(config, k) == n]
     widths = [k for k in names if not k.startswith(_NO_WIDTHS)]
     return f'"{widths[0]}"' if widths else str(n)

@@ -1,4 +1,4 @@
-"""What each op of the table computes: one evaluator an op, grouped by theme as in `ml/ops`."""
+"""One evaluator for each op of the table, grouped by theme as in `ml/ops`."""
 
 from __future__ import annotations
 

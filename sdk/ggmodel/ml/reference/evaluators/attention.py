@@ -67,7 +67,7 @@ def rope(
 def yarn_range(
     dims: int, base: float, context: int, beta_fast: float, beta_slow: float
 ) -> tuple[float, float]:
-    """The pairs between which YaRN goes from keeping frequencies to scaling them: those that turn
+    """The pairs between which YaRN blends from keeping frequencies to scaling them: they turn
     `beta_fast` and `beta_slow` times in the original context (arXiv 2309.00071, appendix A.2)."""
 
     def pair(turns: float) -> float:
@@ -93,7 +93,7 @@ def flash_attention(
     """softmax(scale · q kᵀ + mask) v, scores s as softcap · tanh(s / softcap) if that is not 0.
 
     q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv].
-    A query that sees nothing gets zeros, as in ggml; the formula has no value there.
+    A fully masked query gives zeros, as in ggml; the formula has no value there.
     """
     for axis in (0, 1):
         repeats = q.shape[axis] // k.shape[axis]

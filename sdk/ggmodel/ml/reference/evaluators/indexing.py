@@ -19,7 +19,7 @@ def rows(table: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 @evaluates("set_rows")
 def _set_rows(out: Elements, x: tuple, attrs: dict[str, Any]) -> None:
-    """src [b, a, m, d] into `out`, which lies where the destination [b, a, n, d] does; ids
+    """Writes src [b, a, m, d] into `out`, the memory of the destination [b, a, n, d]; ids
     [1, b', a', m] are repeated over b and a."""
     src, ids = encode(x[1].read(), out.dtype), in_range(x[2].read()[0], out.shape[2])
     for b in range(out.shape[0]):
@@ -29,7 +29,7 @@ def _set_rows(out: Elements, x: tuple, attrs: dict[str, Any]) -> None:
 
 @computes("argsort")
 def argsort(x: np.ndarray, descending: bool = False) -> np.ndarray:
-    """Equals stay in their order."""
+    """Stable: equal values keep their order."""
     return np.argsort(-x if descending else x, axis=-1, kind="stable")
 
 

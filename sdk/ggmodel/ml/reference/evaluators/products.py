@@ -1,5 +1,5 @@
-"""Matrix products, also the expert-indexed ones. Activations are not rounded to the weight's
-format, as ggml does."""
+"""Matrix products, including expert-indexed ones. Unlike in ggml, activations are not rounded to
+the weight's format."""
 
 from __future__ import annotations
 

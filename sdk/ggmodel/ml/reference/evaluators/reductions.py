@@ -46,7 +46,7 @@ def mean(x: np.ndarray) -> np.ndarray:
 def softmax(
     x: np.ndarray, mask: np.ndarray | None, sinks: np.ndarray | None, scale: float = 1.0
 ) -> np.ndarray:
-    """softmax(scale · x + mask), with one more score a head where there are sinks.
+    """softmax(scale · x + mask), with an extra score a head for sinks.
 
     x [b, heads, n, m], mask [b', heads', ≥ n, m] repeated over both, sinks [1, 1, 1, heads].
     """

@@ -1,4 +1,4 @@
-"""Views, which share memory and leave nothing to do, and copies."""
+"""Views, which share memory and compute nothing, and copies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _pad(x: np.ndarray, amounts: tuple[int, ...]) -> np.ndarray:
 
 @evaluates("copy")
 def _copy(out: Elements, x: tuple, a: dict[str, Any]) -> None:
-    """Element by element in memory order; `out` lies where the destination does."""
+    """Element by element in memory order; `out` is the memory of the destination."""
     source: Elements = x[0]
     if source.dtype == out.dtype:
         out.raw[...] = source.raw.reshape(out.raw.shape)

@@ -12,7 +12,7 @@ Triple = tuple[int, int, int]  # and along depth
 
 
 def patches(x: np.ndarray, kernel: Pair, stride: Pair, dilation: Pair) -> np.ndarray:
-    """What a kernel meets at each place: [batch, height', width', channels, kh, kw]."""
+    """The kernel's window at each place: [batch, height', width', channels, kh, kw]."""
 
     def reach(n: int, i: int) -> np.ndarray:
         steps = (n - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
@@ -79,7 +79,7 @@ def avg_pool_2d(x: np.ndarray, k: int, s: int, p: float) -> np.ndarray:
 
 @computes("interpolate")
 def interpolate(x: np.ndarray, ne: tuple[int, ...], mode: SamplingMode) -> np.ndarray:
-    """Pixel centres lie at i + ½; beyond the outermost the image goes on as it ends there."""
+    """Pixel centres lie at i + ½; beyond the outermost pixels their values continue."""
     for axis, target in ((2, ne[1]), (3, ne[0])):
         n = x.shape[axis]
         if mode is SamplingMode.NEAREST:

@@ -1,8 +1,8 @@
 """The table of evaluators.
 
-An evaluator takes the elements of the result, those of the operands (None for an absent one) and
-the op's attributes, and writes the result. Arrays have the reversed shape, all four axes of it: a
-tensor [k, m] is an array [1, 1, m, k].
+An evaluator takes the elements of the result and of the operands (None for an absent one) and the
+op's attributes, and writes the result. Arrays have all four axes of the reversed shape: a tensor
+[k, m] is an array [1, 1, m, k].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..elements import Elements
 Evaluator = Callable[[Elements, tuple[Elements | None, ...], dict[str, Any]], None]
 EVALUATORS: dict[str, Evaluator] = {}
 
-# Ops that move elements without looking at them, whatever their format.
+# Ops that move elements of any format without decoding them.
 BYTEWISE = frozenset({"contiguous", "duplicate", "reshape", "view", "permute", "repeat", "concat"})
 
 
@@ -32,8 +32,8 @@ def evaluates(name: str) -> Callable[[Evaluator], Evaluator]:
 
 
 def computes(name: str) -> Callable[[Callable[..., np.ndarray]], Callable[..., np.ndarray]]:
-    """Enters a function of the operands' values, and the attributes as keywords, whose result is
-    rounded to the dtype of the op's."""
+    """Enters a function of the operands' values, with the attributes as keywords; its result is
+    rounded to the op's dtype."""
 
     def enter(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
         def evaluate(out: Elements, x: tuple[Elements | None, ...], attrs: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def computes(name: str) -> Callable[[Callable[..., np.ndarray]], Callable[..., n
 
 
 def tiled(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """x repeated along every axis until it has the shape: ggml's broadcasting."""
+    """x repeated along every axis to fill the shape: ggml's broadcasting."""
     return np.tile(x, [n // m for n, m in zip(shape, x.shape, strict=True)])
 
 

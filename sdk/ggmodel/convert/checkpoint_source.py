@@ -1,0 +1,320 @@
+"""`CheckpointSource`: a Hugging Face folder as a model to load or to write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import ConfigError, LoadError, Unsupported
+from ..gguf_file import DType, TensorInfo, TensorSource
+from ..gguf_file.encode import encode_value
+from ..model import Model, find_hf
+from ..model.names import of_vision
+from ..model.operations import Computed
+from ..model.walk import LONGEST
+from .checkpoint import Checkpoint
+from .declaration import Entry, plan
+from .from_hf import normalize, read_config, value_of_entry
+from .general import describe
+from .mmproj import clip_metadata, text_metadata
+from .pooling import pooling_type
+from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
+
+Contents = Literal["all", "text", "vision"]
+
+# safetensors' type of numbers → type in GGUF where none is asked for. Integers are no weights.
+_PLAIN = {"F64": DType.F32, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt")
+_RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A tensor of the source.
+
+    Attributes:
+        shape: in numpy's order.
+        same: the checkpoint's tensor with the same bytes, if there is one.
+    """
+
+    entry: Entry
+    shape: tuple[int, ...]
+    same: str | None
+
+
+class CheckpointSource(TensorSource):
+    """A checkpoint through the declaration of its architecture. A tensor is computed when it is
+    asked for and not kept; a tensor with the right bytes in the file is mapped.
+
+    Args:
+        recipe: the types of tensors; None keeps those of the checkpoint.
+        contents: "text" and "vision" are the two files of llama.cpp's layout.
+        pre: the name of the pre-tokenizer, where it cannot be determined.
+
+    Attributes:
+        architecture: the model class.
+        report: how the checkpoint fits the declaration.
+        typed: the metadata without the vocabulary. Values stored as other types than u32 and f32
+            are numpy's.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        architecture: type[Model],
+        recipe: Recipe | None = None,
+        contents: Contents = "all",
+        pre: str | None = None,
+    ):
+        _check_quantisation(checkpoint)
+        self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
+        self.pre = pre
+        self.name = str(checkpoint.folder)
+        self.files = (*checkpoint.files, checkpoint.folder / "config.json")
+        self.hf = normalize(checkpoint.config)
+        if (pooling := pooling_type(checkpoint.folder)) is not None:
+            self.hf["pooling_type"] = pooling
+        _check_layers(checkpoint, self.hf)
+        metadata, self.config = read_config(architecture, self.hf)
+        self._computed: dict[str, np.ndarray] = {}
+        self._made = self._plan()
+        dtypes = self._types(recipe, metadata)
+        self.tensors = MappingProxyType({n: self._info(n, d) for n, d in dtypes.items()})
+        if contents == "text":
+            metadata = text_metadata(metadata)
+        elif contents == "vision":
+            metadata = clip_metadata(architecture, self.config, metadata, checkpoint.folder)
+        infos = self.tensors.values()
+        kind = "mmproj" if contents == "vision" else "model"
+        self.typed = describe(checkpoint.folder, kind, metadata, infos, recipe)
+        # Without any tokenizer a model still takes token ids.
+        known = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
+        self.metadata: Mapping[str, Any] = _Metadata(
+            self.typed, lambda: self.vocabulary if known else {}
+        )
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        type: str | None = None,
+        models: str | Path | None = None,
+        contents: Contents = "all",
+        pre: str | None = None,
+    ) -> CheckpointSource:
+        """Opens a folder.
+
+        Args:
+            type: of the tensors, as `ggmodel convert --type` takes it.
+            models: a folder with architectures, looked in first.
+            contents, pre: see the class.
+
+        Raises:
+            FormatError: a file is missing, or not what it says.
+            ArchitectureError: nothing serves the `architectures` of its config.
+            ConfigError: a hyperparameter is missing or wrong, or there is no such type.
+            LoadError: it lacks tensors that the architecture needs.
+            Unsupported: its quantisation cannot be read.
+        """
+        recipe = None if type is None else recipe_of(type)
+        checkpoint = Checkpoint.open(folder)
+        try:
+            names = checkpoint.config.get("architectures") or []
+            names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
+            return cls(checkpoint, find_hf(names, models), recipe, contents, pre)
+        except BaseException:
+            checkpoint.close()
+            raise
+
+    @cached_property
+    def vocabulary(self) -> dict[str, Any]:
+        """The metadata `tokenizer.*`; none in a file of vision tensors.
+
+        Raises:
+            TokenizerError: the folder has no vocabulary, or its kind is unsupported.
+        """
+        from .vocabulary import vocabulary
+
+        if self.contents == "vision":
+            return {}
+        return vocabulary(self.checkpoint.folder, self.hf, self.pre)
+
+    def data(self, name: str) -> memoryview:
+        made = self._made[self.info(name).name]
+        if made.same is not None:
+            return self.checkpoint.raw(made.same)
+        values = self._values(made)
+        if made.entry.join is not None and made.entry.join.dtype is not None:
+            return values.reshape(-1).data.cast("B").toreadonly()
+        from .quantize import encode
+
+        return encode(values, self.tensors[name].dtype, name).data.toreadonly()
+
+    def mapped(self, file: int) -> memoryview | None:
+        return self.checkpoint.mapped(file) if file < len(self.checkpoint.files) else None
+
+    def release(self, name: str) -> None:
+        for source in self._made[name].entry.sources:
+            self.checkpoint.release(source)
+
+    def close(self) -> None:
+        self.checkpoint.close()
+
+    def _values(self, made: _Made) -> np.ndarray:
+        """A tensor before it is rounded: float32, or the bytes of its blocks."""
+        entry = made.entry
+        if entry.name in self._computed:
+            return self._computed[entry.name]
+        try:
+            parts = {s: self.checkpoint.array(s) for s in entry.sources}
+            value = value_of_entry(entry, self.config, self.hf, parts)
+        except (ValueError, IndexError, TypeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise LoadError(f"{entry.name} cannot be made of {_listed(entry)}: {error}") from error
+        assert value is not None
+        if entry.join is not None and entry.join.dtype is not None:
+            return np.ascontiguousarray(value)
+        if value.shape != made.shape:
+            raise LoadError(
+                f"{entry.name} of {_listed(entry)} should be {list(made.shape)}, but is "
+                f"{list(value.shape)}; its operation must say how it changes shapes (shape)"
+            )
+        return np.ascontiguousarray(value, np.float32)
+
+    def _plan(self) -> dict[str, _Made]:
+        """The tensors in the order of the checkpoint, by the last of their sources."""
+        names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
+        found = plan(self.architecture, self.config, names, self.contents != "all")
+        self.report, entries = found.report, found.entries
+        replace(self.report, unused=[]).check()
+        self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}
+        entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))
+        made: dict[str, _Made] = {}
+        for entry in entries:
+            wanted = self.contents == "all" or of_vision(entry.name) == (self.contents == "vision")
+            shape = self._shape(entry) if wanted else None
+            if shape is not None:
+                made[entry.name] = _Made(entry, shape, None)
+        if self.contents == "vision" and not made:
+            raise Unsupported(f"{self.name} has no vision tensors; leave out --mmproj")
+        return made
+
+    def _shape(self, entry: Entry) -> tuple[int, ...] | None:
+        """The shape of the tensor of an entry, in numpy's order; None if there is no tensor."""
+        if isinstance(entry.join, Computed):
+            value = value_of_entry(entry, self.config, self.hf, {})
+            if value is None:
+                return None
+            self._computed[entry.name] = np.ascontiguousarray(value, np.float32)
+            return value.shape
+        shapes = [self.checkpoint.stored(s).shape for s in entry.sources]
+        shape = shapes[0] if entry.join is None else entry.join.shape(shapes, self.config)
+        shape = shape if entry.op is None else entry.op.shape(shape, self.config)
+        if len(shape) > 4 or 0 in shape:
+            raise LoadError(f"{entry.name} of {_listed(entry)} is {list(shape)}; 1 to 4 dims > 0")
+        return shape
+
+    def _types(self, recipe: Recipe | None, metadata: Mapping[str, Any]) -> dict[str, DType]:
+        """The type of each tensor, in their order."""
+        plain: dict[str, Candidate] = {}
+        for name, made in self._made.items():
+            shape = made.shape[::-1] or (1,)
+            join = made.entry.join
+            if join is not None and join.dtype is not None:
+                plain[name] = Candidate(name, shape, join.dtype)
+                continue
+            wanted = self._stored_as(made.entry)
+            if recipe is not None and not recipe.dtype.is_quantized:
+                wanted = recipe.dtype
+            plain[name] = Candidate(name, shape, plain_type(name, shape, wanted))
+        if recipe is None or not recipe.dtype.is_quantized:
+            return {name: c.dtype for name, c in plain.items()}
+        if self.contents == "vision":
+            metadata = {"general.architecture": "clip"}
+        chosen = choose(recipe, metadata, [c for c in plain.values() if not c.dtype.is_quantized])
+        return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
+
+    def _stored_as(self, entry: Entry) -> DType:
+        for source in entry.sources:
+            dtype = self.checkpoint.stored(source).dtype
+            if dtype not in _PLAIN:
+                raise Unsupported(
+                    f"{source} is {dtype}, which is unsupported for weights; take a checkpoint of "
+                    "this model in BF16, F16 or F32"
+                )
+        stored = (self.checkpoint.stored(s).dtype for s in entry.sources)
+        return _PLAIN[next(stored, "F32")]
+
+    def _info(self, name: str, dtype: DType) -> TensorInfo:
+        made = self._made[name]
+        shape = made.shape[::-1] or (1,)
+        nbytes = dtype.row_size(shape[0])
+        for n in shape[1:]:
+            nbytes *= n
+        entry, file, offset = made.entry, len(self.checkpoint.files), 0
+        if entry.join is None and entry.op is None:
+            stored = self.checkpoint.stored(entry.sources[0])
+            if stored.dtype == _RAW.get(dtype):
+                self._made[name] = _Made(entry, made.shape, stored.name)
+                file, offset = stored.file, stored.offset
+        return TensorInfo(name, shape, dtype, nbytes, file, offset)
+
+
+class _Metadata(Mapping[str, Any]):
+    """Metadata as readers give it; the vocabulary is read on first use."""
+
+    def __init__(self, known: Mapping[str, Any], vocabulary: Callable[[], Mapping[str, Any]]):
+        self._known = {k: encode_value(k, v) for k, v in known.items()}
+        self._vocabulary = vocabulary
+        self._whole: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+
+    def _all(self) -> dict[str, Any]:
+        with self._lock:
+            if self._whole is None:
+                read = {k: encode_value(k, v) for k, v in self._vocabulary().items()}
+                self._whole = {**self._known, **read}
+            return self._whole
+
+    def __getitem__(self, key: str) -> Any:
+        return (self._all() if key.startswith("tokenizer.") else self._known)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def _listed(entry: Entry) -> str:
+    shown = ", ".join(entry.sources[:2])
+    return shown + (f" … ({len(entry.sources)} tensors)" if len(entry.sources) > 2 else "")
+
+
+def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
+    """Bounds the work for hyperparameters that are made layer by layer."""
+    layers, most = hf.get("num_hidden_layers"), max(len(checkpoint.tensors), LONGEST)
+    if isinstance(layers, int) and layers > most:
+        raise ConfigError(
+            f"{checkpoint.folder / 'config.json'}: num_hidden_layers is {layers!r:.40}, but there "
+            f"are {len(checkpoint.tensors)} tensors; the files do not belong together"
+        )
+
+
+def _check_quantisation(checkpoint: Checkpoint) -> None:
+    """Refuses checkpoints whose packed tensors no declaration can unpack."""
+    said = checkpoint.config.get("quantization_config")
+    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    if method not in (None, "mxfp4"):
+        raise Unsupported(
+            f"{checkpoint.folder} is quantised with {method!r}, which cannot be read; take the "
+            "model's checkpoint in BF16, F16 or F32 and let --type quantise it"
+        )

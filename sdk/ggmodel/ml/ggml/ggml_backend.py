@@ -1,0 +1,282 @@
+"""The ggml backend: devices, memory, and the life of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from ...errors import Cancelled, GraphError, OutOfMemory
+from ...gguf_file import TensorInfo, TensorSource
+from ...gguf_file.types import DType
+from ...native import ffi, lib
+from ..backend import (
+    Backend,
+    BackendParams,
+    CacheConfig,
+    FlashAttention,
+    Optimize,
+    Progress,
+)
+from ..devices import DeviceInfo, flash_attention_supported
+from ..graph import Graph
+from ..memory import AllocationStatus, BackendMemory, DeviceMemory
+from ..node import Node
+from ..placement import INPUT, layer_of
+from ..storage import State
+from ..tensor import Tensor
+from . import kernels, pages
+from .compute import Compute, ComputeBuffer, Scheduler
+from .hardware import Device, Hardware
+from .lowering import GGMLExecutable
+from .memory import Buffer, physically_possible, value_of
+from .weights import Weights, extra_buffer_types
+
+# Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
+_LARGE_BATCH = 32
+
+
+class GGMLBackend(Backend):
+    """ggml on the CPU and on the devices that layers are placed on.
+
+    Attributes:
+        hardware: the devices.
+        weights: the weights' memory.
+        largest_inputs: the most bytes that a graph's inputs took.
+    """
+
+    def __init__(self, source: TensorSource, params: BackendParams):
+        super().__init__(source, params)
+        self._process = os.getpid()
+        self._compute: dict[bool, Compute] = {}
+        self.largest_inputs = 0
+        self.hardware = Hardware(params, self.block_count)
+        self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
+        # ggml says nothing about remote devices, and assumes that they have every op.
+        local = [d.info for d in self.hardware.devices if d.info.library != "RPC"]
+        self.flash_attention = params.flash_attention is FlashAttention.ON or (
+            params.flash_attention is FlashAttention.AUTO and flash_attention_supported(local)
+        )
+        self.cache_config = CacheConfig(
+            padding=256,
+            permuted_v=not self.flash_attention,
+            mask_dtype=DType.F16 if self.flash_attention else DType.F32,
+        )
+        self.weights = Weights(self)
+        # Starts long before `allocate` knows which op reads what.
+        self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
+
+    def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
+        """Weights read in full for every token: blocks and output, but not vision or embedding
+        tables (except `tables`). Empty if they exceed memory: the last would evict the first."""
+        found = [
+            info
+            for name, info in self.source.tensors.items()
+            if 0 <= layer_of(name, self.block_count) < self.block_count
+            or name.startswith("output")
+            or name in tables
+        ]
+        possible = physically_possible(sum(info.nbytes for info in found))
+        return found if possible and self.params.alloc_memory else []
+
+    def get(self, name: str) -> Tensor | None:
+        return self.weights.nodes.get(name)
+
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        try:
+            self.weights.allocate(graphs)
+            self._check_sum()
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
+
+    def _check_sum(self) -> None:
+        """Raises `OutOfMemory` if the pieces fit, but their sum does not."""
+        memory = self.backend_memory()
+        needed = memory.input_weights + memory.cpu.size() - memory.mapped
+        if self.params.alloc_memory and not physically_possible(needed):
+            self.hardware.cpu.status = AllocationStatus.FAILED
+            raise OutOfMemory(
+                f"weights, cache and compute buffers need {needed:,} bytes, more than this machine "
+                "has; a smaller context_length or parallel needs less"
+            )
+
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
+        # Copied weights leave memory, and must not be read ahead again.
+        self._read_ahead.stop()
+        self.weights.load(progress, cancel)
+        # A token embedding that takes part in a product is the output layer, too.
+        tables = {
+            name for name in self.weights.in_products if layer_of(name, self.block_count) == INPUT
+        }
+        mapped = {copy.node.name for copy in self.weights.copies if copy.kind == "mapped"}
+        wanted = [i for i in self._read_by_every_token(tables) if i.name in mapped]
+        for piece in pages.pieces(self.source, wanted):
+            if cancel is not None and cancel():
+                raise Cancelled("loading was cancelled")
+            pages.populate(piece)
+
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
+        return GGMLExecutable(self, graph, outputs)
+
+    def compute_for(self, graph: Graph) -> Compute:
+        """The compute memory that a graph shares with others.
+
+        A scheduler of ggml either lets devices take over large products of weights in system
+        memory or does not. Where that matters, large batches have a scheduler of their own. An
+        unknown batch counts as small.
+        """
+        offload = self.hardware.offloads and graph.batch_size >= _LARGE_BATCH
+        found = self._compute.get(offload)
+        if found is None:
+            hardware = self.hardware
+            one = ComputeBuffer(hardware) if not hardware.gpus else None
+            found = self._compute[offload] = one or Scheduler(hardware, offload)
+        return found
+
+    @property
+    def widens_values(self) -> bool:
+        """Whether attention may read values in F32 where that is faster: on the CPU alone, and
+        unless memory is to be saved."""
+        return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
+
+    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+        few = kernels.QUERIES - 1 if self.widens_values else 0
+        if self.hardware.offloads:
+            few = _LARGE_BATCH - 1
+        elif graph is not None and _widened(graph) <= _least(graph) * (1 - few / largest):
+            # The other tensors that live during attention grow with the batch: the smaller one
+            # leaves at least the share 1 − few / largest of the memory for its values in F32.
+            few = 0
+        return [n for n in (few, 1) if 0 < n < largest]
+
+    def buffer(
+        self,
+        device: Device,
+        buffer_type: Any,
+        nodes: Sequence[Node],
+        usage: int = lib.GGML_BACKEND_BUFFER_USAGE_ANY,
+    ) -> Buffer:
+        """Memory for some tensors; a dry run takes none."""
+        try:
+            dry = not self.params.alloc_memory
+            return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
+
+    # states
+
+    def _allocate_state(self, node: Node) -> None:
+        assert isinstance(node.storage, State)
+        device = self.hardware.of_state(node, node.storage.layer)
+        memory = self.buffer(device, device.buffer_type, [node])
+        node.storage.handle = memory
+        if not self.params.alloc_memory or not memory.handle:
+            return
+        # Attention multiplies unwritten cells by a zero weight, which NaN would survive.
+        if device is self.hardware.cpu:
+            pages.clear(memory.handle)
+        else:
+            lib.ggml_backend_buffer_clear(memory.handle, 0)
+        if node.storage.initial:
+            data = ffi.from_buffer(node.storage.initial)
+            lib.ggml_backend_tensor_set(memory.tensors[node.uid], data, 0, node.nbytes)
+
+    def _free_state(self, handle: Buffer) -> None:
+        handle.close()
+
+    def _read_state(self, node: Node) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        if not self.params.alloc_memory:
+            raise GraphError("this backend was made with alloc_memory=False and has no values")
+        return value_of(node.storage.handle.tensors[node.uid], node).copy()
+
+    @property
+    def compute_seconds(self) -> float:
+        """Seconds that ggml has computed so far."""
+        return self.hardware.threads.seconds
+
+    # memory
+
+    def backend_memory(self) -> BackendMemory:
+        hardware, slots = self.hardware, self.block_count + 1
+        reports = {
+            d: DeviceMemory(
+                d.name, [0] * slots, [0] * slots, status=d.status, device=d.info.device_id
+            )
+            for d in hardware.devices
+        }
+        memory = BackendMemory(reports[hardware.cpu], [reports[d] for d in hardware.gpus])
+        memory.mapped = sum(c.nbytes for c in self.weights.copies if c.kind == "mapped")
+        for spot, nbytes in self.weights.sizes():
+            if spot.layer == INPUT and spot.device is hardware.cpu:
+                memory.input_weights += nbytes
+            else:
+                reports[spot.device].weights[max(spot.layer, 0)] += nbytes
+        for node in self._states.values():
+            assert isinstance(node.storage, State)
+            layer = min(node.storage.layer, self.block_count)
+            handle = node.storage.handle
+            size = handle.size if handle is not None else node.nbytes
+            reports[hardware.of_state(node, layer)].cache[layer] += size
+        for compute in self._compute.values():
+            for device, size in compute.sizes.items():
+                reports[device].graph += size
+        inputs = sum(executable.input_bytes for executable in self._executables)
+        memory.cpu.graph += max(inputs, self.largest_inputs)
+        return memory
+
+    def backend_devices(self) -> list[DeviceInfo]:
+        used = {memory.device: memory.size() for memory in self.backend_memory().gpus}
+        return [
+            gpu.info
+            for gpu in self.hardware.gpus
+            if not self._allocated or used[gpu.info.device_id]
+        ]
+
+    # life
+
+    def _release(self) -> None:
+        for compute in self._compute.values():
+            compute.close()
+        self._read_ahead.stop()
+        self.weights.close()
+        self.hardware.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            super().check_open()
+        if self._process != os.getpid():
+            raise GraphError(
+                "this model was loaded before the process forked: its compute threads stayed "
+                "behind; load it again here, or start processes with 'spawn'"
+            )
+
+    def __del__(self) -> None:
+        # For models that are dropped rather than closed: this object holds all of the memory.
+        if getattr(self, "weights", None) is not None and self._process == os.getpid():
+            self.close()
+
+
+def _widened(graph: Graph) -> int:
+    """Bytes of the largest values that attention would read in F32 with few queries."""
+    largest = 0
+    for node in graph.schedule:
+        if node.op is not None and node.op.name == "flash_attention":
+            _, k, v, *_ = node.sources
+            assert k is not None and v is not None
+            half = k.dtype is v.dtype is DType.F16
+            if half and kernels.f32_values_are_faster(k.dim(0), v.dim(0)):
+                largest = max(largest, 4 * v.n_elements)
+    return largest
+
+
+def _least(graph: Graph) -> int:
+    """A lower bound of the bytes for computing the graph: the operands of one op."""
+    return max(
+        sum(x.nbytes for x in set(node.sources) if x is not None and x.op and x.base is None)
+        for node in graph.schedule
+    )

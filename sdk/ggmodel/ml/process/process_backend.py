@@ -1,0 +1,245 @@
+"""The backend in this process that represents one in another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import ConfigError, DeviceLost, GraphError
+from ...gguf_file import TensorSource
+from ..backend import Backend, BackendParams, Executable, Progress
+from ..devices import DeviceInfo
+from ..graph import Graph
+from ..memory import BackendMemory
+from ..node import Node
+from ..placement import weights_of
+from ..storage import Feed, HostData, State, Weight
+from ..tensor import Tensor
+from .packing import Leaf, describe, pack_graph
+from .runner_process import NoAnswer, RunnerProcess
+
+_PATIENCE = 2.0  # seconds for requests without which closing can go on
+
+
+class ProcessBackend(Backend):
+    """A backend in a `RunnerProcess`. Feeds are filled here, all else happens there.
+
+    After the end of the process everything but `get` and `close` raises `DeviceLost`.
+
+    Args:
+        params: for the backend in the process. The workers in `rpc` must be those of `runner`.
+        runner: the process; None starts one, with the workers in `params.rpc`, that ends with the
+            backend.
+        name: of the backend there, "ggml" or "reference".
+
+    Raises:
+        Error: see `RunnerProcess` and the backend there.
+    """
+
+    def __init__(
+        self,
+        source: TensorSource,
+        params: BackendParams,
+        runner: RunnerProcess | None = None,
+        name: str = "ggml",
+    ):
+        super().__init__(source, params)
+        self._weights = weights_of(self)
+        self._freed: list[int] = []  # states that the process may still have
+        self._owns_runner = runner is None
+        self.runner = RunnerProcess(params.rpc) if runner is None else runner
+        unknown = [endpoint for endpoint in params.rpc if endpoint not in self.runner.rpc]
+        if unknown:
+            raise ConfigError(
+                f"worker {unknown[0]} is none of the runner's; start the runner with it, "
+                "RunnerProcess(rpc=…)"
+            )
+        self.number = self.runner.new_id()
+        try:
+            self.flash_attention, self.cache_config = self._ask(
+                "open", describe(source), replace(params, rpc=()), name
+            )
+        except BaseException:
+            if self._owns_runner:
+                self.runner.close()
+            raise
+
+    def _ask(self, kind: str, *args: Any, **options: Any) -> Any:
+        return self.runner.request(kind, self.number, *args, **options)
+
+    def _tell(self, kind: str, *args: Any) -> bool:
+        """`_ask` for requests that an ended process needs no more; False if it is too busy.
+
+        Closing must end even if an earlier request does not, such as one that was interrupted
+        because a worker hangs.
+        """
+        if self.runner.usable:
+            try:
+                self._ask(kind, *args, timeout=_PATIENCE)
+            except DeviceLost:
+                return True
+            except NoAnswer:
+                return False
+        return True
+
+    def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
+        return self._ask("batches_to_reserve", largest)
+
+    def check_open(self) -> None:
+        super().check_open()
+        self.runner.check()
+
+    def get(self, name: str) -> Tensor | None:
+        return self._weights.get(name)
+
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        packed = [pack_graph(graph, (), self.leaf)[0] for graph in graphs]
+        self.runner.occupy(self.number, self._ask("allocate", packed))
+
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
+        self._ask(
+            "load",
+            events={
+                "progress": progress or (lambda share: None),
+                "cancel": cancel or (lambda: False),
+            },
+        )
+
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ProcessExecutable:
+        return ProcessExecutable(self, graph, outputs)
+
+    def leaf(self, node: Node) -> Leaf:
+        """The process's key for a weight or state.
+
+        Raises:
+            GraphError: it is another backend's, or was freed.
+        """
+        if isinstance(node.storage, Weight) and self._weights.get(node.name) is node:
+            return node.name
+        if node.uid in self._states:
+            return (node.uid, node.name)
+        if isinstance(node.storage, State) and node.storage.backend is self:
+            raise GraphError(f"{node.describe()} was freed with its context or never allocated")
+        raise GraphError(f"{node.describe()} belongs to another backend")
+
+    # states
+
+    def create_state(self, node: Node) -> None:
+        self.check_open()
+        assert isinstance(node.storage, State)
+        self._ask(
+            "create_state", node.uid, node.ne, node.dtype, node.storage.layer, node.storage.initial
+        )
+        super().create_state(node)
+
+    def free_states(self, nodes: list[Node]) -> None:
+        super().free_states(nodes)
+        self._freed += [node.uid for node in nodes]
+        # A closing backend frees them itself.
+        if not self._closed and self._tell("free_states", self._freed):
+            self._freed = []
+
+    def _allocate_state(self, node: Node) -> None:
+        assert isinstance(node.storage, State)
+        node.storage.handle = node.uid  # the memory itself is in the process
+
+    def _free_state(self, handle: int) -> None:
+        """Nothing: `free_states` frees all in one request."""
+
+    def _read_state(self, node: Node) -> np.ndarray:
+        return self._ask("read", node.uid)
+
+    # memory
+
+    def backend_memory(self) -> BackendMemory:
+        self.check_open()
+        return self._ask("memory")
+
+    def backend_devices(self) -> list[DeviceInfo]:
+        self.check_open()
+        return self._ask("devices_of")
+
+    # life
+
+    def _release(self) -> None:
+        if self._owns_runner:
+            self.runner.close()
+        else:
+            self._tell("close")
+            self.runner.drop(self.number)
+
+    def __del__(self) -> None:
+        # No request is possible here: this thread may be in the middle of one.
+        if hasattr(self, "number"):
+            self.runner.drop(self.number)
+
+
+class ProcessExecutable(Executable):
+    """A graph that is compiled in the process. A run is one request with the values of all inputs,
+    answered with those of all outputs.
+
+    Attributes:
+        ended: the process has reported that the graph can run no more.
+    """
+
+    def __init__(self, backend: ProcessBackend, graph: Graph, outputs: tuple[Node, ...]):
+        self.ended = False
+        self._backend = backend
+        self._runner = backend.runner
+        self._inputs = list(graph.inputs)
+        packed, self._places = pack_graph(graph, outputs, backend.leaf)
+        self._outputs = [node.uid for node in outputs if node.uid in self._places]
+        self._values: dict[int, np.ndarray] = {}
+        self.states = frozenset(leaf[0] for leaf in packed.leaves if isinstance(leaf, tuple))
+        self.number = self._runner.new_id()
+        self._runner.watch(self.number, self)
+        self.input_bytes = self._runner.request("compile", self.number, backend.number, packed)
+
+    @property
+    def valid(self) -> bool:
+        return not self.ended and not self._backend.closed and self._runner.usable
+
+    def _check(self) -> None:
+        self._backend.check_open()
+        if self.ended:
+            raise GraphError("this graph's memory is gone; compile it again")
+
+    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+        self._check()
+        given = [_values(node, step) for node in self._inputs]
+        self._values = {}
+        results = self._runner.request("run", self.number, given, meanwhile=meanwhile)
+        self._values = dict(zip(self._outputs, results, strict=True))
+
+    def value(self, node: Node) -> np.ndarray:
+        self._check()
+        known = self._values.get(node.uid)
+        if known is not None:
+            return known
+        place = self._places.get(node.uid)
+        if place is None:
+            return self._backend.read(node)
+        return self._runner.request("value", self.number, place)
+
+    def close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self._runner.drop(self.number)
+        self._inputs = []
+        self._values = {}
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            self.close()
+
+
+def _values(node: Node, step: Any) -> np.ndarray:
+    """An input's values in its dtype, to be sent."""
+    if isinstance(node.storage, Feed):
+        values = node.storage.values(node, step)
+        return values if node.dtype.numpy is None else values.astype(node.dtype.numpy, copy=False)
+    assert isinstance(node.storage, HostData)
+    return node.storage.array

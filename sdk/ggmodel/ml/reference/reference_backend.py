@@ -1,0 +1,112 @@
+"""The reference backend: weights are read from their source on use, states are plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ...errors import Cancelled, OutOfMemory
+from ...gguf_file import TensorSource
+from ...gguf_file.types import DType
+from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..graph import Graph
+from ..memory import AllocationStatus, BackendMemory
+from ..node import Node
+from ..placement import count_memory, weights_of
+from ..storage import State, Weight
+from ..tensor import Tensor
+from .elements import Elements
+from .executable import ReferenceExecutable
+
+
+class ReferenceBackend(Backend):
+    """numpy on the CPU. Only results are rounded, to the dtypes that the graph declares. Flash
+    attention is off unless requested, so that both forms of attention can be compared.
+
+    The memory report counts weights at their size in the file, without decoded blocks.
+    """
+
+    def __init__(self, source: TensorSource, params: BackendParams):
+        super().__init__(source, params)
+        self.flash_attention = params.flash_attention is FlashAttention.ON
+        self.cache_config = CacheConfig(
+            permuted_v=not self.flash_attention,
+            mask_dtype=DType.F16 if self.flash_attention else DType.F32,
+        )
+        self._weights = weights_of(self)
+        self._decoded: dict[int, Elements] = {}
+        self._graph_size = 0
+
+    def get(self, name: str) -> Tensor | None:
+        return self._weights.get(name)
+
+    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
+        """Nothing: weights are read on use."""
+
+    def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
+        if cancel is not None and cancel():
+            raise Cancelled("loading was cancelled")
+        if progress is not None:
+            progress(1.0)
+
+    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> ReferenceExecutable:
+        executable = ReferenceExecutable(self, graph, outputs)
+        self._graph_size = max(self._graph_size, executable.size)
+        return executable
+
+    # weights
+
+    def bytes_of(self, weight: Node) -> np.ndarray:
+        """The file's bytes, uint8, read-only."""
+        return np.frombuffer(self.source.data(weight.name), np.uint8)
+
+    def weight(self, node: Node) -> Elements:
+        """A weight's elements, which keep their decoded blocks."""
+        found = self._decoded.get(node.uid)
+        if found is None:
+            found = self._decoded[node.uid] = Elements(self.bytes_of(node), node, keep=True)
+        return found
+
+    # states
+
+    def _allocate_state(self, node: Node) -> None:
+        assert isinstance(node.storage, State)
+        if not self.params.alloc_memory:
+            return
+        try:
+            node.storage.handle = np.zeros(node.nbytes, np.uint8)
+        except (MemoryError, ValueError) as error:
+            reason = f"{node.nbytes:,} bytes for {node.describe()}: {error}"
+            raise OutOfMemory(reason, self.backend_memory()) from None
+        if node.storage.initial:
+            node.storage.handle[:] = np.frombuffer(node.storage.initial, np.uint8)
+
+    def _free_state(self, handle: np.ndarray) -> None:
+        """Nothing: an array is freed with its last reference."""
+
+    def _read_state(self, node: Node) -> np.ndarray:
+        assert isinstance(node.storage, State)
+        raw: np.ndarray = node.storage.handle.copy()
+        kind = node.dtype.numpy
+        return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
+
+    # memory
+
+    def backend_memory(self) -> BackendMemory:
+        memory = count_memory(self.block_count, self._weights.values(), self._states.values())
+        memory.cpu.graph = self._graph_size
+        if self._allocated:
+            memory.cpu.status = AllocationStatus.ALLOCATED
+        memory.mapped = sum(
+            node.nbytes
+            for node in self._weights.values()
+            if isinstance(node.storage, Weight)
+            and self.source.mapped(node.storage.info.file) is not None
+        )
+        return memory
+
+    # life
+
+    def _release(self) -> None:
+        self._decoded.clear()

@@ -1,0 +1,155 @@
+"""Computing texts that belong to no request: logits, embeddings, measurements."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ...errors import Busy, GraphError, Unsupported
+from ...kvcache import Cache
+from ...model import Step
+from .batches import Batches
+from .graphs import Forward, Graphs
+from .slots import Slot
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+class Runs(Protocol):
+    """Computes steps that a cache has placed, as `Graphs` does."""
+
+    cache: Cache
+
+    def run(self, step: Step, /) -> np.ndarray: ...
+
+
+class Apart:
+    """Computes for callers who do the bookkeeping of positions themselves."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    # from any thread
+
+    @contextmanager
+    def slot(self) -> Iterator[int]:
+        """An empty sequence of one's own for the length of the block.
+
+        Raises:
+            Busy: all are in use.
+        """
+        me = threading.get_ident()
+        slot = self._engine.call(lambda: self._take(me))
+        try:
+            yield slot.sequence
+        finally:
+            self._engine.post(lambda: self._give_back(slot))
+
+    def _take(self, owner: int) -> Slot:
+        self._engine.steps.placer.cancel()
+        slots = self._engine.slots
+        slot = slots.take()
+        if slot is None:
+            raise Busy(
+                f"all {len(slots.all)} sequences are in use; finish or close a stream, or load "
+                "the model with a larger parallel"
+            )
+        slot.owner = owner
+        return slot
+
+    def _give_back(self, slot: Slot) -> None:
+        self._engine.steps.placer.cancel()
+        self._engine.slots.release(slot)
+        self._engine.slots.cut(slot, 0)
+
+    def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.
+
+        Returns:
+            The logits after the last token, float32 [vocabulary]; a copy.
+        """
+        engine = self._engine
+
+        def extend() -> np.ndarray:
+            engine.steps.placer.cancel()
+            *_, rows = self.batches(engine.graphs, sequence, tokens, start, len(tokens) - 1)
+            if not (engine.backend.flash_attention or np.isfinite(rows[0]).all()):
+                engine.cache.wipe(sequence)
+            return rows[0]
+
+        return engine.call(extend)
+
+    def all_logits(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
+        rows: list[np.ndarray] = []
+        self.each_logits(tokens, rows.append)
+        return np.concatenate(rows)
+
+    def each_logits(self, tokens: np.ndarray, take: Callable[[np.ndarray], object]) -> None:
+        """Calls `take` with the logits after the tokens, float32 [.., vocabulary], by batch."""
+        engine = self._engine
+        if engine.model.only_embeds:
+            raise Unsupported("this model gives no logits, it only embeds: use embed")
+        group = engine.inputs.largest_group(tokens.tolist())
+
+        def run() -> None:
+            with self.graphs(engine.model, 1, len(tokens), group) as graphs:
+                for rows in self.batches(graphs, 0, tokens, 0):
+                    take(rows)
+
+        engine.call(run)
+
+    # in the engine's thread, that is within `Engine.call`
+
+    @contextmanager
+    def graphs(
+        self, forward: Forward, sequences: int, capacity: int, group: int = 1
+    ) -> Iterator[Graphs]:
+        """Graphs of a forward on a cache of their own.
+
+        Args:
+            group: so many inputs may have to be computed together.
+
+        Raises:
+            GraphError: the calling thread is not the engine's.
+        """
+        engine = self._engine
+        if not engine.here:
+            raise GraphError("graphs belong to the engine's thread: wrap this in Engine.call")
+        cache = engine.new_cache(sequences, capacity, max(engine.batch_size, group))
+        graphs = Graphs(forward, engine.backend, cache)
+        try:
+            yield graphs
+        finally:
+            graphs.close()
+            cache.close()
+
+    def batches(
+        self, graphs: Runs, sequence: int, tokens: np.ndarray, start: int, first: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
+
+        Returns:
+            Batch by batch the results of `tokens[first:]`, float32 [.., width].
+
+        Raises:
+            Cancelled: the caller waits no longer.
+        """
+        engine = self._engine
+        most = graphs.cache.max_batch
+        planner = Batches(engine.inputs, engine.batch_size, most, engine.worst.rows)
+        for lo, hi in planner.split(tokens.tolist()):
+            engine.check_wanted()
+            step = planner.step_of(
+                tokens[lo:hi].tolist(),
+                range(start + lo, start + hi),
+                [sequence] * (hi - lo),
+                range(max(0, min(hi, first) - lo), hi - lo),
+            )
+            graphs.cache.start_forward(step)
+            yield graphs.run(step).copy()  # the next run overwrites it

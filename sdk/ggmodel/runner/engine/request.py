@@ -1,0 +1,72 @@
+"""A request, as the engine sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .guessing import Lookup
+
+
+class Request(Protocol):
+    """A sequence of tokens that grows by what its owner chooses from logits.
+
+    The engine's thread calls the methods and writes `reused`, `drafted` and `accepted`. Another
+    thread may set `cancelled` at any time, and wakes the engine afterwards.
+
+    Attributes:
+        prompt: int32 [n], numbered by the engine's `InputTable`.
+        context_shift: when the context is full, half of it is forgotten.
+        num_keep: inputs at the beginning that are never forgotten.
+        consumer: the thread or task that takes the results, or None.
+        cancelled: nobody wants more.
+        done: nothing more will come. failed: because of an error.
+        lookup: guesses tokens ahead; None without prompt lookup.
+        reused: inputs of the prompt that a slot already held.
+        drafted, accepted: guesses computed, and guesses that came true.
+    """
+
+    prompt: np.ndarray
+    context_shift: bool
+    num_keep: int
+    consumer: object
+    cancelled: bool
+    lookup: Lookup | None
+    reused: int
+    drafted: int
+    accepted: int
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another token is welcome now."""
+        ...
+
+    @property
+    def left(self) -> float:
+        """How many tokens may still come."""
+        ...
+
+    def accept(self, logits: np.ndarray, /) -> int | None:
+        """Takes the logits float32 [vocabulary] after the latest token; the next step overwrites
+        them. Returns the chosen token, or None at the end."""
+        ...
+
+    def finish(self, reason: Literal["stop", "length"], /) -> None:
+        """Ends the request."""
+        ...
+
+    def fail(self, error: BaseException, /) -> None:
+        """Ends the request with an error."""
+        ...
+
+    def release(self) -> None:
+        """The request is done and has no slot: its owner may be told."""
+        ...

@@ -1,0 +1,152 @@
+"""The graphs that need most memory: traced before weights are placed, reserved before any runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import TensorError
+from ...ml import Backend, Context, Tensor
+from ...ml.graph import Graph
+from ...ml.indices import fewest_rows
+from ...ml.storage import Weight
+from ...model import Batch, Input, Model, MultimodalEmbedding, Span, Step
+from .graphs import Trace, trace
+from .images import Encoded, MultimodalStore
+from .inputs import InputTable
+
+if TYPE_CHECKING:
+    from ...kvcache import Cache
+
+
+@dataclass(frozen=True)
+class VisionMemory:
+    """What seeing takes, in bytes.
+
+    Attributes:
+        weights: of the vision graph; counted in the devices' weights.
+        image: of the rows of the largest image, in system memory for as long as it is remembered.
+    """
+
+    weights: int
+    image: int
+
+
+class Reservation:
+    """Traces of the largest batches and of the largest image.
+
+    Attributes:
+        vision: what the latter takes; None for models that see nothing.
+        rows: of the largest image that belongs to one input; 0 where none do.
+        largest_group: the most inputs that must be computed together because of an image; 1 without
+            images.
+    """
+
+    def __init__(self, model: Model, backend: Backend, images: MultimodalStore, inputs: InputTable):
+        self.model, self.backend = model, backend
+        self._traces: list[Trace] = []
+        self._image: Encoded | None = None
+        self._whole, self.largest_group, self.rows = inputs.whole, 1, 0
+        self.vision: VisionMemory | None = None
+        if model.sees:
+            self._image = images.largest()
+            numbers = inputs.number(images.expand([Input(0), self._image.embeddings]))
+            self.largest_group = inputs.largest_group(numbers)
+            self.rows = inputs.whole_rows(numbers)
+            assert self._image.ctx is not None
+            names = _weights_of([self._image.ctx.graph])
+            self.vision = VisionMemory(
+                sum(backend.source.tensors[name].nbytes for name in names),
+                sum(4 * len(e) * e.width for e in self._image.embeddings),
+            )
+
+    def trace(self, cache: Cache, sequences: int) -> int:
+        """Traces the batches, the largest first; nothing is allocated.
+
+        Returns:
+            How large the vocabulary is.
+
+        Raises:
+            TensorError: an op refuses its operands, or output and input do not fit each other.
+        """
+        largest = cache.max_batch
+        if self._image is not None:
+            self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
+        graph = self._trace(cache, self._step(largest, sequences))
+        for n in self.backend.batches_to_reserve(largest, graph):
+            self._trace(cache, self._step(n, sequences))
+        width = self._traces[0].output.dim(0)
+        tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._traces]
+        vocabulary = min((n for n in tables if n is not None), default=width)
+        if width > vocabulary and not self.model.only_embeds:
+            raise TensorError(
+                f"the model gives logits for {width} tokens but takes only {vocabulary}: its "
+                "output and its token embedding do not belong together"
+            )
+        return vocabulary
+
+    def _trace(self, cache: Cache, step: Step) -> Graph:
+        cache.start_forward(step, reserve=True)
+        self._traces.append(trace(self._everything, self.backend, cache, step))
+        return self._traces[-1].ctx.graph
+
+    def _step(self, n: int, sequences: int, *spans: Span) -> Step:
+        zeros = np.zeros(n, np.int32)
+        outputs = n if self.model.only_embeds else min(n, sequences)
+        return Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
+
+    def _span(self, image: Encoded, n: int) -> Span:
+        """All of an image where one input has it; else as many rows as there are inputs."""
+        one = max(image.embeddings, key=len)
+        if self._whole:
+            return Span(0, one, 0, len(one) if one.used is None else one.used)
+        rows = MultimodalEmbedding(
+            lambda: np.zeros((n, one.width)), shape=(n, one.width), key=b"reserved"
+        )
+        return Span(0, rows, 0, n)
+
+    def _everything(self, ctx: Context, batch: Batch) -> Tensor:
+        """What reads all weights that ever are."""
+        if not self.model.only_embeds:
+            return self.model(ctx, batch)
+        return self.model.embeddings(ctx, self.model.states(ctx, batch))
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """Those that were traced, until they are reserved."""
+        contexts = [t.ctx for t in self._traces]
+        if self._image is not None and self._image.ctx is not None:
+            contexts.append(self._image.ctx)
+        return [ctx.graph for ctx in contexts]
+
+    def weights_read(self) -> set[str]:
+        """Names of the weights that the traced graphs read."""
+        return _weights_of(self.graphs)
+
+    def reserve(self) -> None:
+        """Allocates the compute buffers that these graphs need."""
+        for graph in self.graphs:
+            self.backend.reserve(graph)
+        self.close()
+
+    def close(self) -> None:
+        """Drops the traces; idempotent."""
+        for t in self._traces:
+            t.close()
+        self._traces = []
+        if self._image is not None:
+            self._image.close()
+            self._image = None
+
+
+def _weights_of(graphs: Iterable[Graph]) -> set[str]:
+    return {
+        source.name
+        for graph in graphs
+        for op in graph.schedule
+        for source in op.sources
+        if source is not None and isinstance(source.storage, Weight)
+    }

@@ -1,0 +1,260 @@
+"""The thread that an engine computes in, and how others ask it for something."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+from ...errors import Busy, Cancelled, GraphError
+
+T = TypeVar("T")
+
+_EXIT = 5.0  # seconds that the end of the process waits for a step under way
+
+
+class Steps(Protocol):
+    """What an engine does when no job is waiting. All of it is called in the engine's thread."""
+
+    def step(self) -> bool:
+        """Computes a batch; False if there is nothing to compute."""
+        ...
+
+    def stalled(self) -> None:
+        """Nothing can be computed until a message comes."""
+        ...
+
+    def end(self) -> None:
+        """Ends all requests and frees everything; idempotent."""
+        ...
+
+    def abandon(self, error: BaseException) -> None:
+        """A step raised, which none should: ends all requests with the error."""
+        ...
+
+
+@dataclass(eq=False)
+class _Job:
+    """A call that its caller waits for.
+
+    Attributes:
+        abandoned: its caller waits no longer.
+    """
+
+    work: Callable[[], Any]
+    result: Future[Any] = field(default_factory=Future)
+    abandoned: bool = False
+
+    def run(self) -> None:
+        if self.abandoned or not self.result.set_running_or_notify_cancel():
+            return
+        try:
+            value = self.work()
+        except BaseException as error:  # it belongs to the caller, whatever it is
+            self.result.set_exception(error)
+        else:
+            self.result.set_result(value)
+
+    def wait(self) -> Any:
+        try:
+            return self.result.result()
+        finally:  # also by Ctrl-C
+            self.abandoned = True
+
+
+class EngineThread:
+    """Takes steps and runs jobs, one at a time, in one thread.
+
+    The thread starts with the first message. It ends with `close`, with the process, or when the
+    engine is no longer referred to.
+
+    Ctrl-C reaches the main thread alone. It may end a wait there, never a step or a job.
+    """
+
+    def __init__(self, steps: Steps):
+        self._steps = steps
+        self._inbox: SimpleQueue[_Job | Callable[[], object] | None] = SimpleQueue()
+        self._jobs: deque[_Job] = deque()
+        self._running: _Job | None = None
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process, self._ident = os.getpid(), 0
+        self._closed = self._ending = False
+
+    # for other threads
+
+    def post(self, message: Callable[[], object]) -> None:
+        """Has the thread call something brief between two steps. Never waits: finalizers may call
+        it in any thread."""
+        self._inbox.put(message)
+
+    def wake(self) -> None:
+        """Has the thread look whether there is something to compute."""
+        self._inbox.put(_nothing)
+
+    def submit(self, message: Callable[[], object] | _Job) -> None:
+        """`post`, of what needs the thread to run.
+
+        Raises:
+            GraphError: the engine is closed, or belongs to another process.
+        """
+        self.check_process()
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if self._thread is None:
+                self._start()
+            self._inbox.put(message)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """What `work` returns, or raises, in the engine's thread.
+
+        Ctrl-C ends the wait: work that has not begun never does then, and `check_wanted` ends work
+        under way.
+
+        Raises:
+            GraphError: the engine is closed, or belongs to another process.
+            Busy: the engine's own thread asks, from a callback.
+        """
+        self.check_caller()
+        job = _Job(work)
+        self.submit(job)
+        return job.wait()
+
+    def check_caller(self) -> None:
+        """Raises Busy in the engine's own thread, which cannot wait for itself."""
+        if self.here:
+            raise Busy(
+                "a sampler or another callback asks the very model that calls it; ask when it has "
+                "returned, or load the model twice"
+            )
+
+    @property
+    def here(self) -> bool:
+        """Whether the calling thread is the engine's."""
+        return threading.get_ident() == self._ident
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that has the thread."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raises GraphError in a forked child, where the thread does not exist."""
+        if self.forked:
+            raise GraphError(
+                "the process was forked after this model was loaded, and threads do not come "
+                "along: load it in the child, or start children by spawn"
+            )
+
+    def check_wanted(self) -> None:
+        """Raises Cancelled in a job whose caller waits no longer. For long jobs."""
+        if self._running is not None and self._running.abandoned:
+            raise Cancelled("nobody waits for this any more")
+
+    def close(self) -> None:
+        """Ends the thread after the step under way. Jobs that have not begun fail. Idempotent.
+
+        Raises:
+            Busy: the engine's own thread asks, from a callback.
+        """
+        self.check_caller()
+        with self._lock:
+            self._closed = True
+        if self._thread is None:
+            self._steps.end()
+            return
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._inbox, weakref.ref(self)),
+            name="ggmodel-engine",
+            daemon=True,
+        )
+        self._thread.start()
+        weakref.finalize(self, self._inbox.put, None).atexit = False
+        _started.add(self)
+
+    # in the thread
+
+    def _work(self, message: _Job | Callable[[], object] | None) -> bool:
+        """Takes in messages and computes until there is nothing to do; False at the end."""
+        self._ident = threading.get_ident()
+        self._take_in(message)
+        while not self._ending:
+            while not self._inbox.empty():
+                self._take_in(self._inbox.get_nowait())
+            if self._ending:
+                break
+            progressed = self._guarded(self._steps.step)
+            if self._jobs:  # one between two steps: both get on
+                self._running = self._jobs.popleft()
+                self._running.run()
+                self._running = None
+            elif not progressed and self._inbox.empty():
+                self._guarded(self._steps.stalled)
+                return True
+        while self._jobs:
+            job = self._jobs.popleft()
+            if job.result.set_running_or_notify_cancel():
+                job.result.set_exception(closed())
+        self._closed = True
+        self._guarded(self._steps.end)
+        self._ident = 0  # another thread may get the number
+        return False
+
+    def _take_in(self, message: _Job | Callable[[], object] | None) -> None:
+        if message is None:
+            self._ending = True
+        elif isinstance(message, _Job):
+            self._jobs.append(message)
+        else:
+            self._guarded(message)
+
+    def _guarded(self, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except BaseException as error:  # the thread must live
+            self._steps.abandon(error)
+            return None
+
+
+def _nothing() -> None:
+    pass
+
+
+def closed() -> GraphError:
+    """The error of those who ask a closed model."""
+    return GraphError("this model is closed; load it again")
+
+
+def _serve(inbox: SimpleQueue[Any], owner: weakref.ref[EngineThread]) -> None:
+    """The thread. While idle it holds no reference to the engine, which may be collected."""
+    while True:
+        message = inbox.get()
+        thread = owner()
+        if thread is None or not thread._work(message):
+            return
+        message = thread = None
+
+
+_started: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """No thread may compute while the process takes its memory apart."""
+    for thread in list(_started):
+        if not thread.forked and thread._thread is not None:
+            thread._inbox.put(None)
+            thread._thread.join(_EXIT)
