@@ -295,7 +295,7 @@ def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
     threads = [
         threading.Thread(target=lambda: seen.update(one=one.rows), daemon=True),
         threading.Thread(target=lambda: seen.update(two=two.rows), daemon=True),
-        threading.Thread(target=lambda: model.generate([two, *TEXT], max_tokens=2), daemon=True),
+        threading.Thread(target=lambda: model.generate([[two], *TEXT], max_tokens=2), daemon=True),
     ]
     for thread in threads:
         thread.start()

@@ -88,6 +88,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def nothing_is_in_use(model: LoadedModel) -> None:
+    model.engine.call(lambda: None)  # after what was posted before
     slots, cache = model.engine.slots.all, model.engine.cache
     assert all(slot.free and not slot.pending for slot in slots)
     for slot in slots:
