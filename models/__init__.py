@@ -1,1 +1,1 @@
-"""The architectures that come with ggmodel: one file or folder each."""
+"""The architectures that come with ggmodel: a folder for each, or for a family of them."""

@@ -1,4 +1,4 @@
-"""Gemma 3, with images where the file has what it sees with, and EmbeddingGemma."""
+"""Gemma 3, with images if the file has a vision tower, and EmbeddingGemma."""
 
 from __future__ import annotations
 

@@ -5,44 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import Config, kv
+from ggmodel import kv, nn
 from ggmodel.errors import Unsupported
 
 
 def _no_rope_interval(hf: Mapping[str, Any]) -> int:
-    """Every how manieth layer has no rope, of the list of layers that a config may give."""
+    """Interval between layers without rope, from `no_rope_layers` or its own key."""
     layers = hf.get("no_rope_layers") or []  # 1 is a layer with rope
     if not layers:
         return hf.get("no_rope_layer_interval", 4)
     interval = [*layers, 0].index(0) + 1
     if layers != [int((i + 1) % interval > 0) for i in range(len(layers))]:
-        raise Unsupported(f"no_rope_layers {layers} do not come at regular intervals")
+        raise Unsupported(f"no_rope_layers {layers}; only regular intervals are supported")
     return interval
 
 
 def _vision(key: str, hf: str, default: Any = 0, split: str = "") -> Any:
-    """A key of the vision tower: in one file with the text model, or in one of its own, where it
-    may be called otherwise."""
+    """A key of the vision tower: in one file with the text model, or in an mmproj file, which may
+    name it otherwise."""
     names = f"vision.{key}", f"clip.vision.{split or key}"
     return kv(*names, hf=f"vision_config.{hf}", default=default)
 
 
-class Hyper(Config):
-    layers: int = kv("block_count", hf="num_hidden_layers")
-    hidden: int = kv("embedding_length", hf="hidden_size")
-    vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs ask for it
+class Llama4Config(nn.DecoderConfig):
+    vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs need it
     ffn: int = kv("feed_forward_length", hf="intermediate_size_mlp")
-    heads: int = kv("attention.head_count", hf="num_attention_heads")
-    kv_heads: int = kv("attention.head_count_kv", hf="num_key_value_heads", default="heads")
     head_dim: int = kv("attention.key_length", "attention.head_dim", hf="head_dim", default=128)
-    value_dim: int = kv("attention.value_length", hf="head_dim", default="head_dim")  # as above
-    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
     rope_base: float = kv("rope.freq_base", hf="rope_theta", default=500000.0)
     chunk: int = kv("attention.chunk_size", hf="attention_chunk_size", default=8192)
     no_rope_interval: int = kv("no_rope_interval", hf=_no_rope_interval, default=4, least=1)
-    # Files by llama.cpp do not say; of the two models the one with 128 experts has none.
+    # llama.cpp's files lack the key; of the two models the one with 128 experts has none.
     qk_norm: bool = kv("use_qk_norm", hf="use_qk_norm", default=lambda h: h.experts != 128)
     # Some checkpoints give a number of layers here, which means yes.
     tuned: bool = kv(
@@ -55,28 +49,26 @@ class Hyper(Config):
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="intermediate_size")
-    # Which layers have experts shows in the tensors; other programs ask for it.
+    # The tensors tell which layers have experts; other programs need it.
     expert_step: int = kv("interleave_moe_layer_step", hf="interleave_moe_layer_step", default=1)
-    q_width = property(lambda h: h.heads * h.head_dim)
-    k_width = property(lambda h: h.kv_heads * h.head_dim)
 
-    v_layers: int = _vision("block_count", "num_hidden_layers")
-    v_hidden: int = _vision("embedding_length", "hidden_size")
-    v_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    v_heads: int = _vision("attention.head_count", "num_attention_heads")
-    v_eps: float = _vision("layer_norm_epsilon", "norm_eps", 1e-5, "attention.layer_norm_epsilon")
-    v_rope_base: float = kv(
+    vit_layers: int = _vision("block_count", "num_hidden_layers")
+    vit_width: int = _vision("embedding_length", "hidden_size")
+    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
+    vit_heads: int = _vision("attention.head_count", "num_attention_heads")
+    vit_eps: float = _vision("layer_norm_epsilon", "norm_eps", 1e-5, "attention.layer_norm_epsilon")
+    vit_rope_base: float = kv(
         "vision.rope.freq_base",
         hf=("vision_config.rope_theta", "vision_config.rope_parameters.rope_theta"),
         default=10000.0,
     )
     tile: int = _vision("image_size", "image_size", 336)  # pixels a side
     patch: int = _vision("patch_size", "patch_size", 14)
-    # A half in one file, 2 in one of its own: so many patches a side become one.
+    # Patches a side that become one: 0.5 in one file, 2 in an mmproj file.
     shuffle: float = _vision(
         "pixel_shuffle_ratio", "pixel_shuffle_ratio", 0.5, "projector.scale_factor"
     )
     side = property(lambda h: h.tile // h.patch)  # of a tile, in patches
     merged = property(lambda h: round(max(h.shuffle, 1 / h.shuffle)))
     patch_width = property(lambda h: 3 * h.patch**2)
-    shuffled_width = property(lambda h: h.v_hidden * h.merged**2)
+    shuffled_width = property(lambda h: h.vit_width * h.merged**2)

@@ -1,4 +1,4 @@
-"""From a picture to tiles: up to 16, and the whole of it once more if there are several."""
+"""A picture as up to 16 tiles, followed by a view of the whole if there are several."""
 
 from __future__ import annotations
 

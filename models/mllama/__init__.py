@@ -1,4 +1,4 @@
-"""Llama 3.2 Vision: text that attends to images."""
+"""Llama 3.2 Vision: text with cross-attention to images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a picture to tiles, and how they lie."""
+"""A picture as tiles, and the grids in which they lie."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ggmodel.model import Pixels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Of CLIP's pictures: red, green and blue.
+# CLIP's mean and standard deviation of red, green and blue.
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 
 
 def tiles_of(image: Image, side: int, most: int) -> Pixels:
-    """`most` tiles of side × side pixels, row by row, those that are not used zero; `data` has
+    """`most` tiles of side × side pixels, row by row, unused ones zero; `data` has
     `aspect_ratio_id`, the number of the grid of tiles in `tile_grids`, from 1 on.
 
     The picture keeps its proportions, stands in the top left corner, and is enlarged at most until
@@ -36,12 +36,12 @@ def tiles_of(image: Image, side: int, most: int) -> Pixels:
 
 
 def filled(tiles: np.ndarray, most: int) -> np.ndarray:
-    """Tiles [n, 3, side, side] and as many zeros behind them as make `most` of them."""
+    """Tiles [n, 3, side, side], padded with zeros to `most` tiles."""
     return np.pad(tiles, [(0, most - len(tiles)), (0, 0), (0, 0), (0, 0)])
 
 
 def tiles_used(ratio: int, most: int) -> int:
-    """How many tiles an `aspect_ratio_id` means.
+    """The number of tiles of an `aspect_ratio_id`.
 
     Raises:
         PromptError: there is no such grid.

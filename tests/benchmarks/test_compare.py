@@ -406,7 +406,7 @@ def test_our_models_and_binding_are_behind_links(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(compare, "digest_of", read.extend)
     compare.digest_of_source()
     names = {path.relative_to(SDK / "ggmodel").as_posix() for path in read}
-    assert {"models/llama.py", "native/shim.c", "native/loader.py", "nn/rope.py"} <= names
+    assert {"models/llama/model.py", "native/shim.c", "native/loader.py", "nn/rope.py"} <= names
 
 
 def test_two_builds_of_a_version_differ(tmp_path: Path):

@@ -39,7 +39,7 @@ def chromium() -> str:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """One of a healthy model, and one of a model that lacks the scale of its scores."""
     folder = tmp_path_factory.mktemp("models")
-    text = (Path(ggmodel.__file__).parent / "models" / "llama.py").read_text()
+    text = (Path(__file__).parents[1] / "models" / "outside" / "llama.py").read_text()
     assert text.count("scale=h.head_dim**-0.5") == 1
     (folder / "llama.py").write_text(text.replace("scale=h.head_dim**-0.5", "scale=1.0"))
     made = {}

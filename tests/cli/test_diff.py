@@ -27,7 +27,7 @@ def gguf(write_gguf: Any, tmp_path_factory: Any) -> Path:
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: Any) -> Path:
     """A folder with a llama that lacks the scale of its scores."""
-    text = (Path(ggmodel.__file__).parent / "models" / "llama.py").read_text()
+    text = (Path(__file__).parents[1] / "models" / "outside" / "llama.py").read_text()
     assert text.count(FAULT[0]) == 1
     folder = tmp_path_factory.mktemp("models")
     (folder / "llama.py").write_text(text.replace(*FAULT))

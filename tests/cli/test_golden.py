@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import ggmodel
 from ggmodel.workbench import golden
 from tests.cli.conftest import Program
 
 GOLDENS = Path(__file__).parents[1] / "golden"
-LLAMA = Path(ggmodel.__file__).parent / "models" / "llama.py"
+LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_rope_scaling_of_a_llama(scaling: Any, want: dict[str, Any]):
     assert {k[len(begin) :]: v for k, v in metadata.items() if k.startswith(begin)} == want
 
 
-class Hyper(Config):
+class SmallConfig(Config):
     layers: int = kv("block_count", hf="layers", default=2)
     heads: int = kv("heads", hf="heads", default=2)
     kv_heads: int = kv("kv_heads", default="heads")
@@ -204,7 +204,11 @@ class Hyper(Config):
 
 def declare(base: type[Module]) -> type[Model]:
     """An architecture with the fields of a module."""
-    body = {"architecture": "arch", "__annotations__": {"config": Hyper}, "__module__": __name__}
+    body = {
+        "architecture": "arch",
+        "__annotations__": {"config": SmallConfig},
+        "__module__": __name__,
+    }
     return types.new_class("Arch", (base, Model), exec_body=lambda space: space.update(body))
 
 

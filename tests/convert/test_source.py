@@ -243,7 +243,7 @@ BAD = [
     (
         "llama/llama3_rope",
         {"rope_scaling": {"rope_type": "llama3", "factor": 8, **LLAMA3}, "head_dim": 1 << 40},
-        "there are at most 65536",
+        "at most 65536 are possible",
     ),
 ]
 
@@ -406,12 +406,12 @@ class Twice(Operation):
     def to_hf(self, x, config):
         return x
 
-class Hyper(Config):
+class SmallConfig(Config):
     size: int = kv("embedding_length", hf="hidden_size")
 
 @register("own_one", hf="OwnForCausalLM")
 class Own(Model):
-    config: Hyper
+    config: SmallConfig
     w: Tensor = gguf("w.weight", op=Twice())
 """
 

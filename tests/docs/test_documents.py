@@ -19,7 +19,7 @@ README, MEMORY, DIFF = read("README.md"), read("docs/memory.md"), read("docs/dif
 
 def test_the_excerpt_is_part_of_a_model():
     excerpt = blocks(README, "python")[0]
-    assert excerpt in (ROOT / "models" / "llama.py").read_text()
+    assert excerpt in (ROOT / "models" / "llama" / "model.py").read_text()
 
 
 def test_the_python_of_the_readme_runs():
@@ -99,12 +99,11 @@ def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "guide", module)  # where annotations are looked up
     space = vars(module)
     exec("from ggmodel import Config, Model, Module, Tensor, gguf, kv, nn", space)
-    exec("from ggmodel.kvcache import Causal\nfrom ggmodel.model import PermuteRope", space)
-    exec("from ggmodel.models.llama import Dense, Experts", space)
+    exec("from ggmodel.kvcache import Sliding\nfrom ggmodel.model import PermuteRope", space)
     exec("from ggmodel.nn import Embedding, Linear, RMSNorm", space)
     exec(compile(code, "docs/models.md", "exec"), space)
-    assert {name for name, *_ in key_fields(space["Hyper"])} >= {"hidden", "heads", "window"}
-    assert list(module_fields(space["MyModel"])) == ["embed", "layers", "norm", "head"]
+    assert {name for name, *_ in key_fields(space["MyConfig"])} >= {"width", "heads", "window"}
+    assert list(module_fields(space["MyModel"])) == ["embed", "layers", "norm", "head", "rotary"]
     assert module_fields(space["Layer"])["shared"][0].suffix == "_shexp"
     assert space["MyModel"].hidden.__qualname__ == "MyModel.hidden"
-    assert {"sees", "preprocess", "post_tokenize", "caches"} <= vars(space["MyModel"]).keys()
+    assert {"sees", "preprocess", "image_inputs", "caches"} <= vars(space["MyModel"]).keys()

@@ -56,7 +56,7 @@ def test_no_scaling_is_no_scaling(linear: MemorySource):
 
 
 def test_a_scaling_that_is_not_there_is_refused(linear: MemorySource):
-    with pytest.raises(Unsupported, match="'dynamic' is not there yet; there is linear, yarn"):
+    with pytest.raises(Unsupported, match="'dynamic' is unsupported; supported: linear, yarn"):
         ggmodel.load(with_metadata(linear, rope__scaling__type="dynamic"))
     golden = load_golden("llama", "linear_rope")
     config = {**golden.config, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}

@@ -1,15 +1,15 @@
-"""What caches ought to give, recomputed from the whole history: no cells, nothing forgotten."""
+"""The right results of caches, recomputed from the whole history without cells."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ggmodel.kvcache import Cache, Causal, CausalCache, Chunked, Sliding, WrapperCache
 from ggmodel.ml import DType
 from ggmodel.model import Step
-from ggmodel.nn import Rope
 
 HEADS = 2
 Spec = Causal | Sliding | Chunked
@@ -61,7 +61,7 @@ class History:
         return token
 
     def forget_what_may_be_evicted(self) -> None:
-        """What lies before the span that is kept for the position that comes next."""
+        """The tokens before the span that is kept for the next position."""
         for (s, i), lost in self.lost.items():
             end = self.length(s)
             lost |= {t for t in self.lists[s] if t.position < first_kept(self.specs[i], end)}
@@ -94,7 +94,7 @@ class History:
         self.lists[sequence] = kept
 
     def attention(self, sequence: int, token: Token, layer: int, d: int, dv: int) -> np.ndarray:
-        """What the token's row of the layer's attention gives: [heads, dv]."""
+        """The result of the layer's attention in the token's row: [heads, dv]."""
         spec = self.specs[layer]
         past = [
             t
@@ -125,7 +125,7 @@ def first_kept(spec: Spec, p: int) -> int:
     return p // spec.size * spec.size if isinstance(spec, Chunked) else 0
 
 
-def rotated(x: np.ndarray, position: int, rope: Rope | None) -> np.ndarray:
+def rotated(x: np.ndarray, position: int, rope: Any) -> np.ndarray:
     """Pairs of neighbours turned: [heads, d] → [heads, d]."""
     if rope is None:
         return x

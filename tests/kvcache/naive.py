@@ -1,4 +1,4 @@
-"""What a causal cache ought to do, written again without cells, masks or numpy tricks."""
+"""A causal cache written again without cells, masks or numpy tricks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder cache ought to give: sequences of text and objects, and who sees which."""
+"""The right results of an encoder cache: sequences of text and objects, and who sees which."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def seen_things(sequence: Sequence) -> list[list[Thing]]:
 
 
 def next_sees(sequence: Sequence) -> list[Thing]:
-    """What a text that comes next sees."""
+    """The objects that a following text sees."""
     return seen_things([*sequence, None])[-1]
 
 
@@ -66,7 +66,7 @@ def query(sequence: int, position: int, layer: int, d: int) -> np.ndarray:
 
 
 def attended(q: np.ndarray, things: list[Thing], layer: int, dv: int) -> np.ndarray:
-    """What a query [QUERIES, d] gets of the objects it sees: [QUERIES, dv], 0 if there are none."""
+    """Attention of a query [QUERIES, d] to the objects it sees: [QUERIES, dv], 0 without any."""
     if not things:
         return np.zeros((QUERIES, dv))
     keys = np.concatenate([t.keys(layer, q.shape[1]) for t in things])

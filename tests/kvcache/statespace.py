@@ -19,7 +19,7 @@ Weights = dict[str, np.ndarray]
 
 
 def weights(kinds: str) -> Weights:
-    """Of a model with a layer a letter: s is a state space, a attention."""
+    """A model with a layer for each letter: s is a state space, a is attention."""
     rng = np.random.default_rng(7)
 
     def normal(*shape: int, scale: float = 0.0) -> np.ndarray:
@@ -98,7 +98,7 @@ def state_space(w: Weights, rows: np.ndarray) -> np.ndarray:
 
 
 def attention(w: Weights, rows: np.ndarray) -> np.ndarray:
-    """Of each position to itself and earlier ones; pairs of neighbours rotated."""
+    """Attention of each position to itself and earlier ones; pairs of neighbours rotated."""
     n, d = len(rows), HIDDEN // HEADS
     q, k, v = (rows @ m.T for m in np.split(w["attn_qkv.weight"], 3))
     q, k, v = (x.reshape(n, HEADS, d) for x in (q, k, v))

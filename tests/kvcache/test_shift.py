@@ -1,12 +1,13 @@
-"""Positions that move: a real llama goes on as if the removed text had never been there.
+"""Positions that move: a model goes on as if the removed text had never been there.
 
-Of a model of one layer keys and values depend on token and position alone, so that removing from
-the middle and rotating what stays is the same as computing the shorter text from the start.
+In a model of one layer keys and values depend on token and position alone: removing from the middle
+and rotating what stays is then the same as computing the shorter text from the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,19 +26,33 @@ from tests.golden.files import load_golden
 BOUND = {"f32": 1e-9, "f16": 1e-5}
 
 
-def one_layer(case: str) -> MemorySource:
-    golden = load_golden("llama", case)
+CASES = ["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
+OTHERS: dict[str, dict[str, Any]] = {  # what of a config is changed
+    "mistral/no_window": {},
+    "qwen2/yarn": {},
+    "qwen3/plain": {},
+    "phi3/partial_plain": {},
+    "olmo2/gqa": {},
+    "gemma3/every_3rd": {},  # a local layer
+    "gemma3/linear_rope": {"sliding_window_pattern": 1},  # a global one
+    "llama4/untuned": {},  # a chunk of 64
+    "gpt_oss/released": {"sliding_window": 256},
+}
+
+
+def one_layer(name: str) -> MemorySource:
+    architecture, case = name.split("/")
+    golden = load_golden(architecture, case)
     weights = {
         name: values
         for name, values in golden.weights().items()
         if ".layers." not in name or ".layers.0." in name
     }
-    return from_hf(find("llama"), {**golden.config, "num_hidden_layers": 1}, weights)
+    config = {**golden.config, "num_hidden_layers": 1, **OTHERS.get(name, {})}
+    return from_hf(find(architecture.replace("_", "-")), config, weights)
 
 
-@pytest.fixture(
-    scope="module", params=["plain_gqa", "llama3_rope", "linear_rope", "yarn", "longrope"]
-)
+@pytest.fixture(scope="module", params=[*(f"llama/{case}" for case in CASES), *OTHERS])
 def source(request: pytest.FixtureRequest) -> MemorySource:
     return one_layer(request.param)
 

@@ -48,7 +48,7 @@ def test_heads_that_blocks_do_not_divide(make_cache: MakeCache, backend: Backend
             make_cache(1, 4, [Causal()], DType.Q8_0)
         return
     cache = make_cache(1, 4, [Causal()], DType.Q8_0)
-    with pytest.raises(Unsupported, match=r"q8_0 keeps blocks of 32.* layer 0 have (8|48)"):
+    with pytest.raises(Unsupported, match=r"q8_0 stores blocks of 32.* layer 0 have (8|48)"):
         fill(cache, [Causal()], 2, d, dv)
 
 

@@ -25,7 +25,7 @@ from ggmodel.nn import Embedding
 def ramp(h):
     return np.arange(h.hidden, dtype=np.float32) if h.hidden < 100 else None
 
-class Hyper(Config):
+class SmallConfig(Config):
     hidden: int = kv("embedding_length")
 
 class Inner(Module):
@@ -33,7 +33,7 @@ class Inner(Module):
 
 @register("ramped")
 class Ramped(Model):
-    config: Hyper
+    config: SmallConfig
     embed: Embedding = gguf("token_embd")
     inner: list[Inner] = gguf("blk", n=2)
 

@@ -16,7 +16,7 @@ from ggmodel.ml import Backend
 from ggmodel.model import find
 from tests.golden.files import Golden, load_golden
 
-LLAMA = Path(__file__).parents[2] / "models" / "llama.py"
+LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,12 @@ Write = Callable[..., Path]
 MODEL = """
 from ggmodel import Config, Model, kv, register
 
-class Hyper(Config):
+class SmallConfig(Config):
     layers: int = kv("block_count")
 
 @register({name!r}, hf="{hf}")
 class Found(Model):
-    config: Hyper
+    config: SmallConfig
     mark = {mark!r}
 """
 
@@ -123,7 +123,7 @@ def test_the_same_class_may_be_registered_again_as_a_notebook_does():
 
 def test_the_architectures_that_come_along():
     assert "llama" in supported()
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 @pytest.mark.parametrize("name", ["qwen3moe", "gemma-embedding"])
@@ -229,19 +229,20 @@ def test_what_a_folder_lacks_is_found_elsewhere(write: Write):
 
 def test_a_model_file_may_build_on_one_that_comes_along(write: Write):
     text = "from ggmodel.models.llama import Llama\n" + model("mine").replace("(Model)", "(Llama)")
-    folder = write("mine.py", text.replace("config: Hyper", ""))
+    folder = write("mine.py", text.replace("config: SmallConfig", ""))
     assert issubclass(find("mine", folder), find("llama"))
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 def test_a_built_in_first_imported_by_a_model_file_is_registered_for_all(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delitem(sys.modules, "ggmodel.models.llama", raising=False)
+    for module in ("ggmodel.models.llama", "ggmodel.models.llama.model"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     registry._registered.pop("llama", None)
     folder = write("mine.py", "import ggmodel.models.llama\n" + model("mine"))
     find("mine", folder)
-    assert find("llama").__module__ == "ggmodel.models.llama"
+    assert find("llama").__module__ == "ggmodel.models.llama.model"
 
 
 def test_a_name_that_is_no_identifier(write: Write):
@@ -404,3 +405,89 @@ def test_a_file_with_a_pooling_type_is_loaded_as_the_variant(
     tensors = {n: (t.dtype, t.shape, bytes(source.data(n))) for n, t in source.tensors.items()}
     with ggmodel.load(MemorySource(metadata, tensors), models=tmp_path) as model:
         assert type(model.model).__name__ == name
+
+
+# families: several architectures in one folder
+
+
+def imported_by(name: str, folder: Path | None = None) -> list[str]:
+    """The modules of architectures that a process imports to find one."""
+    code = (
+        "import sys\n"
+        "from ggmodel.model import find\n"
+        f"print(find({name!r}, {str(folder) if folder else None!r}).architecture)\n"
+        "print(*sorted(m for m in sys.modules if m.startswith(('ggmodel.models.', 'ggmodel_m'))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found, modules = done.stdout.splitlines()
+    assert found == name, done.stderr
+    return modules.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "modules"),
+    [
+        ("llama", ["llama", "llama.model"]),
+        ("gpt-oss", ["gpt_oss", "gpt_oss.model"]),
+        ("qwen2", ["qwen", "qwen.qwen2"]),
+        ("olmo2", ["olmo", "olmo.olmo2"]),
+    ],
+)
+def test_only_the_one_asked_for_is_imported(name: str, modules: list[str]):
+    assert imported_by(name) == [f"ggmodel.models.{m}" for m in modules]
+
+
+@pytest.mark.parametrize("name", ["model", "config", "vision", "qwen", "image"])
+def test_a_module_or_a_family_is_no_architecture(name: str):
+    assert name not in supported()
+    with pytest.raises(ArchitectureError, match=f"no architecture '{name}'"):
+        find(name)
+
+
+@pytest.fixture
+def family(write: Write) -> Path:
+    write("kin/__init__.py", '"""A family."""\n')
+    write("kin/helper.py", "MARK = 'helped'\n")
+    elder = model("elder", hf="ElderForCausalLM")
+    write("kin/elder.py", f"from .helper import MARK\n{elder}    mark = MARK\n")
+    write("kin/broken.py", "1 / 0\n@register('broken')\nclass Broken: pass\n")
+    return write("kin/younger.py", model("younger", "2") + model("third", "3"))
+
+
+def test_a_family_in_a_folder(family: Path):
+    assert mark_of(find("elder", family)) == "helped"
+    assert mark_of(find("younger", family)) == "2"
+    assert find("elder", family) is find("elder", family)
+    assert find("llama", family) is find("llama")
+
+
+def test_only_one_of_a_family_is_imported(family: Path):
+    modules = imported_by("younger", family)
+    assert [m.rpartition(".")[2] for m in modules if "." in m] == ["younger"]
+
+
+def test_the_names_of_a_family_are_listed(family: Path):
+    names = set(supported(family)) - set(supported())
+    assert names == {"elder", "younger", "third", "broken"}
+
+
+def test_a_helper_or_a_family_in_a_folder_is_no_architecture(family: Path):
+    (family / "kin" / "broken.py").unlink()
+    for name in ("helper", "kin"):
+        with pytest.raises(ArchitectureError, match="no architecture"):
+            find(name, family)
+    assert mark_of(find("third", family)) == "3"
+    assert mark_of(registry.find_hf(["ElderForCausalLM"], family)) == "helped"
+
+
+def test_a_broken_one_of_a_family_names_its_line(family: Path):
+    with pytest.raises(ArchitectureError) as caught:
+        find("broken", family)
+    assert str(caught.value).startswith(f"{family / 'kin' / 'broken.py'}:1")
+    assert mark_of(find("younger", family)) == "2"
+
+
+def test_a_change_in_a_family_counts(family: Path):
+    assert mark_of(find("elder", family)) == "helped"
+    (family / "kin" / "helper.py").write_text("MARK = 'change'\n")
+    assert mark_of(find("elder", family)) == "change"

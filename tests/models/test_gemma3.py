@@ -1,4 +1,4 @@
-"""What files and configs say about Gemma 3, and what they may get wrong."""
+"""Hyperparameters and images of Gemma 3, right and wrong."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ggmodel.gguf_file import DType, MemorySource
 from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import RopeType
 from ggmodel.model import Config, config_class, find
+from ggmodel.models.gemma3.model import Text
+from ggmodel.nn import Rotary
 from tests.conftest import Vary
 from tests.golden.files import load_golden
 
@@ -69,10 +71,13 @@ def test_a_published_config():
     assert (h.heads, h.kv_heads, h.head_dim, h.value_dim) == (8, 4, 256, 256)
     assert (h.eps, h.scale, h.softcap, h.context) == (1e-6, 1 / 16, 0, 131072)
     assert [i for i, local in enumerate(h.local) if not local] == [5, 11, 17, 23, 29]
-    assert (h.rope(False).base, h.rope(False).scale) == (1e6, 1 / 8)
-    assert (h.rope(True).base, h.rope(True).scale) == (1e4, 1)
-    assert h.rope(True).type is h.rope(False).type is RopeType.NEOX
-    assert (h.grid, h.patches, h.rows, h.pool, h.v_eps) == (64, 4096, 256, 4, 1e-6)
+    text = Text(h)
+    text.rotary = Rotary(h)
+    text.rotary.freqs = text.rotary.long = text.rotary.short = None
+    for local, rope in zip(h.local, text.ropes(), strict=True):
+        assert (rope.base, rope.scale) == ((1e4, 1) if local else (1e6, 1 / 8))
+        assert (rope.dims, rope.type) == (256, RopeType.NEOX)
+    assert (h.grid, h.patches, h.rows, h.pool, h.vit_eps) == (64, 4096, 256, 4, 1e-6)
     assert metadata["gemma3.attention.head_count"] == 8  # files say it
 
 

@@ -22,7 +22,7 @@ from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.files import load_golden
 
 
-class Hyper(RopeConfig):
+class SmallConfig(RopeConfig):
     context = 4096
     head_dim = 64
 
@@ -37,7 +37,7 @@ def test_yarn_is_that_of_the_op():
         (32.0, (32.0, 1.0), 150000.0, 4096),
         (2.5, (8.0, 2.0), 500000.0, 8192),
     ):
-        h = Hyper(
+        h = SmallConfig(
             scaling="yarn",
             rope_base=base,
             rope_factor=factor,
@@ -69,7 +69,7 @@ def test_yarn_is_that_of_the_op():
 def test_yarn_of_gpt_oss_is_not_rounded():
     """Pairs 8.09 to 17.4 are blended; rounded it is 8 to 18."""
     given = {"scaling": "yarn", "rope_base": 150000.0, "rope_factor": 32.0}
-    exact, rounded = (yarn_factors(Hyper(**given, yarn_truncate=t)) for t in (False, True))
+    exact, rounded = (yarn_factors(SmallConfig(**given, yarn_truncate=t)) for t in (False, True))
     assert exact is not None
     assert rounded is not None
     assert (exact[:9] == 1).all()
@@ -94,11 +94,11 @@ def test_yarn_of_gpt_oss_is_not_rounded():
 )
 def test_yarn_that_makes_no_sense(wrong: dict[str, Any]):
     with pytest.raises(ConfigError, match=r"YaRN with \S+ original positions"):
-        yarn_factors(Hyper(**{"scaling": "yarn", "rope_factor": 4.0, **wrong}))
+        yarn_factors(SmallConfig(**{"scaling": "yarn", "rope_factor": 4.0, **wrong}))
 
 
 def test_heads_that_no_memory_holds():
-    class Wide(Hyper):
+    class Wide(SmallConfig):
         head_dim = 1 << 30
 
     with pytest.raises(ConfigError, match="at most 65536"):
@@ -106,7 +106,7 @@ def test_heads_that_no_memory_holds():
 
 
 def keys_of(scaling: dict[str, Any], **config: Any) -> dict[str, Any]:
-    """What a file says of a rope."""
+    """The keys of a file that describe a rope."""
     golden = load_golden("llama", "plain_gqa")
     hf = {**golden.config, "rope_scaling": scaling, **config}
     metadata = from_hf(find("llama"), hf, golden.weights()).metadata
@@ -114,7 +114,7 @@ def keys_of(scaling: dict[str, Any], **config: Any) -> dict[str, Any]:
 
 
 def test_keys_of_yarn():
-    """Those of llama.cpp's converter."""
+    """Files of llama.cpp's converter."""
     usual = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
     said = {
         "scaling.type": "yarn",

@@ -40,7 +40,7 @@ def test_one_layer_with_a_flag_of_its_own():
 
 @pytest.mark.parametrize("pattern", [[-1], ["a"], [1.5]], ids=str)
 def test_what_is_no_pattern_is_refused(pattern: list):
-    with pytest.raises(ConfigError, match=r"sliding_window_pattern of .*; it is a number"):
+    with pytest.raises(ConfigError, match=r"sliding_window_pattern of .*; it must be 0 or more"):
         nn.local_layers(pattern, 4, 8)
 
 

@@ -24,18 +24,19 @@ EXACT = 1e-8
 # The blocks of llama without its head, between embedding and a dense layer on the pooled rows.
 PROJECTED = """
 from ggmodel import Model, gguf, register
-from ggmodel.models.llama import Hyper, Layer, Llama
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.models.llama import Layer, Llama, LlamaConfig
+from ggmodel.nn import Embedding, Linear, RMSNorm, Rotary
 
 @register("llama")
 class Projected(Model):
     ignore = ("output.weight",)
-    config: Hyper
-    embed: Embedding = gguf("token_embd", shape=("hidden", None))
+    config: LlamaConfig
+    embed: Embedding = gguf("token_embd", shape=("width", None))
     layers: list[Layer] = gguf("blk", n="layers")
-    norm: RMSNorm = gguf("output_norm", shape=("hidden",))
-    dense: Linear = gguf("dense_2", shape=("hidden", None))
-    caches, hidden = Llama.caches, Llama.hidden
+    norm: RMSNorm = gguf("output_norm", shape=("width",))
+    dense: Linear = gguf("dense_2", shape=("width", None))
+    rotary: Rotary
+    caches, embedded, hidden = Llama.caches, Llama.embedded, Llama.hidden
 
     def project(self, ctx, pooled):
         return self.dense(pooled)
@@ -60,7 +61,7 @@ from ggmodel.models.llama import Llama as Base
 @register("llama")
 class Llama(Base):
     def caches(self):
-        return [Bidirectional() for _ in self.layers]
+        return [Bidirectional(rope=self.rotary.rope()) for _ in self.layers]
 """
 
 

@@ -191,7 +191,7 @@ def test_a_layer_is_opened():
     layer = box_of(drawn, "blk.2  Layer").inner
     assert layer is not None
     assert [s.title for s in layer.boxes if s.kind == "module"] == [
-        "attn_norm  RMSNorm", "attn  Attention", "ffn_norm  RMSNorm", "ffn  Dense",
+        "attn_norm  RMSNorm", "attn  Attention", "ffn_norm  RMSNorm", "ffn  GatedMLP",
     ]  # fmt: skip
     assert texts(box_of(drawn, "gate  Linear")) == [
         "mulmat → F32 [512]", "blk.2.ffn_gate.weight  Q8_0 [192, 512]",

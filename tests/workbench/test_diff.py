@@ -20,6 +20,7 @@ from ggmodel.workbench.diff import Diff, diff, worst
 from tests.workbench.saved import CASES, saved, source_of
 
 ROOT = Path(ggmodel.__file__).parent / "models"
+OUTSIDE = Path(__file__).parents[1] / "models" / "outside"  # every block written out
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 
 
@@ -32,11 +33,11 @@ def compared(name: str, source: MemorySource | None = None, models: Path | None 
 def variant(folder: Path, name: str, file: str, old: str, new: str) -> Path:
     """The architecture of a case as an author would have it out of tree, with one line changed."""
     arch = CASES[name].arch
-    where = ROOT / arch
-    if where.is_dir():
-        shutil.copytree(where, folder / arch, ignore=shutil.ignore_patterns("__pycache__"))
+    if file == f"{arch}.py":
+        shutil.copy(OUTSIDE / file, folder)
     else:
-        shutil.copy(ROOT / f"{arch}.py", folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / arch, folder / arch, ignore=ignored)
     path = folder / file
     text = path.read_text()
     assert text.count(old) == 1, f"{old!r} is not there once"
@@ -66,20 +67,18 @@ def test_nothing_diverges_in_a_healthy_model(name: str, backend: str):
 FAULTS = {
     "wrong rope type": (
         "llama",
-        "llama.py",
-        "k = rope(self.k(x)",
-        "from dataclasses import replace\n"
+        "llama/model.py",
+        "        return [Causal(self.rotary.rope())]",
         "        from ggmodel.ml import RopeType\n"
-        "        rope = replace(rope, type=RopeType.NEOX)\n"
-        "        k = rope(self.k(x)",
+        "        return [Causal(self.rotary.rope(RopeType.NEOX))]",
         "layers[0].attn",
         "diverges",
     ),
     "no rope": (
         "llama",
-        "llama.py",
-        "k = rope(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)",
-        "k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)",
+        "llama/model.py",
+        "q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)",
+        "q = self.q(x).reshape(h.head_dim, h.heads, -1)",
         "layers[0].attn",
         "diverges",
     ),
@@ -137,7 +136,7 @@ FAULTS = {
     "missing scale of embeddings": (
         "gemma3",
         "gemma3/model.py",
-        "self.embed(batch.inputs).scale(h.hidden**0.5)",
+        "self.embed(batch.inputs).scale(self.config.width**0.5)",
         "self.embed(batch.inputs)",
         "text.embed",
         "diverges",
@@ -145,8 +144,8 @@ FAULTS = {
     "wrong layers are local": (
         "gemma3",
         "gemma3/model.py",
-        "h.rope(local), outputs)",
-        "h.rope(not local), outputs)",
+        "[local if near else scaled for near in h.local]",
+        "[scaled if near else local for near in h.local]",
         "text.layers[0].attn",
         "diverges",
     ),
@@ -185,8 +184,8 @@ FAULTS = {
     "a gate too much": (
         "mllama",
         "mllama/model.py",
-        "cache.seen * gate.tanh()",
-        "cache.seen * gate",
+        "cache.seen * self.attn_gate.tanh()",
+        "cache.seen * self.attn_gate",
         "layers[1]",
         "diverges",
     ),
@@ -194,7 +193,7 @@ FAULTS = {
         "llama",
         "llama.py",
         "nn.attention(q, k, v, cache",
-        "nn.attention(q, v, k, cache",
+        "nn.attention(q, k, k, cache",
         "layers[0].attn",
         "diverges",
     ),
@@ -273,7 +272,7 @@ FAULTS = {
     "no gate of the MLP": (
         "mllama",
         "mllama/model.py",
-        "* self._gate(self.ffn_gate, cache)",
+        "* (cache.seen * self.ffn_gate.tanh())",
         "* cache.seen",
         "layers[1]",
         "diverges",

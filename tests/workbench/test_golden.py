@@ -10,13 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import ggmodel
 from ggmodel.errors import ArchitectureError, ConfigError, FormatError, Unsupported
 from ggmodel.workbench import golden
 from ggmodel.workbench.golden.update import update
 
 GOLDENS = Path(__file__).parents[1] / "golden"
-LLAMA = Path(ggmodel.__file__).parent / "models" / "llama.py"
+LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"
 CASES = """
 CASES = {"plain_gqa": {"vocab_size": 64}}
 """

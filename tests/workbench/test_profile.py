@@ -126,10 +126,10 @@ def test_products(stories: LoadedModel):
     config = stories.model.config
     (head,) = [op for op in found.ops if op.module == "head"]
     assert head.weight == "token_embd.weight" and head.kind == "mulmat Q8_0"
-    assert head.traffic.flops == 2 * config.hidden * stories.engine.vocabulary
+    assert head.traffic.flops == 2 * config.width * stories.engine.vocabulary
     gate = [op for op in found.ops if op.module == "blk.0.ffn.gate"]
-    assert [op.traffic.flops for op in gate] == [2 * config.hidden * config.ffn * 10]
-    assert gate[0].traffic.activations == 4 * 10 * (config.hidden + config.ffn)
+    assert [op.traffic.flops for op in gate] == [2 * config.width * config.ffn * 10]
+    assert gate[0].traffic.activations == 4 * 10 * (config.width + config.ffn)
 
 
 def test_the_bytes_of_a_cache_are_rows_that_are_written(stories: LoadedModel):

@@ -81,7 +81,7 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
     )
     assert lines["strange"] == (
         "Attention",
-        'strange: Linear = gguf("strange", hf="strange", shape=("ffn", "hidden"))',
+        'strange: Linear = gguf("strange", hf="strange", shape=("ffn", "width"))',
     )
     assert lines["sinks"][1].startswith("sinks: Tensor = gguf(")
     assert lines["norm"][0] is None  # no module stands there
@@ -138,7 +138,7 @@ def test_where_nothing_fits_llama_is_a_beginning(tmp_path: Path, llama: golden.G
     assert begun_from(tmp_path, llama.config, {"x": np.ones(3, np.float32)}).template == "llama"
 
 
-@pytest.mark.parametrize("name", ["layer", "attention", "model", "none", "linear"])
+@pytest.mark.parametrize("name", ["layer", "attention", "module", "none", "linear"])
 def test_names_that_the_template_needs(name: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="would be the class"):
         scaffold(name, tmp_path)

@@ -1,10 +1,10 @@
-"""Key/value caches: what a layer remembers, declared as data by the model."""
+"""Caches: the kinds of memory that a model can declare for its layers."""
 
 from __future__ import annotations
 
 from ..errors import former_names
+from ..model.cache import Cache, CacheSpec, Size
 from .bidirectional import Bidirectional, BidirectionalCache
-from .cache import Cache, CacheSpec, Size
 from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache

@@ -1,4 +1,4 @@
-"""Attention in both directions: a text is read at once, and nothing of it is remembered."""
+"""Attention in both directions: a text is computed in one step, and nothing is remembered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, CacheSpec, Size
+from ..model.cache import Cache, CacheSpec, Size
+from ..model.memory import LayerMemory, Rotation
 from .masks import Masks
 
 if TYPE_CHECKING:
@@ -19,16 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bidirectional(CacheSpec):
-    """A layer whose tokens see all others of their sequence that come in the same step.
+    """A layer whose tokens see all tokens of their sequence in the same step.
 
     Attributes:
-        window: position p sees q where |p − q| < window; None is no limit.
+        window: position p sees q if |p − q| < window; None is no limit.
+        rope: the rotation of the layer's keys, for `cache.rotate`.
 
     Raises:
-        ConfigError: a window of less than one position.
+        ConfigError: a window below one position.
     """
 
     window: int | None = None
+    rope: Rotation | None = None
     single_step: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -37,7 +40,7 @@ class Bidirectional(CacheSpec):
 
     @property
     def kind(self) -> Hashable:
-        return self
+        return ("bidirectional", self.window)
 
     def new_cache(
         self, backend: Backend, layers: Mapping[int, Bidirectional], dtype: DType, size: Size
@@ -46,10 +49,10 @@ class Bidirectional(CacheSpec):
 
 
 class BidirectionalCache(Cache):
-    """What tokens of one step see of each other.
+    """The masks of steps in which tokens see each other; it stores no keys and values.
 
     Attributes:
-        lengths: int32 [sequences], the position that comes next.
+        lengths: int32 [sequences], the next position of each.
     """
 
     def __init__(
@@ -63,13 +66,14 @@ class BidirectionalCache(Cache):
         self.window, self.config, self.dtype = spec.window, backend.cache_config, dtype
         self.max_batch = size.max_batch
         self.lengths = np.zeros(size.sequences, np.int32)
-        self._layers, self._masks = list(layers), Masks(backend.cache_config)
+        self._ropes = {layer: declared.rope for layer, declared in layers.items()}
+        self._masks = Masks(backend.cache_config)
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Notes what each token sees, and the lengths before, in `step.placed[self]`.
+        """Notes the mask and the lengths before the step in `step.placed[self]`.
 
         Raises:
-            Error: the beginning of a sequence is missing: it is forgotten, or was cut off.
+            Error: a sequence does not start at position 0.
         """
         if reserve:
             step.placed[self] = None, None
@@ -98,13 +102,16 @@ class BidirectionalCache(Cache):
         self.lengths = self.lengths if lengths is None else lengths
 
     def shape_key(self, step: Step) -> Hashable:
-        return None  # the number of tokens says it all
+        return None  # the number of tokens is all
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerStep]:
         n = len(step.positions)
         size = self._masks.padded(n)
         mask = ctx.feed(lambda s: s.placed[self][0], self.config.mask_dtype, size, n, name="mask")
-        return {i: LayerStep(i, mask, self.dtype, self.config.permuted_v) for i in self._layers}
+        return {
+            i: LayerStep(i, rope, mask, self.dtype, self.config.permuted_v)
+            for i, rope in self._ropes.items()
+        }
 
     def length(self, sequence: int) -> int:
         return int(self.lengths[sequence])
@@ -125,21 +132,24 @@ class BidirectionalCache(Cache):
         self.remove(sequence, 0, None)
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Nothing to free."""
 
 
-class LayerStep:
-    """One layer's keys and values of a step, in a graph being recorded."""
+class LayerStep(LayerMemory):
+    """One layer's keys and values of a single step, in a graph being recorded."""
 
-    def __init__(self, layer: int, mask: Tensor, dtype: DType, permuted_v: bool):
-        self.layer, self.mask, self.dtype, self.permuted_v = layer, mask, dtype, permuted_v
+    def __init__(
+        self, layer: int, rope: Rotation | None, mask: Tensor, dtype: DType, permuted_v: bool
+    ):
+        super().__init__(layer, rope)
+        self.mask, self.dtype, self.permuted_v = mask, dtype, permuted_v
         self._kv: tuple[Tensor, Tensor] | None = None
 
     def put(self, k: Tensor, v: Tensor) -> None:
         """Takes k [d, kv heads, n] and v [dv, kv heads, n].
 
         Raises:
-            TensorError: it has been given some already.
+            TensorError: a second call in one forward.
         """
         if self._kv is not None:
             raise TensorError(
@@ -154,7 +164,7 @@ class LayerStep:
         [m, dv, kv heads]) of the cache's dtype, and the mask [m, n]; m is n, padded.
 
         Raises:
-            TensorError: nothing has been put.
+            TensorError: called before `put`.
         """
         if self._kv is None:
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")

@@ -1,8 +1,7 @@
 """The causal cache: every position sees itself and earlier ones of its sequence.
 
-Cells hold one position each and may be shared by several sequences. Which cell a token goes to is
-data (row indices), as is what each token sees (the mask), so that one graph serves every step whose
-range of cells is the same.
+A cell holds one position and may be shared by several sequences. The cells of a step (row indices)
+and its mask are data: one graph serves all steps with the same range of cells.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from ..errors import Error, KvCacheFull, OutOfMemory
 from ..ml import Backend, Context, DType
-from .cache import Cache, Size
+from ..model.cache import Cache, Size
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evicted:
-    """Cells, int64 [n], that a sequence gave up, and what was in them."""
+    """Cells, int64 [n], that a sequence gave up, with their positions and groups."""
 
     sequence: int
     cells: np.ndarray
@@ -36,15 +35,15 @@ class Evicted:
 
 @dataclass(slots=True)
 class Placed:
-    """Where one step's tokens go and what they see.
+    """The cells and the mask of one step.
 
     Attributes:
         cells: int64 [n], the cell of each token.
-        range: cells 0 to range are looked at.
+        range: attention reads cells 0 to range.
         mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
-        evicted: what made room for it.
-        lengths: int32 [sequences], of all sequences before.
-        state: that of the cache right after.
+        evicted: the cells that were given up to make room.
+        lengths: int32 [sequences], before the step.
+        state: the cache's `_state` right after the step was placed.
     """
 
     cells: np.ndarray
@@ -59,15 +58,15 @@ class CausalCache(Cache):
     """Keys and values of layers that see the same positions.
 
     Args:
-        rule: which positions are seen and kept.
-        layers: declarations of the same kind, by the number of the layer.
+        rule: says which positions are seen and kept.
+        layers: layer number → its declaration; all are of one kind.
 
     Attributes:
-        cells: how many positions there is room for.
-        position: int32 [cells], −1 where the cell is free.
-        member: bool [sequences, cells], who remembers what is in a cell.
-        group: int32 [cells], see `Step.groups`; of free cells it means nothing.
-        lengths: int32 [sequences]; a sequence has one even when all its cells are given up.
+        cells: number of cells.
+        position: int32 [cells], −1 if the cell is free.
+        member: bool [sequences, cells], whether a sequence remembers a cell.
+        group: int32 [cells], see `Step.groups`; meaningless for free cells.
+        lengths: int32 [sequences], the next position; kept even if all cells are given up.
 
     Raises:
         Unsupported: a dtype that keys and values cannot have.
@@ -102,9 +101,9 @@ class CausalCache(Cache):
                 f"a cache of {self.cells:,} cells for {size.sequences:,} sequences does not fit "
                 "in memory; a smaller context_length or parallel needs less"
             ) from None
-        self._state = 0  # another number after every change
-        self._end = 0  # behind the last cell in use
-        self._touched = 0  # behind the last cell that has been since all free ones were cleared
+        self._state = 0  # changes with every change of the cache
+        self._end = 0  # the last cell in use + 1
+        self._touched = 0  # the last cell used since all free ones were cleared + 1
 
     # a step
 
@@ -150,7 +149,7 @@ class CausalCache(Cache):
             np.array(cells), placed.range, mask, evicted, before, placed.state
         )
         try:
-            # Number by number: for a few that is faster than numpy's functions.
+            # A Python loop: for few tokens it is faster than numpy.
             for i, cell in enumerate(cells):
                 if hidden and hidden[i] is not None:
                     mask[i, hidden[i]] = -np.inf
@@ -169,12 +168,12 @@ class CausalCache(Cache):
     def _following(
         self, step: Step, placed: Placed
     ) -> tuple[Sequence[int], Sequence[int | None]] | None:
-        """For the next tokens of a computed step their cells, and, unless all see what the tokens
-        before them did, for each the one that it does not see. Cells before the end are taken over
-        from the same sequence. None where it takes more to find some."""
+        """The cells of the next tokens of a computed step, and for each token the cell to mask that
+        the token before it saw; the second is empty if nothing is to be masked. A cell before the
+        end is taken over from the same sequence. None if finding cells takes more than that."""
         n, end = len(step.positions), self._end
         if not self.rule.bounded:
-            # Where the latest cells are not the last ones there may be holes, to be filled first.
+            # If the latest cells are not the last ones there may be holes, which are filled first.
             in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
             fits = in_a_row and end + n <= placed.range
             return (range(end, end + n), ()) if fits else None
@@ -195,7 +194,7 @@ class CausalCache(Cache):
         return (cells, hidden) if end <= placed.range else None
 
     def _cell_of(self, sequence: int, position: int) -> int | None:
-        """Where a sequence has a position, if it has."""
+        """The cell that holds a position of a sequence; None if there is none."""
         if position < 0:
             return None
         found = np.flatnonzero(self.position[: self._end] == position).tolist()
@@ -205,7 +204,7 @@ class CausalCache(Cache):
         return Evicted(sequence, cells, self.position[cells], self.group[cells])
 
     def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
-        """Free cells for the step's tokens, int64 [n]; adds what made room to `evicted`."""
+        """Free cells for the step's tokens, int64 [n]; cells given up for them go to `evicted`."""
         n = len(step.positions)
         upcoming = dict(_upcoming(step)) if self.rule.bounded else {}
         for sequence, position in upcoming.items():
@@ -243,8 +242,8 @@ class CausalCache(Cache):
         self._find_end()
 
     def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:
-        """Makes a sequence forget what it need not keep when `position` comes next; adds that to
-        `evicted`."""
+        """Makes a sequence forget the positions that it need not keep when `position` comes next;
+        adds their cells to `evicted`."""
         limit = self.rule.keeps_from(position)
         if limit <= 0:
             return
@@ -266,7 +265,7 @@ class CausalCache(Cache):
         if step.groups is not None and step.groups.any():
             grouped = step.groups[:, None]
             seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
-        # Groups look ahead, not further back: as in transformers' `create_masks_for_vision_model`.
+        # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
         if self.rule.bounded:
             seen &= position >= self.rule.sees_from(positions)
         sequences = step.sequences
@@ -298,8 +297,8 @@ class CausalCache(Cache):
         return int(self.lengths[sequence])
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether all that `position` would see is there; not between tokens of one group, whose
-        first ones have seen the last ones."""
+        """Whether every position that `position` would see is remembered. False between tokens of
+        one group: its first tokens have seen its last ones."""
         if position > self.lengths[sequence]:
             return False
         mine = self.member[sequence, : self._end]
@@ -330,12 +329,12 @@ class CausalCache(Cache):
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
         """Forgets positions begin to end (None: all from begin on).
 
-        Removal in the middle moves the later positions down and rotates their keys accordingly.
-        Where only some positions are kept, `can_resume` tells whether enough are left to go on.
+        Removal in the middle moves the later positions down and rotates their keys. With a window,
+        `can_resume` tells whether enough positions are left to continue.
 
         Raises:
             Error: cells to be moved are shared with another sequence; nothing has changed, and an
-                empty sequence can go on after `remove(sequence, 0, None)`.
+                empty sequence can be continued after `remove(sequence, 0, None)`.
         """
         self.check_remove(sequence, begin, end)
         self._state += 1
@@ -345,23 +344,21 @@ class CausalCache(Cache):
             gone &= self.position < end
             if len(later):
                 self.stored.rotate(later, begin - end)
-                self.position[later] += begin - end  # only now, when nothing can fail any more
+                self.position[later] += begin - end  # after the last call that can fail
         self._forget(sequence, np.flatnonzero(gone))
         length = self.length(sequence)
         if begin < length and (end is None or begin < end):
             self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
 
     def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
-        """The cells that move when begin to end are removed, int64 [n]."""
+        """The cells that move if positions begin to end are removed, int64 [n]."""
         if end is None or end <= begin:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.member[sequence] & (self.position >= end))
 
     def wipe(self, sequence: int) -> None:
-        """Forgets a sequence and overwrites all free cells with zeros: NaN left there would get
-        through the zero weight that plain attention gives to what is masked."""
         self.remove(sequence, 0, None)
-        # Cells that the sequence gave up earlier need it too.
+        # All free cells: the sequence may have given up some earlier.
         self.stored.clear(np.flatnonzero(self.position[: self._touched] < 0))
         self._touched = self._end
 
@@ -373,28 +370,28 @@ class CausalCache(Cache):
             return
         free = cells[self.member[:, cells].sum(axis=0) == 1]
         self.member[sequence, cells] = False
-        self.position[free] = -1  # no call comes between: Ctrl-C would leave cells to nobody
+        self.position[free] = -1  # no call in between: Ctrl-C there would leak these cells
         self._find_end()
 
     def _find_end(self) -> None:
-        """Moves `_end`, behind which all is free, to the last cell in use."""
+        """Sets `_end` to the last cell in use + 1."""
         if self._end and self.position[self._end - 1] < 0:
             used = np.flatnonzero(self.position[: self._end] >= 0)
             self._end = int(used[-1]) + 1 if used.size else 0
 
     def _lowest_free(self, n: int) -> np.ndarray:
-        """The n lowest free cells, int64; fewer if there are not as many."""
+        """The n lowest free cells, int64; fewer if fewer are free."""
         holes = np.flatnonzero(self.position[: self._end] < 0)[:n]
         more = np.arange(self._end, min(self.cells, self._end + n - len(holes)))
         return np.concatenate([holes, more]) if len(holes) else more
 
 
 def _lost(first: Callable[[int], int], position: int) -> int | None:
-    """The position that `position` does without, unlike the one before: −1 if there is none, None
-    if there are several.
+    """The position that is out of range for `position` but not for the one before: −1 if there is
+    none, None if there are several.
 
     Args:
-        first: the first position that it has.
+        first: position → the first position in its range.
     """
     before, now = max(first(position - 1), 0), max(first(position), 0)
     return None if now > before + 1 else before if now > before else -1

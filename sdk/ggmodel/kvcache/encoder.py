@@ -1,11 +1,11 @@
-"""The encoder cache: objects, such as images, that tokens attend to besides each other.
+"""The encoder cache: encoded objects, such as images, for cross-attention.
 
 An object belongs to the position where it is put. A position sees the latest object up to its own
-and those directly before that, without a gap; a later one replaces them. This is the rule of
-transformers' `get_cross_attention_token_mask`, within a sequence.
+and the unbroken run of objects directly before that one; a later object replaces them. This is the
+rule of transformers' `get_cross_attention_token_mask`, within a sequence.
 
-An object's rows lie in cells; sequences may share it. Cell 0 stays zero: there look rows that see
-no object, so that nothing of other sequences reaches them.
+The rows of an object lie in cells; sequences may share them. Cell 0 stays zero: rows that see no
+object attend to it, so that nothing of other sequences reaches them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, CacheSpec, Size
+from ..model.cache import Cache, CacheSpec, Size
+from ..model.memory import LayerMemory
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks, round_up
 
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cross(CacheSpec):
-    """A layer that remembers keys and values of encoded objects.
+    """A layer that stores keys and values of encoded objects.
 
     Attributes:
-        rows: the most that one object has.
-        objects: how many a sequence there is room for; sequences that have fewer leave it to
-            others.
+        rows: the most rows of one object.
+        objects: room for so many objects a sequence; sequences with fewer leave room to others.
 
     Raises:
         ConfigError: no rows, or no objects.
@@ -60,24 +60,24 @@ class Cross(CacheSpec):
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """An object that one or more sequences remember; its cells are int64 [rows]."""
+    """An object that one or more sequences remember, in cells int64 [rows]."""
 
     cells: np.ndarray
 
 
-Objects = dict[int, "Encoded | None"]  # by position, ascending; None where one was given up
+Objects = dict[int, "Encoded | None"]  # by position, ascending; None if it was given up
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the objects of one step go, and what its rows see.
+    """The cells of one step's objects, and its mask.
 
     Attributes:
         cells: int64 [m], of the rows of the objects.
-        range: cells 0 to range are looked at; 0 if no row sees an object.
+        range: attention reads cells 0 to range; 0 if no row sees an object.
         mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
-        seen: float32 [n, 1], 1 where a row sees an object.
-        before: objects, where they changed, and lengths of all sequences before.
+        seen: float32 [n, 1], 1 if a row sees an object, else 0.
+        before: objects (None if unchanged) and lengths of all sequences before the step.
     """
 
     cells: np.ndarray
@@ -93,13 +93,13 @@ _NOTHING = np.zeros(0, np.int64)
 class EncoderCache(Cache):
     """Keys and values of encoded objects.
 
-    Objects that come with a step are its `spans`. Those that no later position can see are given
-    up when room is short.
+    The objects of a step are its `spans`. Objects that no later position can see are given up when
+    room is short.
 
     Attributes:
-        cells: how many rows there is room for, and cell 0.
-        objects: of each sequence.
-        lengths: int32 [sequences], the position that comes next.
+        cells: number of cells: room for rows, and cell 0.
+        objects: sequence → its objects.
+        lengths: int32 [sequences], the next position.
 
     Raises:
         Unsupported: a dtype that keys and values cannot have.
@@ -120,16 +120,16 @@ class EncoderCache(Cache):
         self.objects: list[Objects] = [{} for _ in range(size.sequences)]
         self.lengths = np.zeros(size.sequences, np.int32)
         self._masks = Masks(backend.cache_config)
-        self._touched = 1  # behind the last cell that was used since all free ones were cleared
+        self._touched = 1  # the last cell used since all free ones were cleared + 1
 
     # a step
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Finds room for the step's objects, and notes what its rows see.
+        """Finds room for the step's objects, and notes the mask of its rows.
 
         Raises:
-            KvCacheFull: there is none; nothing has changed.
-            Error: an object that does not come whole, or where there is one already.
+            KvCacheFull: there is no room; nothing has changed.
+            Error: an incomplete object, or a position that has an object already.
         """
         n = sum(_checked(span).count for span in step.spans)
         if reserve:
@@ -150,7 +150,7 @@ class EncoderCache(Cache):
         step.placed[self] = Placed(cells, size, mask, seen, was)
 
     def _put(self, step: Step, n: int) -> np.ndarray:
-        """Adds the step's objects of n rows to their sequences; gives their cells."""
+        """Adds the step's objects, of n rows, to their sequences; returns their cells."""
         free = self._free()
         if len(free) < n:
             free = self._evict(step, n)
@@ -175,8 +175,8 @@ class EncoderCache(Cache):
             )
 
     def _evict(self, step: Step, n: int) -> np.ndarray:
-        """Gives up objects that neither the step nor what follows it can see, until n cells are
-        free; gives these."""
+        """Gives up objects that neither the step nor a later position can see until n cells are
+        free; returns the free cells."""
         new = [(step.sequences[span.index], step.positions[span.index]) for span in step.spans]
         needed: set[Encoded | None] = set()
         for sequence, objects in enumerate(self.objects):
@@ -210,7 +210,7 @@ class EncoderCache(Cache):
             self.objects = objects or self.objects
 
     def _masked(self, step: Step) -> tuple[int, np.ndarray | None, np.ndarray]:
-        """The range of cells that is looked at, the mask, and which rows see an object."""
+        """The range of cells to read, the mask, and `seen`."""
         visible = list(self._visible(step))
         seen = np.zeros((len(step.positions), 1), np.float32)
         if not visible:
@@ -225,7 +225,7 @@ class EncoderCache(Cache):
         return size, self._masks.of(looks), seen
 
     def _visible(self, step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Rows of the step that see the same objects, and the cells of these; both int64."""
+        """(rows of the step that see the same objects, the cells of these objects), int64."""
         for sequence in np.unique(step.sequences):
             objects = self.objects[sequence]
             if not objects:
@@ -281,8 +281,8 @@ class EncoderCache(Cache):
         self.lengths[target] = min(n, self.length(source))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on); later ones move down, with
-        their objects. Never fails."""
+        """Forgets positions begin to end (None: all from begin on) and their objects; later ones
+        move down. Never fails."""
         length = self.length(sequence)
         end = length if end is None else min(end, length)
         if end <= begin:
@@ -302,7 +302,7 @@ class EncoderCache(Cache):
         self._touched = 1 + int(used[-1])
 
     def _free(self) -> np.ndarray:
-        """Cells that no object lies in, ascending, int64; there are `rows` besides cell 0."""
+        """Cells without an object, cell 0 left out, ascending, int64."""
         free = np.ones(1 + self.rows, bool)
         free[0] = False
         for objects in self.objects:
@@ -315,32 +315,32 @@ class EncoderCache(Cache):
         self.stored.close()
 
 
-class LayerObjects:
-    """One layer's objects in a graph being recorded."""
+class LayerObjects(LayerMemory):
+    """One layer's encoded objects in a graph being recorded."""
 
     def __init__(self, layer: int, cache: LayerCache | None, seen: Tensor | None):
-        self.layer, self._cache, self._seen = layer, cache, seen
+        super().__init__(layer)
+        self._cache, self._seen = cache, seen
 
     @property
     def skipped(self) -> bool:
-        """No row of the batch sees an object: the layer adds nothing, and is to be left out."""
+        """Whether no row of the batch sees an object: the layer must be left out then."""
         return self._cache is None
 
     @property
     def seen(self) -> Tensor:
-        """F32 [1, n], 1 where a row sees an object and 0 where it sees none; then attention gives
-        zeros, too."""
+        """F32 [1, n], 1 if a row sees an object, else 0; attention gives such rows zeros."""
         self._used()
         assert self._seen is not None
         return self._seen
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Stores the objects of this batch, where it has any: k [d, kv heads, rows] and
-        v [dv, kv heads, rows] of the rows of `batch.multimodal`.
+        """Stores keys k [d, kv heads, rows] and values v [dv, kv heads, rows] of the rows of
+        `batch.multimodal`, in a batch that has some.
 
         Raises:
             Unsupported: blocks of the cache's dtype do not divide d or dv.
-            TensorError: it has been given some already, or the batch has none.
+            TensorError: a second call in one forward, or a batch without objects.
         """
         self._used().put(k, v)
 
@@ -349,7 +349,7 @@ class LayerObjects:
         `permuted_v` [range, dv, kv heads]) and the mask [range, n].
 
         Raises:
-            TensorError: the batch has objects that were not put, or its rows see none.
+            TensorError: called before `put` in a batch with objects, or no row sees an object.
         """
         return self._used().get()
 
@@ -363,7 +363,7 @@ class LayerObjects:
 
 
 def _checked(span: Span) -> Span:
-    """A span that holds all used rows of an embedding."""
+    """The span, checked to hold all used rows of its embedding."""
     embedding = span.embedding
     used = len(embedding) if embedding.used is None else embedding.used
     if (span.first, span.count) != (0, used):
@@ -375,7 +375,8 @@ def _checked(span: Span) -> Span:
 
 
 def _run(there: list[int], position: int) -> list[int]:
-    """Which of the objects at these positions, ascending, a position sees; the latest first."""
+    """The positions, out of the ascending ones of all objects, of the objects that a position
+    sees; the latest first."""
     run: list[int] = []
     for p in reversed(there):
         if p <= position and (not run or p == run[-1] - 1):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import TensorError, Unsupported
 from ..ml import Backend, Context, DType, Tensor
-
-if TYPE_CHECKING:
-    from ..nn.rope import Rope
+from ..model.memory import LayerMemory, Rotation
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 
@@ -23,10 +21,10 @@ class Stored:
     """The keys and values of some layers, for a number of cells.
 
     Attributes:
-        ropes: how keys are rotated, by the number of the layer; None where they are not.
-        keys: by layer, [width · heads, cells].
-        values: by layer, as keys or, with the backend's `permuted_v`, [cells, width · heads].
-        heads: of these layers, width and number of the keys' and of the values'.
+        ropes: layer number → the rotation of its keys; None if they are not rotated.
+        keys: layer → [width · heads, cells].
+        values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads].
+        heads: layer → (width, number) of the heads of keys and of values.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
 
     Raises:
@@ -36,7 +34,7 @@ class Stored:
     def __init__(
         self,
         backend: Backend,
-        ropes: Mapping[int, Rope | None],
+        ropes: Mapping[int, Rotation | None],
         dtype: DType,
         cells: int,
         at_once: int,
@@ -51,7 +49,7 @@ class Stored:
         self._ctx: Context = backend.new_context()
 
     def layer(self, layer: int, key: Heads, value: Heads) -> None:
-        """Allocates the layer's keys and values, if that has not been done.
+        """Allocates the layer's keys and values on the first call.
 
         Args:
             key, value: width of a head, heads.
@@ -65,7 +63,7 @@ class Stored:
         for width, _ in (key, value):
             if width % block:
                 raise Unsupported(
-                    f"kv_type {self.dtype.name.lower()} keeps blocks of {block} numbers, and the "
+                    f"kv_type {self.dtype.name.lower()} stores blocks of {block} numbers, and the "
                     f"heads of layer {layer} have {width}; use kv_type 'f16'"
                 )
         self.heads[layer] = key, value
@@ -120,7 +118,7 @@ class Stored:
             yield cells[i : i + self.at_once]
 
     def close(self) -> None:
-        """Frees them; idempotent."""
+        """Frees keys and values; idempotent."""
         self._ctx.close()
         self.keys.clear()
         self.values.clear()
@@ -130,11 +128,11 @@ class Feeds:
     """The inputs that all layers of one recorded batch share.
 
     Args:
-        cells: gives the cells that a step writes, int64 [n].
-        mask: gives what each of its tokens sees, [tokens, size] of the backend's mask dtype.
+        cells: step → the cells that it writes, int64 [n].
+        mask: step → its mask, [tokens, size] of the backend's mask dtype.
 
     Attributes:
-        rows: these cells, I64 [n]; None if there are none.
+        rows: the cells, I64 [n]; None if a step writes none.
     """
 
     def __init__(
@@ -155,7 +153,7 @@ class Feeds:
         self._scattered: dict[int, Tensor] = {}
 
     def scattered(self, width: int) -> Tensor:
-        """Row indices for values stored cell-first: one a value, I64 [width · n]."""
+        """Row indices for values with `permuted_v`: one for each number, I64 [width · n]."""
         if width not in self._scattered:
             total = self.stored.cells
             self._scattered[width] = self.ctx.feed(
@@ -168,11 +166,12 @@ class Feeds:
         return self._scattered[width]
 
 
-class LayerCache:
-    """One layer's keys and values in a graph being recorded."""
+class LayerCache(LayerMemory):
+    """One layer's stored keys and values in a graph being recorded."""
 
     def __init__(self, stored: Stored, feeds: Feeds, layer: int):
-        self.stored, self.feeds, self.layer = stored, feeds, layer
+        super().__init__(layer, stored.ropes[layer])
+        self.stored, self.feeds = stored, feeds
         self._given = False
 
     def put(self, k: Tensor, v: Tensor) -> None:
@@ -180,7 +179,8 @@ class LayerCache:
 
         Raises:
             Unsupported: blocks of the cache's dtype do not divide d or dv.
-            TensorError: it has been given some already, or there are no cells for it.
+            TensorError: a second call in one forward, no cells to write, or keys that are rotated
+                otherwise than `caches()` declares.
         """
         stored, feeds = self.stored, self.feeds
         if self._given:
@@ -190,6 +190,7 @@ class LayerCache:
             )
         if feeds.rows is None:
             raise TensorError(f"put() on the cache of layer {self.layer}: the batch has no rows")
+        self.check_rotation(k)
         self._given = True
         stored.layer(self.layer, (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1)))
         keys, values = stored.keys[self.layer], stored.values[self.layer]
@@ -207,7 +208,7 @@ class LayerCache:
         `permuted_v` [range, dv, kv heads]) and the mask [range, tokens].
 
         Raises:
-            TensorError: nothing has been put, though the batch has something to store.
+            TensorError: called before `put` in a batch that has something to store.
         """
         stored, size = self.stored, self.feeds.range
         if self.layer not in stored.keys or (self.feeds.n and not self._given):
@@ -221,7 +222,7 @@ class LayerCache:
 
 
 def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
-    """Where the values of each of the cells lie in [total cells, width], int64 [cells · width]."""
+    """Row indices in [total cells, width] of all numbers of these cells, int64 [cells · width]."""
     return (np.arange(width) * total + cells[:, None]).reshape(-1)
 
 
@@ -234,6 +235,6 @@ def _need_kv_type(dtype: DType, backend: Backend) -> None:
     name = dtype.name.lower()
     if dtype not in KV_TYPES:
         known = ", ".join(t.name.lower() for t in KV_TYPES)
-        raise Unsupported(f"kv_type {name} is not there; there is {known}")
+        raise Unsupported(f"kv_type {name} is unsupported; supported: {known}")
     if dtype.is_quantized and not backend.flash_attention:
         raise Unsupported(f"kv_type {name} needs flash attention; use kv_type 'f16' without it")

@@ -8,7 +8,7 @@ from ..ml import CacheConfig, DType
 
 
 class Masks:
-    """Makes masks of the backend's dtype, for ranges of cells that its padding divides."""
+    """Makes masks of the backend's dtype, for ranges of cells that are multiples of its padding."""
 
     def __init__(self, config: CacheConfig):
         self.padding = config.padding
@@ -17,17 +17,17 @@ class Masks:
         self._hidden = np.array(-np.inf, self._dtype).view(self._bits)
 
     def padded(self, n: int) -> int:
-        """The size of a range that has n cells."""
+        """The size of the range for n cells: the next multiple of the padding."""
         return round_up(n, self.padding)
 
     def of(self, seen: np.ndarray) -> np.ndarray:
-        """0 where `seen`, bool, which is overwritten, is true, elsewhere −inf."""
-        # As integers: a third of the time that np.where or indexing take.
+        """0 where `seen` is true, −inf elsewhere. `seen` is a bool array and is overwritten."""
+        # Integer arithmetic takes a third of the time of np.where or indexing.
         mask = np.logical_not(seen, out=seen).astype(self._bits)
         mask *= self._hidden
         return mask.view(self._dtype)
 
 
 def round_up(n: int, multiple: int) -> int:
-    """The lowest multiple from n on."""
+    """The lowest multiple that is at least n."""
     return -(-n // multiple) * multiple

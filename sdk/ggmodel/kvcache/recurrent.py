@@ -1,9 +1,10 @@
 """Recurrent layers: states of a fixed size in place of keys and values by position.
 
-A slot holds what all layers know after some number of tokens. A step reads one slot a sequence and
-writes a free one, never the one it read: sequences can share a slot until they part, a step can be
-undone, and an earlier state is kept by not freeing its slot. Slot 0 stays zero: there begin empty
-sequences. Which slots are read and written is data (row indices), so that graphs are replayed.
+A slot holds the states of all layers after some number of tokens. A step reads one slot a sequence
+and writes a free one, never the one it read: sequences can share a slot until they diverge, a step
+can be undone, and an earlier state is kept by not freeing its slot. Slot 0 stays zero: empty
+sequences begin there. The slots to read and write are data (row indices), so that graphs are
+replayed.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from .cache import Cache, CacheSpec, Size
+from ..model.cache import Cache, CacheSpec, Size
 
 if TYPE_CHECKING:
     from ..model.batch import Step
 
 
 class Recurrent(CacheSpec):
-    """A layer that remembers states, F32, each of a fixed shape a sequence.
+    """A layer that stores states, F32, each of a fixed shape a sequence.
 
     Args:
-        checkpoints: how many earlier states a sequence keeps at most, to be resumed from.
-        shapes: of the states, by name: one to three dims, as in
+        checkpoints: the most earlier states of a sequence that are kept to resume from.
+        shapes: name → shape of a state, one to three dims, as in
             `Recurrent(conv=(kernel - 1, width), ssm=(state, head, heads))`.
 
     Raises:
-        ConfigError: no state, or a shape or number that cannot be.
+        ConfigError: no state, or an impossible shape or number.
     """
 
     can_rewind: ClassVar[bool] = False
@@ -60,7 +61,7 @@ class Recurrent(CacheSpec):
     def new_cache(
         self, backend: Backend, layers: Mapping[int, Recurrent], dtype: DType, size: Size
     ) -> RecurrentCache:
-        """The dtype of keys and values is not that of states: errors in them add up."""
+        """`dtype` does not apply: states stay F32, because errors in them add up."""
         return RecurrentCache(backend, layers, self.checkpoints, size)
 
 
@@ -69,8 +70,8 @@ class State:
     """A slot that a sequence remembers.
 
     Attributes:
-        position: comes next; so many tokens are in it.
-        checkpoint: whether it is kept when the sequence goes on.
+        position: the next position: the state is that after so many tokens.
+        checkpoint: whether it is kept when the sequence is continued.
     """
 
     position: int
@@ -80,12 +81,12 @@ class State:
 
 @dataclass(frozen=True)
 class Placed:
-    """Where the sequences of one step, in the order of their rows, begin and end.
+    """The slots of one step's sequences, in the order of their rows.
 
     Attributes:
         groups: (tokens a sequence, sequences) of neighbours with equally many tokens.
         reads, writes: int32 [sequences], slots; None when only reserving.
-        before: of each of these sequences its states and length before.
+        before: sequence → its states and length before the step.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -97,18 +98,18 @@ class Placed:
 class RecurrentCache(Cache):
     """States of layers, in slots.
 
-    A sequence can be resumed where it ends and at its checkpoints: the ends of those of its steps
-    that had several of its tokens, such as pieces of a prompt; the oldest ones go.
+    A sequence can be resumed at its end and at its checkpoints. A step with several tokens of a
+    sequence, such as a piece of a prompt, leaves a checkpoint at its end; the oldest are dropped.
 
     Args:
-        layers: declarations, by the number of the layer.
-        checkpoints: how many a sequence keeps at most.
+        layers: layer number → its declaration.
+        checkpoints: the most that a sequence keeps.
 
     Attributes:
-        slots: how many there are: for each sequence its checkpoints, its state, and the next one.
-        states: of each sequence what it remembers, the earliest first.
-        lengths: of each sequence the position that comes next.
-        stored: by layer and name, F32 [elements, slots].
+        slots: number of slots: for each sequence its checkpoints, its state, and the next one.
+        states: sequence → its states, the earliest first.
+        lengths: sequence → its next position.
+        stored: layer → name → F32 [elements, slots].
     """
 
     def __init__(
@@ -134,11 +135,11 @@ class RecurrentCache(Cache):
     # a step
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Takes a free slot for each sequence of the step; there always is one.
+        """Takes a free slot for each sequence of the step; one is always free.
 
         Raises:
-            Error: the rows of a sequence are not consecutive, or it cannot go on there; nothing has
-                changed.
+            Error: the rows of a sequence are not consecutive, or it cannot be continued there;
+                nothing has changed.
         """
         if reserve:
             step.placed[self] = Placed(self._largest(len(step.positions)))
@@ -147,7 +148,7 @@ class RecurrentCache(Cache):
         before = {s: (self.states[s], self.lengths[s]) for s in pieces}
         reads, writes = [], self._free()[: len(pieces)]
         groups = tuple((n, len(list(alike))) for n, alike in groupby(pieces.values()))
-        step.placed[self] = Placed(groups, before=before)  # for `undo`, should this be interrupted
+        step.placed[self] = Placed(groups, before=before)  # for `undo` after Ctrl-C
         for (sequence, n), slot in zip(pieces.items(), writes, strict=True):
             states = self.states[sequence]
             reads.append(states[-1].slot if states else 0)
@@ -159,12 +160,13 @@ class RecurrentCache(Cache):
         step.placed[self] = Placed(groups, slots[0], slots[1], before)
 
     def _largest(self, n: int) -> tuple[tuple[int, int], ...]:
-        """Groups of n tokens that need much memory: one each, and the rest of one sequence."""
+        """Groups of n tokens that need the most memory: one token of each sequence, and the rest
+        of one sequence."""
         single = min(n, len(self.lengths)) - 1
         return ((1, single), (n - single, 1)) if single else ((n, 1),)
 
     def _pieces(self, step: Step) -> dict[int, int]:
-        """How many tokens each sequence of the step has there, in the order of their rows."""
+        """Sequence → number of its tokens in the step, in the order of their rows."""
         pieces: dict[int, int] = {}
         rows = zip(step.sequences.tolist(), step.positions.tolist(), strict=True)
         for sequence, piece in groupby(rows, itemgetter(0)):
@@ -172,8 +174,8 @@ class RecurrentCache(Cache):
             start, n = positions[0], len(positions)
             if sequence in pieces or positions != list(range(start, start + n)):
                 raise Error(
-                    f"the tokens of sequence {sequence} are not in one piece, by position; a "
-                    "recurrent layer needs them so"
+                    f"the tokens of sequence {sequence} are not in one piece, by position, which a "
+                    "recurrent layer needs"
                 )
             if start != self.lengths[sequence] or not self.can_resume(sequence, start):
                 raise Error(
@@ -185,7 +187,7 @@ class RecurrentCache(Cache):
         return pieces
 
     def _free(self) -> list[int]:
-        """Slots that no sequence remembers; there is one a sequence."""
+        """Slots that no sequence remembers; at least one a sequence."""
         used = {state.slot for states in self.states for state in states}
         return [slot for slot in range(1, self.slots) if slot not in used]
 
@@ -247,7 +249,7 @@ class RecurrentCache(Cache):
         """Forgets positions begin to end (None: all from begin on), which must be the last ones.
 
         Raises:
-            Error: they are not; nothing has changed.
+            Error: they are not the last ones; nothing has changed.
         """
         self.check_remove(sequence, begin, end)
         if end is None or begin < end:
@@ -274,12 +276,12 @@ class RecurrentCache(Cache):
 
 @dataclass(frozen=True)
 class Group:
-    """Sequences with equally many tokens in a batch, whose rows follow one another.
+    """Sequences with equally many tokens in a batch, in consecutive rows.
 
     Attributes:
-        row: the first one.
+        row: the first row.
         n: tokens of each sequence.
-        reads, writes: I32 [sequences], the slots where they begin and end.
+        reads, writes: I32 [sequences], the slots before and after the step.
     """
 
     row: int
@@ -305,11 +307,10 @@ class LayerStates:
         self._stepped = False
 
     def each(self, step: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-        """Steps all sequences of the batch: those with equally many tokens together, so that most
-        batches take one call.
+        """Steps all sequences of the batch, in one call for all with equally many tokens.
 
         Args:
-            step: is called with a `Part` and, of each of `rows`, its piece [d, tokens, sequences];
+            step: called with a `Part` and its piece [d, tokens, sequences] of each of `rows`; it
                 puts every state and returns [e, tokens, sequences].
             rows: each [d, batch].
 
@@ -317,7 +318,7 @@ class LayerStates:
             [e, batch].
 
         Raises:
-            TensorError: shapes that do not fit, a state that was not put, or a second call.
+            TensorError: shapes that do not fit, a state that was not put, a second call.
         """
         if self._stepped:
             raise TensorError(f"the states of layer {self.layer} were stepped twice in one forward")
@@ -350,8 +351,8 @@ class Part:
 
     Attributes:
         n: tokens of each sequence.
-        sequences: how many there are.
-        ids: I32 [sequences], the slots where they begin.
+        sequences: number of sequences.
+        ids: I32 [sequences], the slots of their states before the step.
         done: names of the states that were put.
     """
 
@@ -361,7 +362,7 @@ class Part:
         self.done: set[str] = set()
 
     def slots(self, name: str) -> Tensor:
-        """All slots, [*shape, slots], for ops that choose by `ids` themselves."""
+        """All slots, [*shape, slots], for ops that take `ids` themselves."""
         stored = self._stored(name)
         return stored.reshape(*self._layer.shapes[name], stored.dim(1))
 
@@ -374,7 +375,7 @@ class Part:
         """Stores the state after the last token, F32 [*shape, sequences], or flat.
 
         Raises:
-            TensorError: an unknown name, another number of elements, or it has been put.
+            TensorError: an unknown name, another number of elements, or a second call.
         """
         stored = self._stored(name)
         if name in self.done:

@@ -1,36 +1,36 @@
-"""What layers remember of positions: all of them, the last few, or those of a chunk."""
+"""Declarations of layers that store keys and values by position: all, the last ones, a chunk."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ..errors import ConfigError
 from ..ml import Backend, DType
-from .cache import CacheSpec, Size
+from ..model.cache import CacheSpec, Size
+from ..model.memory import Rotation
 from .causal import CausalCache
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..nn.rope import Rope
-
 P = TypeVar("P", int, "np.ndarray")
 
-_MOST = 1 << 30  # positions have 32 bits, and so have sums and differences of them
+_MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
 
 class Positions(CacheSpec):
-    """A layer that remembers keys and values by position; each sees itself and earlier ones.
+    """A layer that stores keys and values by position; a position sees itself and earlier ones.
 
     Attributes:
-        rope: how the layer rotates its keys; None if it does not. Needed to move positions.
-        bounded: whether there are earlier positions that are not seen.
+        rope: the rotation of the layer's keys; None if they are not rotated. `cache.rotate` in
+            `forward` uses it, and the cache moves keys with it.
+        bounded: whether a position may not see some earlier ones.
     """
 
-    rope: Rope | None
+    rope: Rotation | None
     bounded: ClassVar[bool] = True
 
     @property
@@ -54,9 +54,9 @@ class Positions(CacheSpec):
 
 @dataclass(frozen=True)
 class Causal(Positions):
-    """A layer that remembers every position."""
+    """A layer that stores every position."""
 
-    rope: Rope | None = None
+    rope: Rotation | None = None
     bounded: ClassVar[bool] = False
 
     @property
@@ -73,19 +73,19 @@ class Causal(Positions):
 
 @dataclass(frozen=True)
 class Sliding(Positions):
-    """A layer whose positions see the `window` last ones, their own included.
+    """A layer whose positions see the last `window` positions, their own included.
 
     Attributes:
-        memory: how many positions are kept, where that is more than the window, so that a
-            sequence can be resumed further back.
+        memory: number of positions kept, if more than the window: a sequence can then be resumed
+            further back.
 
     Raises:
-        ConfigError: a window of less than one position, or of more than the memory.
+        ConfigError: a window below one position, or above the memory.
     """
 
     window: int
     memory: int | None = None
-    rope: Rope | None = None
+    rope: Rotation | None = None
 
     def __post_init__(self):
         _need_span("window", self.window)
@@ -94,14 +94,22 @@ class Sliding(Positions):
 
     @classmethod
     def where(
-        cls, local: Iterable[bool], window: int, ropes: Iterable[Rope | None]
+        cls,
+        local: Sequence[bool],
+        window: int,
+        ropes: Rotation | Iterable[Rotation | None] | None,
     ) -> list[Causal | Sliding]:
-        """By layer: a window where it is `local`, all positions where it is not.
+        """One declaration a layer: `Sliding(window)` if it is `local`, else `Causal`.
+
+        Args:
+            ropes: one for all layers, or one a layer.
 
         Raises:
-            ConfigError: a window of less than one position, and layers that are local.
-            ValueError: there are not as many ropes as flags.
+            ConfigError: a window below one position, and a layer that is local.
+            ValueError: another number of ropes than of flags.
         """
+        if not isinstance(ropes, Iterable):
+            ropes = [ropes] * len(local)
         each = zip(local, ropes, strict=True)
         return [cls(window, rope=rope) if near else Causal(rope) for near, rope in each]
 
@@ -125,11 +133,11 @@ class Chunked(Positions):
     """A layer whose positions see those of their own chunk of `size` positions.
 
     Raises:
-        ConfigError: a chunk of less than one position.
+        ConfigError: a chunk below one position.
     """
 
     size: int
-    rope: Rope | None = None
+    rope: Rotation | None = None
 
     def __post_init__(self):
         _need_span("chunk", self.size)

@@ -1,4 +1,4 @@
-"""Caches for all layers of a model, whatever each of them remembers."""
+"""One cache for all layers of a model, of one or of several kinds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import TensorError
 from ..ml import Backend, Context, DType
-from .cache import Cache, CacheSpec, Size
+from ..model.cache import Cache, CacheSpec, Size
 from .specs import Causal
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class WrapperCache(Cache):
             point = min(cache.resume_point(sequence, position) for cache in self.caches)
             if point == position:
                 return point
-            position = point  # not all need know it
+            position = point  # another cache may not be able to resume there
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:
@@ -82,7 +82,7 @@ class WrapperCache(Cache):
             cache.check_remove(sequence, begin, end)
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        self.check_remove(sequence, begin, end)  # or the first ones have moved when one refuses
+        self.check_remove(sequence, begin, end)  # before any cache has changed
         for cache in self.caches:
             cache.remove(sequence, begin, end)
 
@@ -104,7 +104,7 @@ def new_cache(
     capacity: int,
     max_batch: int,
 ) -> Cache:
-    """A cache for a model: one of each kind that its layers declare, behind one face.
+    """A cache for a model: one cache for each kind that its layers declare, wrapped in one.
 
     Args:
         specs: one declaration a layer.
@@ -114,7 +114,7 @@ def new_cache(
         max_batch: the most tokens in a step.
 
     Raises:
-        TensorError: something that is no declaration.
+        TensorError: an entry that is no declaration.
         Unsupported: a dtype that keys and values cannot have.
         OutOfMemory: the host has no memory for the bookkeeping.
     """

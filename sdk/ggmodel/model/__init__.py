@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ..errors import former_names
 from .batch import Batch, Step
+from .cache import CacheSpec
 from .config import Config
 from .fields import gguf, kv
 from .loader import fill
+from .memory import LayerMemory, Rotation
 from .model import Model, config_class
 from .module import Module
 from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
@@ -28,10 +30,12 @@ from .report import LoadReport, Missing, WrongShape
 __all__ = [
     "AddConstant",
     "Batch",
+    "CacheSpec",
     "Computed",
     "Config",
     "Input",
     "Interleaved",
+    "LayerMemory",
     "LoadReport",
     "MXFP4Blocks",
     "Missing",
@@ -43,6 +47,7 @@ __all__ = [
     "Part",
     "PermuteRope",
     "Pixels",
+    "Rotation",
     "Sources",
     "Span",
     "Stack",

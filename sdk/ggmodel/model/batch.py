@@ -1,4 +1,4 @@
-"""What `forward` sees of a batch, and the host arrays behind it."""
+"""A batch as `forward` sees it, and the host arrays behind it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ L = TypeVar("L")
 
 @dataclass
 class Step:
-    """One batch of tokens as host arrays: what is computed in one run of a graph.
+    """One batch of tokens as host arrays, computed in one run of a graph. `model.cache` draws its
+    states in a cache.
 
     Attributes:
         tokens, positions, sequences: int32 [n].
         outputs: int32 [m], the rows whose results are wanted; may be empty.
         groups: int32 [n]; tokens of one sequence with an equal number above 0, such as those of an
-            image, see each other in both directions. They never spread over several steps. None is
-            0 everywhere.
-        placed: what each cache decided for this step, by cache.
-        spans: embeddings of images, or some of their rows, that belong to inputs of this step.
-        begun: its computation has begun: what was in its cells before is gone.
+            image, see each other in both directions. They are always in one step. None is 0
+            everywhere.
+        placed: cache → its notes on this step.
+        spans: rows of images that belong to inputs of this step.
+        begun: the computation has begun, and has overwritten its cells.
     """
 
     tokens: np.ndarray
@@ -44,7 +45,7 @@ class Step:
 
     @property
     def shape(self) -> tuple[int, int, tuple[int, int]]:
-        """Tokens, outputs, and rows and width of the embeddings: what graphs depend on."""
+        """(tokens, outputs, (rows, width) of the spans): graphs depend on these."""
         rows = width = 0
         if self.spans:
             rows = sum(span.count for span in self.spans)
@@ -63,7 +64,7 @@ class Step:
 
     @property
     def filled(self) -> np.ndarray:
-        """The inputs that these rows fill, int32 [rows]."""
+        """The inputs that the rows of all spans fill, int32 [rows]."""
         filled = [np.arange(s.index, s.index + s.count, dtype=np.int32) for s in self.spans]
         return np.concatenate(filled)
 
@@ -76,9 +77,9 @@ class Batch:
         inputs: I32 [n], token ids.
         positions: I32 [n].
         outputs: I32 [m], rows to give results for; not empty while recording.
-        cache: for each layer what stores and returns what it remembers.
+        cache: the memory of each layer, a `LayerMemory` or an object of the cache's own.
         multimodal: F32 [width, rows], the rows of the images that belong to inputs of this batch,
-            one image after the other; None without any.
+            one image after the other; None without images.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class Batch:
         )
 
     def through(self, layers: Sequence[L]) -> Iterator[tuple[L, Any, Tensor | None]]:
-        """Each layer, what remembers for it, and the rows to go on with before its last residual is
-        added: `outputs` in the last layer, None (all of them) before.
+        """Each layer, its memory, and the rows to keep after its attention: `outputs` in the last
+        layer, None (all rows) before.
 
         Raises:
-            TensorError: there are not as many layers as `caches` declared.
+            TensorError: another number of layers than `caches` declared.
         """
         if len(layers) != len(self.cache):
             raise TensorError(f"{len(layers)} layers, but caches() declared {len(self.cache)}")
@@ -119,10 +120,10 @@ class Batch:
             yield layer, cache, self.outputs if i == last else None
 
     def lay_images(self, x: Tensor) -> Tensor:
-        """Replaces the rows of x F32 [width, n], a tensor just computed, that images fill.
+        """Replaces rows of x F32 [width, n], which an op has computed, by those of images.
 
         Raises:
-            TensorError: their width is another one.
+            TensorError: images have another width.
         """
         if self.multimodal is None:
             return x
@@ -130,6 +131,6 @@ class Batch:
         return x.set_rows(self.multimodal, at)
 
     def feed(self, fill: Callable[[Step], Any], dtype: DType, *shape: int) -> Tensor:
-        """An input derived from the batch: `fill(step)` is called before each run and returns an
-        array that broadcasts to the reversed shape."""
+        """An input that follows from the step: `fill(step)` is called before each run and returns
+        an array that broadcasts to the reversed shape."""
         return self.ctx.feed(fill, dtype, *shape)

@@ -9,6 +9,7 @@ from ..errors import ConfigError, TensorError, Unsupported
 from ..ml import Context, DType, Tensor
 from ..ml.graph import in_scope
 from .batch import Batch
+from .cache import CacheSpec
 from .config import Config
 from .module import Module
 from .source_code import author_code, file_of, line_of, type_hints
@@ -18,26 +19,24 @@ if typing.TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from ..kvcache import CacheSpec
     from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels
 
 
 class Model(Module):
     """An architecture: annotate `config` with its `Config` class, declare its tensors, write
-    `caches` and `hidden`, and register it. Its logits are what the field `head` makes of the hidden
-    states, or what a `forward` of its own returns; without either it gives embeddings only.
+    `caches` and `hidden`, and register it. Its logits are the field `head` applied to the hidden
+    states, or the result of its own `forward`; without either it gives embeddings only.
 
     Attributes:
         ignore: patterns of tensors that a file may have and the model does not need.
         ignore_hf: the same for a Hugging Face checkpoint, in its names.
         architecture: the name it is registered under.
-        tokenizer: of the file, if it has a vocabulary; set once that has been read.
-        bidirectional_images: the rows of an image see each other in both directions. They are then
+        tokenizer: of the file, if it has a vocabulary; set when that has been read.
+        bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
-        image_marker: the text by which chat templates say that an image belongs there.
-        clip: what llama.cpp's file of its own for what a model sees with says besides the
-            hyperparameters with a key `clip.*`: key without "clip." → value, a function of the
-            hyperparameters, or None for nothing. None: there is no such file.
+        image_marker: the text that stands for an image in chat templates.
+        clip: extra `clip.*` metadata for llama.cpp's mmproj file: key without "clip." → value, a
+            function of the hyperparameters, or None for nothing. None: no such file is written.
     """
 
     ignore: ClassVar[tuple[str, ...]] = ()
@@ -53,7 +52,7 @@ class Model(Module):
     clip: ClassVar[dict[str, Any] | None] = None
 
     def caches(self) -> Sequence[CacheSpec]:
-        """What each layer remembers, a list with one entry a layer."""
+        """The memory of each layer: a list with one declaration a layer."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
@@ -64,8 +63,8 @@ class Model(Module):
         )
 
     def project(self, ctx: Context, pooled: Tensor) -> Tensor:
-        """The embeddings F32 [.., texts] that pooled hidden states F32 [width, texts] become; only
-        in models without logits."""
+        """Embeddings F32 [.., texts] from pooled hidden states F32 [width, texts]; only for models
+        without logits."""
         return pooled
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
@@ -80,16 +79,17 @@ class Model(Module):
 
     @property
     def sees(self) -> bool:
-        """Whether it takes images, that is: whether the file holds what it needs for them."""
-        return False
+        """Whether it takes images: by default whether the file fills the fields `vision` and
+        `projector`."""
+        return all(getattr(self, name, None) is not None for name in ("vision", "projector"))
 
     @property
     def largest_image(self) -> tuple[int, int]:
-        """Width and height, in pixels, of an image that needs as much memory as any."""
+        """Width and height, in pixels, of an image that needs the most memory."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no largest_image")
 
     def preprocess(self, image: Image) -> Pixels:
-        """An opened image (RGB or RGBA) as the vision graph takes it."""
+        """The pixels of an opened image (RGB or RGBA), as the vision graph takes them."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no preprocess")
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
@@ -97,12 +97,20 @@ class Model(Module):
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_multimodal")
 
     def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
-        """Puts inputs, placeholders and what surrounds them, where an image stands: its
-        embeddings, one for each tensor of `encode_multimodal`."""
-        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no post_tokenize")
+        """The inputs of a prompt, each image replaced by its `image_inputs`."""
+        each = (self.image_inputs(x) if isinstance(x, list) else [x] for x in inputs)
+        return [one for expanded in each for one in expanded]
+
+    def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
+        """The inputs of one image: placeholders for its rows, and the tokens around them.
+
+        Args:
+            image: an embedding for each tensor of `encode_multimodal`.
+        """
+        raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no image_inputs")
 
     def token_id(self, text: str, default: int) -> int:
-        """The id of a special token by its text; the default where the vocabulary has none."""
+        """The id of a special token by its text; the default if the vocabulary lacks it."""
         found = None if self.tokenizer is None else self.tokenizer.id_of(text)
         return default if found is None else found
 
@@ -148,7 +156,7 @@ class Model(Module):
         return result
 
     def validate(self) -> None:
-        """Called when all fields are filled, before weights are read; raises to refuse a file."""
+        """Called when all fields are filled, before weights are read. Raises to refuse a file."""
 
     def post_load(self) -> None:
         """Called when the weights are in place."""

@@ -1,10 +1,10 @@
-"""Which architectures there are, and where they are found.
+"""The architectures that exist, and how one is found by its name.
 
-In order: a folder given with `--models`, those registered by code already run, the package
-`ggmodel.models`, and entry points of the group "ggmodel.models". An architecture is `NAME.py` or a
-folder `NAME/` with an `__init__.py`; its module is imported when its name is asked for. A module of
-the package may register more names than its own: it is imported also when a name is asked for that
-no module has. What a folder holds serves those who name that folder, and no one else.
+Searched in order: a folder given with `--models`, classes registered by code that has run, the
+package `ggmodel.models`, entry points of the group "ggmodel.models". In a folder and in the package
+an architecture is `NAME.py`, a folder `NAME/` with an `__init__.py`, or `FAMILY/NAME.py` in such a
+folder; only that module is imported. A module may register further names: all modules are imported
+when a name is asked for that none is called by. A folder serves only callers that name it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pkgutil
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=type[Model])
 
 _GROUP = "ggmodel.models"
+_REGISTER = re.compile(r"""@register\(\s*["']([^"']+)["']""")
 _POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
 _lock = threading.RLock()
 _registered: dict[str, type[Model]] = {}
 
 
-# Of each model file of a folder, by the name its module got: the state of the file (or of all
-# files beside an __init__.py) when it was imported, and what it registered.
+# For files of folders: name of the module → the state of its files when it was imported, and what
+# they registered.
 _stamps: dict[str, tuple[tuple[str, int, int], ...]] = {}
 _of_files: dict[str, dict[str, type[Model]]] = {}
 
@@ -81,13 +83,14 @@ def find(name: str, folder: str | Path | None = None, pooled: bool = False) -> t
     """The model class of an architecture.
 
     Args:
-        folder: where to look first for `NAME.py` or `NAME/`; a file that has changed since is
-            imported again. In file names "_" stands for what no identifier may have ("gpt-oss").
+        folder: searched first for `NAME.py`, `NAME/` and `FAMILY/NAME.py`; a file that has changed
+            since is imported again. "_" in a file name stands for any character that an identifier
+            cannot have ("gpt-oss").
         pooled: take the embedding variant, if the architecture has one.
 
     Raises:
-        ArchitectureError: there is none (lists those there are and the nearest name), or its
-            file cannot be imported (names the line).
+        ArchitectureError: no such architecture (lists all, and the nearest name), or its file
+            cannot be imported (names the line).
     """
     with _lock:
         base = _find(name, folder)
@@ -103,12 +106,15 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
         if folder is not None:
             if not Path(folder).is_dir():
                 raise ArchitectureError(f"models={str(folder)!r} is no folder")
-            path = _in_folder(Path(folder), importable)
-            if path is not None:
-                return _from_file(name, importable, path)
+            found = _in_folder(name, importable, Path(folder))
+            if found is not None:
+                return found
         if name not in _registered:
             modules = _built_in()
-            _import_built_in([importable] if importable in modules else modules)
+            named = [m for m in modules if m.rpartition(".")[2] == importable]
+            _import_built_in(named)
+            if name not in _registered:
+                _import_built_in(modules)
         if name not in _registered:
             _from_entry_points(name)
         if name in _registered:
@@ -128,21 +134,19 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
     """The model class that serves a Hugging Face class, by the `architectures` of a config.
 
     Args:
-        folder: where to look first.
+        folder: searched first.
 
     Raises:
-        ArchitectureError: none does (lists the classes served), or a file in the folder cannot be
-            imported (names the line).
+        ArchitectureError: no architecture does (lists the classes served), or a file in the folder
+            cannot be imported (names the line).
     """
     served: dict[str, type[Model]] = {}
     if folder is not None and not Path(folder).is_dir():
         raise ArchitectureError(f"models={str(folder)!r} is no folder")
     with _lock:
         if folder is not None:
-            for name in _in_files(Path(folder)):
-                path = _in_folder(Path(folder), name)
-                if path is not None:
-                    _enter(served, _registered_by(name, path))
+            for path in _units(Path(folder)):
+                _enter(served, _registered_by(path, *_registering(path)))
         _import_built_in(_built_in())
         for entry in () if any(n in served for n in names) else _entry_points():
             with author_code(f"the entry point {entry.value!r} cannot be imported", None):
@@ -161,10 +165,9 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
 
 
 def _in_any_file(name: str, folder: Path) -> type[Model] | None:
-    """The architecture of a file that is called otherwise."""
-    for other in sorted(_in_files(folder)):
-        path = _in_folder(folder, other)
-        found = {} if path is None else _registered_by(other, path)
+    """An architecture in a file of another name."""
+    for path in _units(folder):
+        found = _registered_by(path, *_registering(path))
         if name in found:
             return found[name]
     return None
@@ -183,18 +186,45 @@ def supported(folder: str | Path | None = None) -> list[str]:
         names = {n for n in _registered if not n.endswith(_POOLED)}
     names |= {entry.name for entry in _entry_points()}
     if folder is not None and Path(folder).is_dir():
-        names |= _in_files(Path(folder))
+        for path in _units(Path(folder)):
+            names |= {_name_of(path)} if path.name != "__init__.py" else _named_in(path)
     return sorted(names)
 
 
-def _in_files(folder: Path) -> set[str]:
-    files = {p.stem for p in folder.glob("[!_.]*.py")}
-    return files | {p.parent.name for p in folder.glob("[!_.]*/__init__.py")}
+def _units(folder: Path) -> list[Path]:
+    """The files to import: single ones, and the `__init__.py` of folders."""
+    files = [*folder.glob("[!_.]*.py"), *folder.glob("[!_.]*/__init__.py")]
+    return sorted((p.resolve() for p in files), key=_name_of)
+
+
+def _name_of(unit: Path) -> str:
+    return unit.parent.name if unit.name == "__init__.py" else unit.stem
+
+
+def _registering(unit: Path) -> list[str]:
+    """The modules of a folder that seem to register an architecture."""
+    if unit.name != "__init__.py":
+        return []
+    modules = sorted(unit.parent.glob("[!_.]*.py"))
+    return [m.stem for m in modules if _REGISTER.search(m.read_text("utf-8", "replace"))]
+
+
+def _named_in(unit: Path) -> set[str]:
+    """The names that a folder seems to register; its own if it is not clear."""
+    texts = (m.read_text("utf-8", "replace") for m in unit.parent.glob("*.py"))
+    return {name for text in texts for name in _REGISTER.findall(text)} or {_name_of(unit)}
 
 
 def _built_in() -> list[str]:
+    """The modules of `ggmodel.models`: "llama", "llama.model", "qwen", "qwen.qwen2" …"""
     package = importlib.import_module("ggmodel.models")
-    return [m.name for m in pkgutil.iter_modules(package.__path__)]
+    found = []
+    for unit in pkgutil.iter_modules(package.__path__):
+        found.append(unit.name)
+        if unit.ispkg:
+            paths = [str(Path(path) / unit.name) for path in package.__path__]
+            found += [f"{unit.name}.{m.name}" for m in pkgutil.iter_modules(paths)]
+    return found
 
 
 def _import_built_in(modules: list[str]) -> None:
@@ -203,7 +233,7 @@ def _import_built_in(modules: list[str]) -> None:
 
 
 def _entry_points() -> EntryPoints:
-    # Costs as much as many others together, and is for architectures that are not ours.
+    # Imported late: slow, and needed only for architectures of other packages.
     from importlib import metadata
 
     return metadata.entry_points(group=_GROUP)
@@ -222,37 +252,41 @@ def _from_entry_points(name: str) -> None:
             )
 
 
-def _in_folder(folder: Path, name: str) -> Path | None:
-    if not name or len(name) > 100 or name.startswith("_"):  # it comes from a file
+def _in_folder(name: str, importable: str, folder: Path) -> type[Model] | None:
+    if not importable or len(importable) > 100 or importable.startswith("_"):  # a file's metadata
         return None
-    for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+    for path in (folder / f"{importable}.py", folder / importable / "__init__.py"):
         if path.is_file():
-            return path.resolve()
+            found = _registered_by(path.resolve())
+            if name in found:
+                return found[name]
+            others = f", only {', '.join(map(repr, found))}" if found else ""
+            raise ArchitectureError(
+                f"{path.resolve()} registers no architecture {name!r}{others}; "
+                f"decorate its model with @register({name!r})"
+            )
+    for unit in _units(folder):
+        if unit.name == "__init__.py" and importable in _registering(unit):
+            found = _registered_by(unit, importable)
+            if name in found:
+                return found[name]
     return None
 
 
-def _from_file(name: str, importable: str, path: Path) -> type[Model]:
-    found = _registered_by(importable, path)
-    if name not in found:
-        others = f", only {', '.join(map(repr, found))}" if found else ""
-        raise ArchitectureError(
-            f"{path} registers no architecture {name!r}{others}; "
-            f"decorate its model with @register({name!r})"
-        )
-    return found[name]
-
-
-def _registered_by(importable: str, path: Path) -> dict[str, type[Model]]:
-    """What a file registers; it is imported, again if it has changed."""
-    # A name of its own per folder: two folders may hold the same architecture.
-    digest = hashlib.blake2s(str(path).encode(), digest_size=6).hexdigest()
-    module_name = f"ggmodel_models_{digest}_{importable}"
-    stamp = _stamp(path)
-    if _stamps.get(module_name) != stamp:
-        what = "the model file cannot be imported"
-        with author_code(what, str(path), keep=ArchitectureError):
-            _import(module_name, path)
-        _stamps[module_name] = stamp
+def _registered_by(unit: Path, *modules: str) -> dict[str, type[Model]]:
+    """The architectures that a file or folder and these modules of the folder register. Imports it,
+    and again if it has changed."""
+    # A name of its own per path: two folders may hold the same architecture.
+    digest = hashlib.blake2s(str(unit).encode(), digest_size=6).hexdigest()
+    module_name = f"ggmodel_models_{digest}_{_name_of(unit)}"
+    stamp = _stamp(unit)
+    what = "the model file cannot be imported"
+    with author_code(what, str(unit), keep=ArchitectureError), _no_bytecode():
+        if _stamps.get(module_name) != stamp:
+            _import(module_name, unit)
+            _stamps[module_name] = stamp
+        for module in modules:
+            importlib.import_module(f"{module_name}.{module}")
     return _of_files[module_name]
 
 
@@ -273,13 +307,19 @@ def _import(module_name: str, path: Path) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    # Bytecode is checked by seconds: it would be stale for a file saved twice within one.
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
     except BaseException:
         _forget(module_name)
         raise
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Bytecode is checked by seconds: it would be stale for a file saved twice within one."""
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
     finally:
         sys.dont_write_bytecode = writes
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..ml import Tensor
-
-if TYPE_CHECKING:
-    from ..kvcache import LayerCache
+from ..model.memory import LayerMemory
 
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cache: LayerCache,
+    cache: LayerMemory,
     *,
     scale: float,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     vmla: Tensor | None = None,
 ) -> Tensor:
-    """Stores keys and values, then attends to all that each row may see.
+    """Stores keys and values, then attends to all positions that each row sees.
 
     Args:
         q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n].

@@ -1,14 +1,18 @@
-"""Mixtures of experts: linear maps stacked along dim 2, and the choice among them."""
+"""Mixtures of experts: linear maps stacked along dim 2, and the routing to them."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..ml import Tensor
 from ..model.fields import gguf
 from ..model.module import Module
+from .feedforward import activate, check_activation
+from .layers import Linear
 
 
 class ExpertLinear(Module):
-    """One linear map an expert. As a field: shape=(in, out, experts)."""
+    """One linear map for each expert. As a field: shape=(in, out, experts)."""
 
     dims = {"weight": (0, 1, 2), "bias": (1, 2)}
 
@@ -26,9 +30,8 @@ def choose_experts(scores: Tensor, used: int, normalize: bool = True) -> tuple[T
 
     Args:
         scores: router outputs F32 [experts, n].
-        normalize: the softmax is that among the experts used, so that their weights sum to 1;
-            otherwise it is that among all. (A softmax among all, divided by the sum over those
-            used, is the former.)
+        normalize: softmax over the chosen experts, whose weights then sum to 1; otherwise over
+            all experts. (A softmax over all, divided by the sum of the chosen, is the former.)
 
     Returns:
         ids I32 [used, n] and weights F32 [1, used, n].
@@ -47,3 +50,30 @@ def sum_experts(y: Tensor) -> Tensor:
     for i in range(1, y.dim(1)):
         total = total + y.slice(1, i, i + 1)
     return total.contiguous(y.dim(0), -1)
+
+
+class GatedExperts(Module):
+    """Gated feed-forward experts, weighted by a router's softmax. A subclass declares the fields;
+    the config has `experts_used`, and may have `activation` and `normalize`.
+
+    Raises:
+        ConfigError: an unknown activation; lists the supported ones.
+    """
+
+    router: Linear
+    gate: ExpertLinear
+    up: ExpertLinear
+    down: ExpertLinear
+
+    def __init__(self, config: Any = None):
+        super().__init__(config)
+        check_activation(getattr(config, "activation", "silu"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
+        h = self.config
+        normalize, activation = getattr(h, "normalize", True), getattr(h, "activation", "silu")
+        ids, weights = choose_experts(self.router(x), h.experts_used, normalize)
+        x = x.reshape(x.dim(0), 1, -1)
+        y = activate(activation, self.gate(x, ids), self.up(x, ids))
+        return sum_experts(self.down(y, ids) * weights)

@@ -22,7 +22,7 @@ class Linear(Module):
 
 
 class Conv2D(Module):
-    """A kernel that goes over an image, + bias. As a field: shape=(width, height, in, out)."""
+    """A kernel moved over an image, + bias. As a field: shape=(width, height, in, out)."""
 
     dims = {"weight": (0, 1, 2, 3), "bias": (3,)}
 
@@ -64,7 +64,7 @@ class LayerNorm(Module):
 
     dims = {"weight": (0,), "bias": (0,)}
 
-    weight: Tensor = gguf("weight", hf=("weight", "gamma"))  # names of the days of TensorFlow
+    weight: Tensor = gguf("weight", hf=("weight", "gamma"))  # TensorFlow's names
     bias: Tensor | None = gguf("bias", hf=("bias", "beta"))
 
     def forward(self, x: Tensor, eps: float | None = None) -> Tensor:

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 from ..ml import RopeType, Tensor
+from ..ml.node import Node
 
 
 @dataclass(frozen=True)
 class Rope:
-    """How a layer rotates queries and keys; a cache uses it to move keys to other positions.
+    """The rotation of a layer's queries and keys by position. Declared in `caches()`: the forward
+    rotates with `cache.rotate`, and the cache moves keys to other positions with `move`.
 
     Attributes:
-        dims: elements of a head that are rotated.
+        dims: number of rotated elements of a head.
         base: of the frequencies.
         scale: factor on positions; linear scaling by s is 1/s.
         factors: F32 [dims/2], divide the frequencies.
-        magnitude: what is rotated is multiplied with it.
+        magnitude: factor on the result.
 
     Raises:
         ConfigError: base, scale or magnitude is not above 0.
@@ -44,8 +46,24 @@ class Rope:
         return self._rotated(x, positions, self.magnitude)
 
     def move(self, x: Tensor, amounts: Tensor) -> Tensor:
-        """x [head dim, heads, n], which has been rotated before, by amounts I32 [n] more."""
+        """x [head dim, heads, n], rotated before, by amounts I32 [n] more."""
         return self._rotated(x, amounts, 1.0)
+
+    def made(self, op: Node) -> bool:
+        """Whether an op "rope" rotates as this does. Factors of one name are the same."""
+        own = {
+            "dims": self.dims,
+            "mode": RopeType(self.type),
+            "base": float(self.base),
+            "scale": float(self.scale),
+            "attn_factor": float(self.magnitude),
+            "ext_factor": 0.0,
+        }
+        factors = op.sources[2]
+        while factors is not None and factors.op is not None:
+            factors = factors.sources[0]  # before it was cast
+        named = factors and self.factors and factors.name and factors.name == self.factors.name
+        return bool(factors is self.factors or named) and own.items() <= op.attrs.items()
 
     def _rotated(self, x: Tensor, positions: Tensor, magnitude: float) -> Tensor:
         return x.rope(

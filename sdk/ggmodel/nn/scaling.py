@@ -1,7 +1,7 @@
-"""Rotary positions beyond the length of texts in training: linear, llama 3, YaRN and LongRoPE.
+"""Rotary positions beyond the training length: linear, llama 3, YaRN and LongRoPE scaling.
 
-All of them are factors that divide the frequencies and one on what is rotated. Files have the
-factors as tensors, or hyperparameters to compute them from.
+Each is a set of factors that divide the frequencies, and a magnitude. A file has the factors as
+tensors, or hyperparameters to compute them from.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 HF = Mapping[str, Any]
-_WIDEST = 1 << 16  # what a file says is not to take memory without end
+_WIDEST = 1 << 16  # a file's numbers must not make us take memory without end
 
 
 def scaling_of(hf: HF) -> Mapping[str, Any]:
-    """The rope scaling of a config, `rope_scaling`; where `rope_parameters` are a table by kind of
-    layer, that of "full_attention"."""
+    """The rope scaling of a config: `rope_scaling`, or the "full_attention" entry if
+    `rope_parameters` is a table by kind of layer."""
     by_kind = hf.get("rope_parameters") or {}
     return hf.get("rope_scaling") or by_kind.get("full_attention") or {}
 
@@ -36,52 +36,22 @@ def scaling_kind(hf: HF) -> str:
     """ "" for none, "linear", "llama3", "yarn" or "longrope".
 
     Raises:
-        Unsupported: another one.
+        Unsupported: another scaling.
     """
     scaling = scaling_of(hf)
     kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
     kind = {None: "", "default": "", "su": "longrope"}.get(kind, kind)
     if kind not in ("", "linear", "llama3", "yarn", "longrope"):
         raise Unsupported(
-            f"rope scaling {kind!r} is not there yet; there is linear, llama3, yarn and longrope"
+            f"rope scaling {kind!r} is unsupported; supported: linear, llama3, yarn, longrope"
         )
     return kind
-
-
-def linear_factor(hf: HF) -> float | None:
-    """The factor by which "linear" rope scaling divides positions; None for other configs.
-
-    Raises:
-        Unsupported: a scaling that is neither linear nor llama 3's.
-    """
-    kind = scaling_kind(hf)
-    if kind not in ("", "linear", "llama3"):
-        raise Unsupported(f"rope scaling {kind!r} is not there yet; there is linear and llama3")
-    return scaling_of(hf)["factor"] if kind == "linear" else None
-
-
-def linear_type(hf: HF) -> str | None:
-    """ "linear" for configs with such a rope scaling; see `linear_factor`."""
-    return None if linear_factor(hf) is None else "linear"
-
-
-def linear_scale(kind: str, factor: float) -> float:
-    """What positions are multiplied with, given `rope.scaling.type` and `rope.scaling.factor`.
-
-    A factor without a type means linear scaling, a factor of 0 none, as in llama.cpp.
-
-    Raises:
-        Unsupported: another scaling than linear.
-    """
-    if kind not in ("", "none", "linear"):
-        raise Unsupported(f"rope.scaling.type {kind!r} is not there yet; there is linear")
-    return 1.0 if kind == "none" or factor == 0 else 1 / factor
 
 
 def llama3_factors(hf: HF) -> np.ndarray | None:
     """The frequency divisors of "llama3" rope scaling, float32 [dims/2]; None for other configs.
 
-    Long wavelengths are stretched by `factor`, short ones kept, those between blended
+    Long wavelengths are stretched by `factor`, short ones kept, those in between blended
     (transformers, modeling_rope_utils, `_compute_llama3_parameters`).
     """
     import numpy as np
@@ -105,18 +75,18 @@ def llama3_factors(hf: HF) -> np.ndarray | None:
 
 def _check_width(dims: int) -> None:
     if dims > _WIDEST:
-        raise ConfigError(f"heads of {dims} elements to rotate; there are at most {_WIDEST}")
+        raise ConfigError(f"heads of {dims} elements to rotate; at most {_WIDEST} are possible")
 
 
 def yarn_factors(h: RopeConfig) -> np.ndarray | None:
     """The frequency divisors of YaRN, float32 [rope_dims/2]; None for other hyperparameters.
 
-    Of pairs that turn `beta_fast` times or more in the original context the frequency is kept, of
-    those that turn `beta_slow` times or less it is divided by the factor, between it is blended
+    A pair that turns `beta_fast` times or more in the original context keeps its frequency; one
+    that turns `beta_slow` times or less has it divided by the factor; those in between are blended
     (arXiv 2309.00071, appendix A.2).
 
     Raises:
-        ConfigError: they make no sense.
+        ConfigError: impossible hyperparameters.
     """
     import numpy as np
 
@@ -144,7 +114,7 @@ def yarn_factors(h: RopeConfig) -> np.ndarray | None:
 
 
 def _of(kind: str, *keys: str) -> Callable[[HF], Any]:
-    """The first of these keys that a config of this kind of scaling has."""
+    """Finds the first of these keys in the scaling of a config, if that is of this kind."""
 
     def find(hf: HF) -> Any:
         scaling = scaling_of(hf) if scaling_kind(hf) == kind else {}
@@ -162,12 +132,13 @@ def _original(hf: HF) -> Any:
     if scaling_kind(hf) not in ("yarn", "longrope"):
         return None
     key = "original_max_position_embeddings"
-    # Of both transformers takes the one outside.
+    # transformers prefers the one outside of the scaling.
     return hf.get(key) or scaling_of(hf).get(key) or hf.get("max_position_embeddings")
 
 
-def _factor(hf: HF) -> float | None:
-    """Of linear scaling and YaRN; files with LongRoPE have none."""
+def scaling_factor(hf: HF) -> float | None:
+    """The factor of linear scaling or YaRN; None for other configs (files with LongRoPE have
+    none)."""
     kind = scaling_kind(hf)
     if kind == "yarn":
         return scaling_of(hf).get("factor") or hf["max_position_embeddings"] / _original(hf)
@@ -175,22 +146,22 @@ def _factor(hf: HF) -> float | None:
 
 
 def _truncate(hf: HF) -> bool | None:
-    """Where ends are not rounded."""
+    """False if the ends of the blended range are not rounded."""
     return False if _of("yarn", "truncate")(hf) is False else None
 
 
 def _yarn_magnitude(hf: HF) -> float | None:
-    """Where it is not the paper's: as given, or of the two scales of DeepSeek."""
+    """The magnitude if it is not the paper's: as given, or from DeepSeek's two scales."""
     given = _of("yarn", "attention_factor", "attn_factor")(hf)
     scales = [_of("yarn", key)(hf) for key in ("mscale", "mscale_all_dim")]
     if given is not None or not all(scales):
         return given
-    over, under = (paper_magnitude(_factor(hf) or 1.0, scale) for scale in scales)
+    over, under = (paper_magnitude(scaling_factor(hf) or 1.0, scale) for scale in scales)
     return over / under
 
 
 def _longrope_magnitude(hf: HF) -> float | None:
-    """√(1 + ln s / ln n), s times the original n positions (arXiv 2402.13753)."""
+    """√(1 + ln s / ln n) for s times the original n positions (arXiv 2402.13753)."""
     if scaling_kind(hf) != "longrope":
         return None
     original = _original(hf)
@@ -201,7 +172,7 @@ def _longrope_magnitude(hf: HF) -> float | None:
 
 
 def paper_magnitude(factor: float, scale: float = 1.0) -> float:
-    """What YaRN multiplies queries and keys with: 1 + 0.1 ln s (arXiv 2309.00071, 3.4)."""
+    """YaRN's factor on queries and keys: 1 + 0.1 ln s (arXiv 2309.00071, 3.4)."""
     return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
@@ -218,7 +189,7 @@ def _longrope_factors(length: str) -> Computed:
 class RopeConfig(Config):
     """The hyperparameters of rotary positions, for configs to inherit; see `Rotary`.
 
-    What inherits it has `context`, and `rope_dims` or `head_dim`.
+    A subclass has `context`, and `rope_dims` or `head_dim`.
     """
 
     rope_base: float = kv(
@@ -226,7 +197,9 @@ class RopeConfig(Config):
         hf=("rope_theta", "rope_parameters.full_attention.rope_theta"),
         default=10000.0,
     )
-    rope_factor: float = kv("rope.scaling.factor", "rope.scale_linear", hf=_factor, default=1.0)
+    rope_factor: float = kv(
+        "rope.scaling.factor", "rope.scale_linear", hf=scaling_factor, default=1.0
+    )
     scaling: str = kv("rope.scaling.type", hf=_type, default="")
     original_context: int | None = kv(
         "rope.scaling.original_context_length", hf=_original, default=None
@@ -238,18 +211,17 @@ class RopeConfig(Config):
     beta_fast: float = kv("rope.scaling.yarn_beta_fast", hf=_of("yarn", "beta_fast"), default=32.0)
     beta_slow: float = kv("rope.scaling.yarn_beta_slow", hf=_of("yarn", "beta_slow"), default=1.0)
     yarn_extrapolation: float = kv("rope.scaling.yarn_ext_factor", default=1.0)
-    # No key of llama.cpp's, which always rounds.
+    # Not a key of llama.cpp, which always rounds.
     yarn_truncate: bool = kv("rope.scaling.yarn_truncate", hf=_truncate, default=True)
     rope_dims: Any = property(lambda h: h.head_dim)
 
 
 class Rotary(Module):
-    """The factors by which a rope's frequencies are divided, where there are some; with a
-    `RopeConfig` it makes the `Rope` of every kind of scaling. Its tensors have the same names in
-    all layers, as files have them once.
+    """The factors that divide a rope's frequencies, if a file has some; makes the `Rope` of every
+    kind of scaling from a `RopeConfig`. Its tensors are named absolutely: a file has them once.
 
-    Which of LongRoPE's two sets counts is decided by the context a model is loaded with, as in
-    llama.cpp; transformers decides anew whenever a text grows beyond the original context.
+    The context that a model is loaded with selects one of LongRoPE's two sets, as in llama.cpp;
+    transformers selects anew whenever a text grows beyond the original context.
     """
 
     freqs: Tensor | None = gguf(
@@ -261,20 +233,20 @@ class Rotary(Module):
     )
 
     def rope(self, type: RopeType = RopeType.NORM) -> Rope:
-        """
+        """The rope of layers with scaled positions, to declare in `caches()`.
+
         Raises:
-            Unsupported: a `rope.scaling.type` that is not there.
-            ConfigError: numbers that make no sense, or factors that are missing.
+            Unsupported: an unknown `rope.scaling.type`.
+            ConfigError: impossible numbers, or missing factors.
         """
         h: RopeConfig = self.config
         if h.scaling not in ("", "none", "linear", "yarn", "longrope"):
             raise Unsupported(
-                f"rope.scaling.type {h.scaling!r} is not there yet; there is linear, yarn and "
-                "longrope"
+                f"rope.scaling.type {h.scaling!r} is unsupported; supported: linear, yarn, longrope"
             )
         scale = 1.0 if h.scaling == "none" or h.rope_factor == 0 else 1 / h.rope_factor
         magnitude = h.attn_factor
-        if h.scaling == "yarn":  # its factors have the scale in them
+        if h.scaling == "yarn":  # its factors include the scale
             scale, magnitude = 1.0, magnitude * (h.yarn_magnitude or paper_magnitude(h.rope_factor))
         original = h.original_context or getattr(h, "context", 0)
         by_length = self.long if h.loaded_context > original else self.short

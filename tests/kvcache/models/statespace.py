@@ -8,7 +8,7 @@ from ggmodel.model import Batch
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
 
-class Hyper(Config):
+class SmallConfig(Config):
     layers: int = kv("block_count")
     hidden: int = kv("embedding_length")
     context: int = kv("context_length")
@@ -24,7 +24,7 @@ class Hyper(Config):
 
 
 class Mixer(Module):
-    config: Hyper
+    config: SmallConfig
     into: Linear = gguf("ssm_in", shape=("hidden", "both"))
     conv: Tensor = gguf("ssm_conv1d.weight", shape=("kernel", "inner"))
     conv_bias: Tensor = gguf("ssm_conv1d.bias", shape=("inner",))
@@ -57,7 +57,7 @@ class Mixer(Module):
 
 
 class Attention(Module):
-    config: Hyper
+    config: SmallConfig
     qkv: Linear = gguf("attn_qkv", shape=("hidden", "qkv"))
     out: Linear = gguf("attn_output", shape=("hidden", "hidden"))
 
@@ -85,7 +85,7 @@ class Layer(Module):
 
 @register("statespace")
 class StateSpace(Model):
-    config: Hyper
+    config: SmallConfig
     embed: Embedding = gguf("token_embd", shape=("hidden", None))
     layers: list[Layer] = gguf("blk", n="layers")
     norm: RMSNorm = gguf("output_norm", shape=("hidden",))

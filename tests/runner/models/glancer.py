@@ -17,7 +17,7 @@ ROWS = 9
 class Glancer(Llama):
     """Rows of an image see earlier ones, and may be computed in different batches."""
 
-    vision: Linear = gguf("v.proj", shape=(12, "hidden"))
+    vision: Linear = gguf("v.proj", shape=(12, "width"))
     image_marker = "<image>"
     largest_image = property(lambda m: (6, 6))
     sees = property(lambda m: True)
@@ -41,8 +41,5 @@ class Glancer(Llama):
             out += [Input(BEGIN), *places, Input(END)]
         return out
 
-    def hidden(self, ctx, batch):
-        x = batch.lay_images(self.embed(batch.inputs))
-        for layer, cache, outputs in batch.through(self.layers):
-            x = layer(x, batch, cache, outputs)
-        return self.norm(x)
+    def embedded(self, batch):
+        return batch.lay_images(super().embedded(batch))

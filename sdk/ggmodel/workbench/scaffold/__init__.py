@@ -159,8 +159,8 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
     if not file.is_file():
         raise ConfigError(f"the source of {cls.architecture!r} is missing; begin from another")
     importable = re.sub(r"\W", "_", name)
-    package = (file.parent / "__init__.py").is_file() and file.parent.name != "models"
-    files = sorted(file.parent.glob("*.py")) if package else [file]
+    files = _files(file, cls.architecture)
+    package = len(files) > 1
     sources = {}
     for path in files:
         before = path.read_text(encoding="utf-8")
@@ -169,9 +169,23 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
                 f"{name!r} would be the class {own}, a name that is taken in {path.name} of "
                 f"{cls.architecture!r}; choose another"
             )
-        text = renamed(before, cls.architecture, cls.__name__, name, hf)
+        config = config_class(cls)
+        config_name = config.__name__ if Path(file_of(config) or "") in files else None
+        text = renamed(before, cls.architecture, cls.__name__, config_name, name, hf)
         sources[f"{importable}/{path.name}" if package else f"{importable}.py"] = text
     return sources
+
+
+def _files(file: Path, architecture: str) -> list[Path]:
+    """The files of an architecture: those of its folder, or only its own in a family's folder, or
+    where a folder holds no other module."""
+    folder = file.parent
+    if folder.name != re.sub(r"\W", "_", architecture) or not (folder / "__init__.py").is_file():
+        return [file]
+    register = f'@register("{architecture}"'
+    texts = {p: p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.py"))}
+    files = [p for p, text in texts.items() if register in text or "@register(" not in text]
+    return [file] if len(files) == 2 and file.name != "__init__.py" else files
 
 
 def _small_config(cls: type[Model]) -> dict[str, Any]:

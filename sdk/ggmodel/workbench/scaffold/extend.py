@@ -48,7 +48,8 @@ def extend(
     proposals: list[Proposal] = []
     lines: dict[str, dict[str, list[str]]] = {}  # path → class → fields
     where = {c: path for path, text in sources.items() for c in _classes(text)}
-    names = {fit.cls.__name__: camel(next(iter(sources)).split("/")[0].removesuffix(".py"))}
+    own = camel(next(iter(sources)).split("/")[0].removesuffix(".py"))
+    names = {fit.cls.__name__: own}
     for of in unread(shapes, fit.report.unused):
         cls = fit.owners.get(of.parent)
         owner = None if cls is None else names.get(cls.__name__, cls.__name__)
@@ -59,7 +60,7 @@ def extend(
         if proposal.owner is not None:
             in_file = lines.setdefault(where[proposal.owner], {})
             in_file.setdefault(proposal.owner, []).append(proposal.line)
-    config = config_class(fit.cls).__name__
+    config = f"{own}Config"
     keys = list(_keys(fit.cls, given))
     if keys and config in where:
         lines.setdefault(where[config], {})[config] = keys

@@ -28,15 +28,18 @@ def bound(source: str) -> set[str]:
     return {*(alias.asname or alias.name for node in imports for alias in node.names), *defined}
 
 
-def renamed(source: str, template: str, cls: str, name: str, hf: str) -> str:
+def renamed(source: str, template: str, cls: str, config: str | None, name: str, hf: str) -> str:
     """The file of one architecture, renamed as the beginning of another. Further registrations in
     the file are dropped.
 
     Args:
-        template: the registered name. cls: the class of its model.
+        template: the registered name. cls: the class of its model. config: the class of its
+            hyperparameters, if it is to be renamed.
         name: the new architecture. hf: the class that its checkpoints name.
     """
     source = re.sub(rf"\b{cls}\b", camel(name), source)
+    if config is not None:
+        source = re.sub(rf"\b{config}\b", f"{camel(name)}Config", source)
     register = re.compile(r'@register\(\s*"([^"]*)"\s*,?\s*([^()]*(?:\([^()]*\))?[^()]*)\)\n')
     pooled = "pooled=True"
 

@@ -1,9 +1,9 @@
-"""EmbeddingGemma under the name that llama.cpp's converter gives it."""
+"""EmbeddingGemma under the name that llama.cpp's converter gives it, `gemma-embedding`."""
 
 from __future__ import annotations
 
 from ggmodel import register
-from ggmodel.models.gemma3 import EmbeddingGemma
+from ggmodel.models.gemma3.model import EmbeddingGemma
 
 
 @register("gemma-embedding", hf="Gemma3TextModel")

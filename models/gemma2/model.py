@@ -1,0 +1,105 @@
+"""Gemma 2: every other layer local, norms before and after each block, capped scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel.errors import Unsupported
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import Context, RopeType
+from ggmodel.model import AddConstant, Batch, LayerMemory
+from ggmodel.nn import Linear, RMSNorm
+
+TANH = "gelu_pytorch_tanh"
+
+
+def _causal(hf: Mapping[str, Any]) -> bool | None:
+    return False if hf.get("use_bidirectional_attention") else None
+
+
+class Gemma2Config(nn.DecoderConfig):
+    head_dim: int = kv("attention.key_length", hf="head_dim", default=256)
+    scale: float = kv(
+        "attention.scale",
+        hf=lambda hf: hf.get("query_pre_attn_scalar", 256) ** -0.5,
+        # The published 27B, with 46 layers, is the exception; files lack the key.
+        default=lambda h: (h.width // h.heads if h.layers == 46 else h.head_dim) ** -0.5,
+    )
+    # Configs have both keys; null means no cap.
+    score_cap: float = kv(
+        "attn_logit_softcapping", hf=lambda hf: hf.get("attn_logit_softcapping", 0.0), default=50.0
+    )
+    logit_cap: float = kv(
+        "final_logit_softcapping",
+        hf=lambda hf: hf.get("final_logit_softcapping", 0.0),
+        default=30.0,
+    )
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=8192)
+    window: int = kv("attention.sliding_window", hf="sliding_window", default=4096)
+    pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[2])
+    causal: bool = kv("attention.causal", hf=_causal, default=True)
+    activation: str = kv("hidden_activation", hf=nn.unless(TANH, "hidden_activation"), default=TANH)
+
+
+def _norm(name: str, hf: str) -> RMSNorm:
+    """A norm that multiplies by 1 + weight in checkpoints."""
+    return gguf(name, hf=hf, op=AddConstant(1), shape=("width",))
+
+
+class Attention(Module):
+    config: Gemma2Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.scale, softcap=h.score_cap))
+
+
+class Layer(Module):
+    attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
+    attn: Attention = gguf(hf="self_attn")
+    attn_post_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
+    ffn_norm: RMSNorm = _norm("ffn_norm", "pre_feedforward_layernorm")
+    ffn: nn.GatedMLP = gguf(hf="mlp")
+    ffn_post_norm: RMSNorm = _norm("post_ffw_norm", "post_feedforward_layernorm")
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
+    ) -> Tensor:
+        x, y = nn.keep_rows(outputs, x, self.attn(self.attn_norm(x), batch, cache))
+        x = x + self.attn_post_norm(y)
+        return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
+
+
+@register("gemma2", hf="Gemma2ForCausalLM")
+class Gemma2(nn.Decoder):
+    config: Gemma2Config
+    layers: list[Layer]
+    norm: RMSNorm = _norm("output_norm", "model.norm")
+
+    def validate(self) -> None:
+        if not self.config.causal:
+            raise Unsupported(
+                "a Gemma 2 with bidirectional attention; only causal ones are supported"
+            )
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = nn.local_layers(h.pattern, h.layers, h.window)
+        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return super().embedded(batch).scale(self.config.width**0.5)
+
+    def forward(self, ctx: Context, batch: Batch) -> Tensor:
+        logits, cap = self.head(self.states(ctx, batch)), self.config.logit_cap
+        return logits.scale(1 / cap).tanh().scale(cap) if cap else logits

@@ -1,0 +1,48 @@
+"""Mistral: llama's blocks; in the first version every layer sees a window.
+
+llama.cpp's converter writes these checkpoints as `llama`, without the window; ggmodel loads such a
+file as the llama that it says it is."""
+
+from __future__ import annotations
+
+from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch, LayerMemory
+from ggmodel.nn import Linear
+
+
+class MistralConfig(nn.DecoderConfig):
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-5)
+    context: int = kv("context_length", hf="max_position_embeddings", default=131072)
+    window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
+
+
+class Attention(Module):
+    config: MistralConfig
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+
+
+@register("mistral", hf="MistralForCausalLM")
+class Mistral(nn.Decoder):
+    config: MistralConfig
+    layers: list[Layer]
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = [h.window != 0] * h.layers
+        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))

@@ -1,0 +1,65 @@
+"""OLMo 2: norms after attention and feed-forward, and on whole queries and keys.
+
+OLMo 3 is the same with windows; files name both `olmo2`."""
+
+from __future__ import annotations
+
+from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch, LayerMemory
+from ggmodel.nn import Linear, RMSNorm
+
+
+class Olmo2Config(nn.DecoderConfig):
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-5)
+    context: int = kv("context_length", hf="max_position_embeddings", default=4096)
+    window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
+    pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
+
+
+class Attention(Module):
+    config: Olmo2Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("width", "width"))
+    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("width",))
+    k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("k_width",))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = self.q_norm(self.q(x)).reshape(h.head_dim, h.heads, -1)
+        k = self.k_norm(self.k(x)).reshape(h.head_dim, h.kv_heads, -1)
+        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
+        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(Module):
+    attn: Attention = gguf(hf="self_attn")
+    attn_norm: RMSNorm = gguf(
+        "post_attention_norm", hf="post_attention_layernorm", shape=("width",)
+    )
+    ffn: nn.GatedMLP = gguf(hf="mlp")
+    ffn_norm: RMSNorm = gguf("post_ffw_norm", hf="post_feedforward_layernorm", shape=("width",))
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
+    ) -> Tensor:
+        x, y = nn.keep_rows(outputs, x, self.attn(x, batch, cache))
+        x = x + self.attn_norm(y)
+        return x + self.ffn_norm(self.ffn(x))
+
+
+@register("olmo2", hf=("Olmo2ForCausalLM", "Olmo3ForCausalLM"))
+class OLMo2(nn.Decoder):
+    config: Olmo2Config
+    layers: list[Layer]
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = nn.local_layers(h.pattern, h.layers, h.window)
+        scaled = self.rotary.rope(RopeType.NEOX)
+        plain = nn.Rope(h.rope_dims, h.rope_base, type=RopeType.NEOX)  # for local layers
+        return Sliding.where(local, h.window, [plain if near else scaled for near in local])

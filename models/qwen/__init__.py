@@ -1,0 +1,1 @@
+"""Qwen: the architectures `qwen2`, `qwen3` and `qwen3moe`."""

@@ -1,0 +1,61 @@
+"""Qwen 2 and 2.5: llama's blocks with a bias on queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch, LayerMemory
+from ggmodel.nn import Linear
+
+
+def _window(hf: Mapping[str, Any]) -> int | None:
+    return hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
+
+
+def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
+    """Only the upper layers are local."""
+    if not hf.get("use_sliding_window"):
+        return None
+    first, layers = hf.get("max_window_layers", 28), range(hf["num_hidden_layers"])
+    return nn.sliding_layers(hf) or [i >= first for i in layers]
+
+
+class Qwen2Config(nn.DecoderConfig):
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    window: int = kv("attention.sliding_window", hf=_window, default=0)
+    pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
+
+
+class Attention(Module):
+    config: Qwen2Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+
+
+@register("qwen2", hf="Qwen2ForCausalLM")
+class Qwen2(nn.Decoder):
+    config: Qwen2Config
+    layers: list[Layer]
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = nn.local_layers(h.pattern, h.layers, h.window)
+        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))

@@ -1,0 +1,91 @@
+"""Qwen 3, dense and with experts: llama's blocks with a norm on each query and key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch, LayerMemory, Stack
+from ggmodel.nn import ExpertLinear, Linear, RMSNorm
+
+
+def _experts(hf: Mapping[str, Any]) -> int | None:
+    return hf.get("num_experts") or hf.get("num_local_experts")
+
+
+def _window(hf: Mapping[str, Any]) -> int | None:
+    return hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
+
+
+def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
+    """Only the upper layers are local; in models with experts all are."""
+    if not hf.get("use_sliding_window"):
+        return None
+    first, layers = hf.get("max_window_layers", 28), range(hf["num_hidden_layers"])
+    return nn.sliding_layers(hf) or [bool(_experts(hf)) or i >= first for i in layers]
+
+
+class Qwen3Config(nn.DecoderConfig):
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    window: int = kv("attention.sliding_window", hf=_window, default=0)
+    pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
+    experts: int = kv("expert_count", hf=_experts, default=0)
+    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
+    expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
+    # llama.cpp's converter does not write this; all published models normalize.
+    normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+
+
+class Attention(Module):
+    config: Qwen3Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
+    k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
+        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+def _stack(name: str, *shape: str) -> ExpertLinear:
+    source = Stack(f"experts.{{}}.{name}_proj", "experts")
+    return gguf(f"ffn_{name}_exps", hf=source, shape=(*shape, "experts"))
+
+
+class Experts(nn.GatedExperts):
+    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
+    gate: ExpertLinear = _stack("gate", "width", "expert_ffn")
+    up: ExpertLinear = _stack("up", "width", "expert_ffn")
+    down: ExpertLinear = _stack("down", "expert_ffn", "width")
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+    ffn: nn.GatedMLP | Experts
+
+
+@register("qwen3", hf="Qwen3ForCausalLM")
+class Qwen3(nn.Decoder):
+    config: Qwen3Config
+    layers: list[Layer]
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        local = nn.local_layers(h.pattern, h.layers, h.window)
+        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))
+
+
+@register("qwen3moe", hf="Qwen3MoeForCausalLM")
+class Qwen3Moe(Qwen3):
+    """The same with experts in most layers, under a name of its own in files."""

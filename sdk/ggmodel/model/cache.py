@@ -1,0 +1,176 @@
+"""The contract of a cache, and a model's declaration of one.
+
+A `CacheSpec` declares the memory of one layer; a `Cache` holds that memory for all layers of one
+kind. The kinds themselves are in `ggmodel.kvcache`.
+
+The life of a step in a cache:
+
+    start_forward ──→ placed ──→ begun ──→ computed ──→ advance ──→ placed (the next tokens)
+                        │          │           │
+                        └── undo ──┴── undo ───┴──→ not placed
+
+- Placed: `step.placed[cache]` holds the cells of its tokens, its mask, and the state before it.
+- Begun: `step.begun` is set right before the computation, which overwrites those cells.
+- Computed: the cache remembers the tokens. Nothing marks this state: the next `start_forward`
+  of another step may follow.
+- `undo` takes back the latest step only, in each of these states. A step that has not begun leaves
+  no trace. A step that has begun has overwritten cells that were given up for it: these stay lost.
+- `advance` reuses the step object, and with it the recorded graph, for the next token of the same
+  sequences. It works only directly after the step's own computation.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..ml import Backend, Context, DType
+
+if TYPE_CHECKING:
+    from .batch import Step
+
+
+@dataclass(frozen=True)
+class Size:
+    """The room that a cache has.
+
+    Attributes:
+        sequences: they are numbered 0 to sequences − 1.
+        capacity: positions a sequence.
+        max_batch: the most tokens in a step.
+    """
+
+    sequences: int
+    capacity: int
+    max_batch: int
+
+
+class CacheSpec(ABC):
+    """The memory of one layer, as data: an entry of `Model.caches()`.
+
+    Attributes:
+        stores_images: the layer stores the rows of images itself; otherwise they replace inputs.
+        single_step: a sequence is computed in one step, and never continued.
+        can_rewind: the latest positions of a sequence can be removed one by one.
+    """
+
+    stores_images: ClassVar[bool] = False
+    single_step: ClassVar[bool] = False
+    can_rewind: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def kind(self) -> Hashable:
+        """Layers of equal kind share one cache."""
+
+    @abstractmethod
+    def new_cache(
+        self, backend: Backend, layers: Mapping[int, Any], dtype: DType, size: Size
+    ) -> Cache:
+        """A cache for all layers of this kind.
+
+        Args:
+            layers: layer number → its declaration.
+            dtype: of keys and values.
+
+        Raises:
+            Unsupported: a dtype that keys and values cannot have.
+            OutOfMemory: the host has no memory for the bookkeeping.
+        """
+
+
+class Cache(ABC):
+    """The memory of some or all layers of a model, for several sequences; the states of a step are
+    drawn above.
+
+    Attributes:
+        max_batch: the most tokens in a step.
+        advances: whether `advance` can work.
+    """
+
+    max_batch: int
+    advances: bool = False
+
+    @abstractmethod
+    def start_forward(self, step: Step, reserve: bool = False) -> None:
+        """Places a step: finds room for its tokens and notes it in `step.placed[self]`.
+
+        Args:
+            reserve: nothing is stored; the step is laid out as if the cache were full.
+
+        Raises:
+            KvCacheFull: there is no room; nothing has changed.
+        """
+
+    def advance(self, step: Step) -> bool:
+        """Places a computed step again, for the next token of each of its sequences.
+
+        `step.positions` are those of the new tokens already; `step.placed` is updated.
+
+        Returns:
+            False if more than one new cell a token would be needed, or if the cache has changed
+            since the computation. The cache is unchanged then, and the step must be dropped.
+        """
+        del step
+        return False
+
+    @abstractmethod
+    def undo(self, step: Step) -> None:
+        """Takes back the latest `start_forward` or `advance`.
+
+        Restores the state before the step. If the step has begun, cells that it took from earlier
+        positions stay lost, because the computation may have overwritten them. No effect on a step
+        that is not placed here.
+        """
+
+    @abstractmethod
+    def shape_key(self, step: Step) -> Hashable:
+        """The part of a placed step that selects a recorded graph, besides its numbers of tokens
+        and outputs."""
+
+    @abstractmethod
+    def layers(self, ctx: Context, step: Step) -> dict[int, Any]:
+        """Layer number → the layer's memory in a graph being recorded for steps like this placed
+        one: a `LayerMemory`, or an object of the kind's own."""
+
+    @abstractmethod
+    def length(self, sequence: int) -> int:
+        """The next position: the highest one + 1; 0 if the sequence is empty or unknown."""
+
+    @abstractmethod
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether `position` can come next, after `remove(sequence, position, None)`: everything
+        that it sees is remembered. Always true of 0."""
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        """The latest known position up to `position` that `can_resume`; 0 if there is no other."""
+        position = min(position, self.length(sequence))
+        return position if self.can_resume(sequence, position) else 0
+
+    @abstractmethod
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        """Makes positions 0 to n of `source` the whole of `target`; nothing is computed."""
+
+    def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Raises the error with which `remove` would refuse; changes nothing."""
+        del sequence, begin, end
+
+    @abstractmethod
+    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+        """Forgets positions begin to end (None: all from begin on); later ones move down.
+
+        Raises:
+            Error: it cannot be done. An empty sequence can be continued after
+                `remove(sequence, 0, None)`, which never fails.
+        """
+
+    @abstractmethod
+    def wipe(self, sequence: int) -> None:
+        """Forgets a sequence and overwrites its own cells with zeros. A NaN left in a free cell
+        would spread: plain attention multiplies masked cells by a weight of zero."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the memory; idempotent."""

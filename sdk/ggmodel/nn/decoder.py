@@ -1,0 +1,96 @@
+"""A usual decoder: its hyperparameters, a pre-norm layer, and the way through the layers.
+
+Attention is written out in each model file: there architectures differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ConfigError
+from ..ml import Context, Tensor
+from ..model.batch import Batch
+from ..model.fields import gguf, kv
+from ..model.memory import LayerMemory
+from ..model.model import Model
+from ..model.module import Module
+from .feedforward import GatedMLP, unless
+from .layers import Embedding, Linear, RMSNorm
+from .scaling import RopeConfig, Rotary
+
+
+class DecoderConfig(RopeConfig):
+    """The usual hyperparameters of a decoder; a subclass redeclares those that differ."""
+
+    layers: int = kv("block_count", hf="num_hidden_layers")
+    width: int = kv("embedding_length", hf="hidden_size")
+    ffn: int = kv("feed_forward_length", hf="intermediate_size")
+    heads: int = kv("attention.head_count", hf="num_attention_heads")
+    kv_heads: int = kv("attention.head_count_kv", hf="num_key_value_heads", default="heads")
+    head_dim: int = kv("attention.key_length", hf="head_dim", default=lambda h: h.width // h.heads)
+    value_dim: int = kv("attention.value_length", hf="head_dim", default="head_dim")
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
+    context: int = kv("context_length", hf="max_position_embeddings")
+    activation: str = kv("hidden_activation", hf=unless("silu", "hidden_act"), default="silu")
+    q_width = property(lambda h: h.heads * h.head_dim)
+    k_width = property(lambda h: h.kv_heads * h.head_dim)
+    v_width = property(lambda h: h.kv_heads * h.value_dim)
+    out_width = property(lambda h: h.heads * h.value_dim)
+
+    @property
+    def hidden(self) -> int:
+        """
+        Raises:
+            ConfigError: always; it is the former name of `width`.
+        """
+        raise ConfigError(f"{type(self).__name__}.hidden is called width now")
+
+
+def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The rows I32 [m] of each tensor [d, n]: [d, m]; None keeps all rows. The last layer drops the
+    rows whose results are not wanted, right after attention."""
+    return tensors if rows is None else tuple(x.rows(rows) for x in tensors)
+
+
+class PreNormLayer(Module):
+    """x + attn(norm(x)), then x + ffn(norm(x)). A subclass annotates `attn`, and `ffn` if it is no
+    `GatedMLP`."""
+
+    attn_norm: RMSNorm = gguf("attn_norm", hf="input_layernorm", shape=("width",))
+    attn: Module = gguf(hf="self_attn")
+    ffn_norm: RMSNorm = gguf("ffn_norm", hf="post_attention_layernorm", shape=("width",))
+    ffn: GatedMLP = gguf(hf="mlp")
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None, *more: Any
+    ) -> Tensor:
+        """x [width, n] → [width, n], or the rows `outputs` of it. `more` goes to `attn`."""
+        y = self.attn(self.attn_norm(x), batch, cache, *more)
+        x, y = keep_rows(outputs, x, y)
+        x = x + y
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Decoder(Model):
+    """Embedding, layers, norm, head. A subclass annotates `config` and `layers`, and writes
+    `caches`; the memory of each layer then has its rope.
+
+    Attributes:
+        rotary: the factors of scaled rotary positions, where a file has them.
+    """
+
+    embed: Embedding = gguf("token_embd", hf="model.embed_tokens", shape=("width", None))
+    layers: list[Module] = gguf("blk", hf="model.layers", n="layers")
+    norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("width",))
+    head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
+    rotary: Rotary
+
+    def embedded(self, batch: Batch) -> Tensor:
+        """F32 [width, n] that enters the first layer."""
+        return self.embed(batch.inputs)
+
+    def hidden(self, ctx: Context, batch: Batch) -> Tensor:
+        x = self.embedded(batch)
+        for layer, cache, outputs in batch.through(self.layers):
+            x = layer(x, batch, cache, outputs)
+        return self.norm(x)
