@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .runner import Completion
-
 
 class Error(Exception):
     """Base class of all errors raised by ggmodel."""
@@ -108,12 +106,12 @@ class BatchError(Error):
     """Some prompts of a batch failed; the others were answered all the same.
 
     Attributes:
-        completions: the answers in the order of the prompts, None where one failed.
+        completions: a `Completion` for each prompt in order, None where one failed.
         errors: the error of each prompt that failed, by its index.
     """
 
     def __init__(
-        self, message: str, completions: Sequence[Completion | None], errors: Mapping[int, Error]
+        self, message: str, completions: Sequence[str | None], errors: Mapping[int, Error]
     ):
         super().__init__(message)
         self.completions, self.errors = completions, errors

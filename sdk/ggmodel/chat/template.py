@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..errors import TemplateError, TokenizerError, Unsupported
 from .messages import (
@@ -19,13 +19,22 @@ from .messages import (
     without_parts,
 )
 
-if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
-
 KEY = "tokenizer.chat_template"
 _OTHERWISE = "pass another template, or write the prompt yourself and use generate()"
 _PROBE = "ggmodel probes"
 _LONG = 2000  # characters of an error message that comes from a template
+
+
+class Vocabulary(Protocol):
+    """The part of a `Tokenizer` that templates use."""
+
+    bos: int | None
+    eos: int | None
+    add_bos: bool
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]: ...
+
+    def token(self, id: int, /) -> str: ...
 
 
 class ChatTemplate:
@@ -37,7 +46,7 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str, tokenizer: Tokenizer | None = None, *, tool_source: str | None = None
+        self, source: str, tokenizer: Vocabulary | None = None, *, tool_source: str | None = None
     ):
         """A tokenizer gives the template `bos_token` and `eos_token`."""
         self.source, self.tool_source = source, tool_source
@@ -45,7 +54,7 @@ class ChatTemplate:
 
     @classmethod
     def from_metadata(
-        cls, metadata: Mapping[str, Any], tokenizer: Tokenizer | None, template: str | None = None
+        cls, metadata: Mapping[str, Any], tokenizer: Vocabulary | None, template: str | None = None
     ) -> ChatTemplate:
         """The template of a GGUF file.
 

@@ -200,7 +200,7 @@ class Tokenizer(TransformersNames):
         Raises:
             TemplateError, PromptError: as for `ChatTemplate.render`.
         """
-        from ggmodel.chat import ChatTemplate
+        from ..chat import ChatTemplate
 
         template = ChatTemplate.from_metadata(self._templates, self, chat_template)
         render = template.encode if tokenize else template.render
