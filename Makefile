@@ -20,7 +20,7 @@ BINDING := setup.py native/build.py native/guards.py native/headers.py native/in
 # conversion, sampling, the tokens of each architecture beside transformers', and one command.
 CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml nn model models kvcache \
     golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
-    runner/test_load.py runner/test_sampling.py cli/test_run.py workbench/test_check.py)
+    runner/loading/test_load.py runner/sampling runner/requests/test_answers.py cli/test_run.py workbench/test_check.py)
 
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.

@@ -27,7 +27,7 @@ from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.runner.requests.generation import Generation
 from tests.runner.ahead import prepared
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 # Kernels round differently at other batch sizes: where the two best tokens are this close, the
 # choice between them is not the model's.
 TIE = 1e-3

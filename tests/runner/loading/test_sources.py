@@ -13,7 +13,7 @@ from ggmodel.errors import ConfigError, Error, Unsupported
 from ggmodel.gguf_file import MemorySource
 from tests.conftest import WriteGGUF
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 PIXELS = np.random.default_rng(1).random((1, 3, 6, 6)).astype(np.float32)
 
 

@@ -22,7 +22,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.batches import Chunk
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 PROMPT = [1, 5, 9]
 DEADLINE = 20.0  # seconds, of which all of these need one or two
 

@@ -21,7 +21,7 @@ from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import cases, load_golden
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 SHAPES = [
     {},
     {"flash_attention": "off", "kv_type": "f32"},

@@ -17,7 +17,7 @@ from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import Golden
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 # Float32 sums taken in another order, as for the goldens' logits.
 EXACT = 1e-8
 

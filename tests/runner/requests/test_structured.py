@@ -20,7 +20,7 @@ from ggmodel.runner.requests.structured import Grammar
 from ggmodel.runner.sampling import Sampling
 from ggmodel.tokenizer import Tokenizer
 
-STORIES = Path(__file__).parents[2] / "examples/assets/stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples/assets/stories.gguf"
 PERSON = {
     "type": "object",
     "properties": {

@@ -31,7 +31,7 @@ from ggmodel.ml import BackendMemory
 from ggmodel.runner import LoadedModel
 from tests.golden.files import Golden
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 35]
 
 

@@ -19,7 +19,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.images import Encoded
 
-MODELS = Path(__file__).parent / "models"
+MODELS = Path(__file__).parents[1] / "models"
 TEXT = [3, 17, 40, 9, 22, 31]
 HIDDEN = 64
 ROWS = 9

@@ -26,7 +26,7 @@ from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent
 from tests.runner.ahead import prepared
 
-STORIES = Path(__file__).parents[2] / "examples" / "assets" / "stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 # Kernels round differently at other batch sizes: where the two best tokens are this close, or a
 # random number this close to where it would choose another one, the choice is not the model's.

@@ -18,7 +18,7 @@ from ggmodel import Completion, LoadedModel, Piece, Usage
 from ggmodel.errors import BatchError, Cancelled, ConfigError, GraphError, PromptError
 from ggmodel.runner import AsyncStream, Stream
 
-STORIES = Path(__file__).parents[2] / "examples/assets/stories.gguf"
+STORIES = Path(__file__).parents[3] / "examples/assets/stories.gguf"
 PROMPT = "Once upon a time"
 QUESTION = [{"role": "user", "content": "Tell me a story."}]
 
