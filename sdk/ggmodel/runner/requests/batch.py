@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from functools import partial
+from itertools import islice
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
-from ...errors import BatchError, Cancelled, Error
+from ...errors import BatchError, Error
 from .completion import Completion
 
 if TYPE_CHECKING:
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from .generation import Generation
 
 P = TypeVar("P")
-
-_BEAT = 0.05  # seconds between two looks at requests that have yet to notice the end of a batch
 
 
 def complete_all(
@@ -28,57 +28,43 @@ def complete_all(
 
     Args:
         request: makes the request of a prompt.
-        progress: called with the share of prompts that are done, in the thread of the caller; an
-            error that it raises ends the batch.
+        progress: called with the share of prompts that are done; an error that it raises ends the
+            batch.
 
     Raises:
         BatchError: some failed; carries the others' completions.
     """
-    open_requests: set[Generation] = set()
-    stopped = False
-
-    def answer(prompt: P) -> Completion:
-        open_requests.add(one := request(prompt))
-        try:
-            if stopped:
-                raise Cancelled("the batch was stopped")
-            return one.run()
-        finally:
-            open_requests.discard(one)
-
-    # Twice as many threads as sequences: one that ends finds the next request waiting.
-    workers = min(len(prompts), 2 * len(engine.slots.all)) or 1
-    with ThreadPoolExecutor(workers, "ggmodel-batch") as pool:
-        answers = [pool.submit(answer, prompt) for prompt in prompts]
-        try:
-            for done, _ in enumerate(as_completed(answers), 1):
-                if progress is not None:
-                    progress(done / len(prompts))
-        except BaseException:
-            stopped = True
-            pool.shutdown(wait=False, cancel_futures=True)
-            while running := [one for one in answers if one.running()]:
-                for one in list(open_requests):
-                    engine.cancel(one)
-                wait(running, _BEAT)
-            raise
-    return _all_of(answers)
-
-
-def _all_of(answers: Sequence[Future[Completion]]) -> list[Completion]:
-    completions: list[Completion | None] = []
+    ended: SimpleQueue[int] = SimpleQueue()
+    upcoming, running = iter(enumerate(prompts)), dict[int, "Generation"]()
+    completions: list[Completion | None] = [None] * len(prompts)
     errors: dict[int, Error] = {}
-    for i, answer in enumerate(answers):
-        try:
-            completions.append(answer.result())
-        except Error as error:
-            completions.append(None)
-            errors[i] = error
+    # Twice as many requests as sequences: one that ends finds the next waiting.
+    most = 2 * len(engine.slots.all)
+    try:
+        for done in range(1, len(prompts) + 1):
+            for i, prompt in islice(upcoming, most - len(running)):
+                try:
+                    running[i] = request(prompt)
+                    running[i].start(partial(ended.put, i))
+                except Error as error:
+                    errors[i] = error
+                    ended.put(i)
+            one = running.pop(i := ended.get(), None)
+            try:
+                completions[i] = None if i in errors or one is None else one.result()
+            except Error as error:
+                errors[i] = error
+            if progress is not None:
+                progress(done / len(prompts))
+    finally:
+        for one in running.values():
+            engine.cancel(one)
     if errors:
-        first, error = next(iter(errors.items()))
+        first = min(errors)
         raise BatchError(
-            f"{len(errors)} of {len(answers)} prompts failed, first prompts[{first}]: {error}. "
-            "The attribute `completions` of this error has the answers to the others",
+            f"{len(errors)} of {len(prompts)} prompts failed, first prompts[{first}]: "
+            f"{errors[first]}. The attribute `completions` of this error has the answers to the "
+            "others",
             completions,
             errors,
         )

@@ -139,6 +139,7 @@ class Generation:
         self._want_logprobs, self._top = logprobs or top_logprobs > 0, top_logprobs
         self._queue: SimpleQueue[Piece | None] = SimpleQueue()  # None ends it
         self._notify: Callable[[], object] | None = None
+        self._ended: Callable[[], object] | None = None
         self._released = threading.Event()
         self._error: BaseException | None = None
         self.tokens: list[int] = []
@@ -222,6 +223,8 @@ class Generation:
         if not self._released.is_set():
             self._released.set()
             self._put(None)
+            if self._ended is not None:
+                self._ended()
 
     def _put(self, piece: Piece | None) -> None:
         self._queue.put(piece)
@@ -297,14 +300,27 @@ class Generation:
         Raises:
             Error: the error that ended it.
         """
-        self._whole, self.consumer = True, threading.get_ident()
         try:
-            self.begin()
-            self._engine.wake()  # if it had begun before
+            self.start()
             self._released.wait()
         finally:
-            self.cancelled = True  # even if Ctrl-C comes again as the call begins
+            self.cancelled = True  # as in `pieces`
             self._engine.cancel(self)
+        return self.result()
+
+    def start(self, ended: Callable[[], object] | None = None) -> None:
+        """Begins to generate to the end; `ended` is called, in the engine's thread, when `result`
+        is there."""
+        self._whole, self._ended, self.consumer = True, ended, threading.get_ident()
+        self.begin()
+        self._engine.wake()  # if it had begun before
+
+    def result(self) -> Completion:
+        """The whole answer of a request that has ended.
+
+        Raises:
+            Error: the error that ended it.
+        """
         return self.completion(list(iter(lambda: self._taken(self._queue.get()), None)))
 
     def completion(self, pieces: Iterable[Piece]) -> Completion:
