@@ -1,4 +1,4 @@
-"""A request: sample, watch for the end, hand out text."""
+"""A request: samples tokens, watches for the end, hands out text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..engine.engine import Engine
 from ..engine.guessing import Lookup
 from ..sampling import Sampler, log_probabilities
 from .completion import Completion, FinishReason, Piece, Usage
+from .text import AnswerText
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
@@ -26,53 +27,8 @@ if TYPE_CHECKING:
 _AHEAD, _LOW = 8, 4
 
 
-class Detokenizer(Protocol):
-    """Turns tokens into text that is complete so far (see `Tokenizer.stream`)."""
-
-    def push(self, token: int, /) -> str: ...
-
-    def flush(self) -> str: ...
-
-
-class StopStrings:
-    """Holds back text that may turn out to be the beginning of a stop string.
-
-    Attributes:
-        stopped: one came. watches: there are any.
-    """
-
-    def __init__(self, stops: Iterable[str]):
-        self._stops = [s for s in stops if s]
-        self._held = ""
-        self.stopped, self.watches = False, bool(self._stops)
-
-    def push(self, text: str) -> str:
-        """The text that can be handed out now; `stopped` tells whether a stop string came."""
-        if not self.watches:
-            return text
-        held = self._held + text
-        found = [i for i in (held.find(s) for s in self._stops) if i >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return held[: min(found)]
-        keep = max(_overlap(held, s) for s in self._stops)
-        self._held = held[len(held) - keep :]
-        return held[: len(held) - keep]
-
-    def flush(self) -> str:
-        """What is still held back."""
-        held, self._held = self._held, ""
-        return held
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that `stop` begins with."""
-    longest = min(len(text), len(stop) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
-
-
 class Generation:
-    """One request: `run()` it, or iterate over `pieces()` and look at `usage` in the end.
+    """One request: `run()` it, or iterate over `pieces()`; `usage` is complete in the end.
 
     The engine's thread calls `accept` with each token's logits and puts pieces into a queue, from
     which the consumer takes them.
@@ -81,11 +37,11 @@ class Generation:
         prompt: int32 [n], checked.
         max_tokens: None goes on to the end of the context.
         logprobs: note the log-probability of each token.
-        top_logprobs: and those of so many of the likeliest.
-        grammar: what the text has to obey.
+        top_logprobs: note also those of this many of the likeliest tokens.
+        grammar: the form that the text has to obey.
         context_shift: when the context is full, forget half of it rather than end.
         num_keep: tokens at the beginning that are never forgotten.
-        prompt_lookup: guess ahead what repeats prompt or answer; see `speculation`.
+        prompt_lookup: guess repetitions of prompt and answer ahead; see `engine.guessing`.
 
     Attributes:
         done: nothing more will come. failed: because of an error. cancelled: nobody wants more.
@@ -112,7 +68,7 @@ class Generation:
         prompt_lookup: bool = False,
     ):
         if grammar is not None and tokenizer is None:
-            raise TokenizerError("a grammar needs a vocabulary, which this file has not")
+            raise TokenizerError("a grammar needs a vocabulary, and this file has none")
         if grammar is not None and context_shift and max_tokens is None:
             raise ConfigError("a grammar may have no end: with context_shift it needs max_tokens")
 
@@ -121,16 +77,12 @@ class Generation:
         constraint = None
         if grammar is not None and tokenizer is not None:
             constraint = grammar.begin(tokenizer)
-        tokens = prompt[prompt >= 0].tolist()  # without what stands for images
+        tokens = prompt[prompt >= 0].tolist()  # without images
         self._sampling = sampler.begin(tokens, constraint=constraint)
-        self._keeps_logits = type(sampler) is not Sampler  # one of a user's may
+        self._keeps_logits = type(sampler) is not Sampler  # a user's sampler may
         self._may_finish = constraint is not None or self._keeps_logits
-        self._stop = StopStrings(stop)
         self._eog = tokenizer.eog if tokenizer is not None else frozenset[int]()
-        self._text: Detokenizer = _NoText()
-        if tokenizer is not None:
-            after = int(prompt[-1])
-            self._text = tokenizer.stream(after=after if after >= 0 else None)
+        self._text = AnswerText(tokenizer, int(prompt[-1]) if prompt[-1] >= 0 else None, stop)
         room = engine.context_length - len(prompt)
         if context_shift:
             self._max = math.inf if max_tokens is None else max_tokens
@@ -189,15 +141,12 @@ class Generation:
             self.logprobs.append(logprob)
             self.top_logprobs.append(top)
         self._sampling.accept(token)
-        text = self._text.push(token)
-        if self._stop.watches:
-            text = self._stop.push(text)
-        piece = Piece(text, token, logprob, top)
+        piece = Piece(self._text.push(token), token, logprob, top)
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
         self._put(piece)
-        if self._stop.stopped or (self._may_finish and self._sampling.finished):
+        if self._text.stopped or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
             self.finish("length")
@@ -206,11 +155,9 @@ class Generation:
     def finish(self, reason: FinishReason) -> None:
         """Ends it; text that was held back follows."""
         self.finish_reason = reason
-        if not self._stop.stopped:
-            rest = self._stop.push(self._text.flush())
-            rest += "" if self._stop.stopped else self._stop.flush()
-            if rest and self.tokens:
-                self._put(Piece(rest, self.tokens[-1]))
+        rest = self._text.flush()
+        if rest and self.tokens:
+            self._put(Piece(rest, self.tokens[-1]))
         self.done = True
 
     def fail(self, error: BaseException) -> None:
@@ -343,13 +290,3 @@ class Generation:
             self.accepted,
             self.reused,
         )
-
-
-class _NoText:
-    """Detokenisation for a model without a vocabulary: no text, only tokens."""
-
-    def push(self, token: int, /) -> str:
-        return ""
-
-    def flush(self) -> str:
-        return ""
