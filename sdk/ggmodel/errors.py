@@ -111,10 +111,13 @@ class BatchError(Error):
     """
 
     def __init__(
-        self, message: str, completions: Sequence[str | None], errors: Mapping[int, Error]
+        self,
+        message: str,
+        completions: Sequence[str | None] = (),
+        errors: Mapping[int, Error] | None = None,
     ):
         super().__init__(message)
-        self.completions, self.errors = completions, errors
+        self.completions, self.errors = completions, errors or {}
 
 
 class Cancelled(Error, RuntimeError):

@@ -1,4 +1,4 @@
-"""What is computed next, and as what batch."""
+"""Plans batches: chunks of the pending inputs of several sequences."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _NONE: Mapping[Slot, list[int]] = {}
 
 
 class Chunk(NamedTuple):
-    """A piece of what a sequence has pending.
+    """Some pending inputs of a sequence, in one batch.
 
     Attributes:
         start: the position of its first input.
         numbers: the inputs; see `InputTable`.
-        last: nothing is pending behind it: an output is wanted of its last input.
-        drafted: so many of the last numbers are guesses; of each an output is wanted, too.
+        last: no inputs are pending behind it, so its last input has an output.
+        drafted: how many of the last numbers are guesses; each has an output, too.
     """
 
     slot: Slot
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Of how many inputs an output is wanted."""
+        """Number of outputs."""
         return 1 + self.drafted if self.last else 0
 
     @property
@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
 
     @property
     def certain(self) -> Chunk:
-        """The same without guesses."""
+        """The chunk without its guesses."""
         known = self.numbers[: len(self.numbers) - self.drafted]
         return Chunk(self.slot, self.start, known, self.last)
 
@@ -50,9 +50,9 @@ class Batches:
     """Puts batches together.
 
     Args:
-        size: the most inputs in one.
-        most: as many may be needed for a group that must not be split.
-        rows: the most rows of whole images in one; a single image may have more.
+        size: the most inputs in a batch.
+        most: hard limit, for a group that cannot be split.
+        rows: the most rows of whole images in a batch; a single image may have more.
     """
 
     def __init__(self, inputs: InputTable, size: int, most: int, rows: int):
@@ -67,9 +67,9 @@ class Batches:
         """The next batch: single tokens first, then prompts in turn as far as there is room.
 
         Args:
-            pending: of each sequence its slot, how long it is, and what it has pending.
-            first: the sequence whose turn it is; those after it follow, then those before.
-            drafts: guesses, where all have a single token pending; there is room for them.
+            pending: for each sequence its slot, its length and its pending inputs.
+            first: the sequence whose turn it is; later ones follow, then earlier ones.
+            drafts: guesses for sequences with a single pending token; there is room for them.
         """
         singles: list[Chunk] = []
         for slot, start, numbers in pending:
@@ -79,7 +79,7 @@ class Batches:
             singles.append(Chunk(slot, start, numbers + guesses, True, len(guesses)))
         if len(singles) == len(pending) <= self.size:
             return singles
-        # Where single tokens alone would fill every batch, nobody goes before others.
+        # If single tokens alone would fill every batch, prompts take turns with them.
         crowded = sum(len(numbers) == 1 for _, _, numbers in pending) >= self.size
         order = sorted(
             pending,
@@ -99,7 +99,7 @@ class Batches:
         return chunks
 
     def _fitting(self, numbers: Sequence[int], used: int, rows: int) -> int:
-        """How many of these inputs fit a batch that has `used`, and `rows` of whole images."""
+        """How many inputs fit a batch that has `used` inputs and `rows` of whole images."""
         n = self._before_too_many_rows(numbers, min(len(numbers), self.size - used), used, rows)
         if n <= 0:
             return 0
@@ -118,7 +118,7 @@ class Batches:
         return n
 
     def split(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """The bounds of batches for one sequence alone."""
+        """The bounds of batches for a single sequence."""
         lo = 0
         while lo < len(numbers):
             n = self._fitting(numbers[lo : lo + self.size + 1], 0, 0)
@@ -126,7 +126,7 @@ class Batches:
             lo += n
 
     def step(self, chunks: Sequence[Chunk]) -> Step:
-        """The batch of several pieces."""
+        """The batch of these chunks."""
         numbers: list[int] = []
         positions: list[int] = []
         sequences: list[int] = []
@@ -146,7 +146,7 @@ class Batches:
         sequences: Sequence[int],
         outputs: Sequence[int],
     ) -> Step:
-        """The batch of these inputs; each argument as the attribute of `Step`."""
+        """The batch of these inputs; arguments are named like the attributes of `Step`."""
         n, p, s, o = (np.array(x, np.int32) for x in (numbers, positions, sequences, outputs))
         tokens, groups, spans = self.inputs.resolve(n, p)
         return Step(tokens, p, s, o, groups, spans=spans)

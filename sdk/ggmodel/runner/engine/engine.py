@@ -184,11 +184,17 @@ class Engine:
         """Has these numbers int32 [n] mean something as long as this array lives."""
         return self.call(lambda: self.inputs.keep(numbers))
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> bool:
         """Frees graphs and cache, after the step under way; requests that are not done fail.
-        Idempotent. Does nothing in a forked child."""
-        if not self.forked:
-            self._thread.close()
+        Idempotent. Does nothing in a forked child.
+
+        Args:
+            timeout: seconds to wait for that step; None waits for its end.
+
+        Returns:
+            Whether everything is freed.
+        """
+        return self.forked or self._thread.close(timeout)
 
     # in the engine's thread
 

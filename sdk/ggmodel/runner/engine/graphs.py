@@ -1,4 +1,4 @@
-"""Trace once, replay: recorded graphs by the shape of the step they serve."""
+"""Recorded graphs, replayed for every step of their shape."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ...model import Batch, Step
 if TYPE_CHECKING:
     from ...kvcache import Cache
 
-# What is kept of graphs besides the shared compute memory: their descriptions, some hundred kB
-# each, and their inputs, of which a mask over a long context is the largest.
+# Limits of kept graphs: each has a description of some hundred kB and its inputs, of which a mask
+# over a long context is the largest. Compute memory is shared.
 _MOST_GRAPHS = 32
 _MOST_BYTES = 64 << 20
 
 
 Forward = Callable[[Context, Batch], Tensor]
-Key = tuple[Hashable, Hashable]  # the step's shape, and what of the cache the graph depends on
+Key = tuple[Hashable, Hashable]  # shape of the step, and `Cache.shape_key`
 
 
 @dataclass
 class Trace:
-    """What a `forward` recorded.
+    """The recording of a `forward`.
 
     Attributes:
         inputs: the tensor of token ids.
@@ -45,7 +45,7 @@ class Trace:
 def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace:
     """Records a forward for steps of this shape.
 
-    A step without outputs is computed for what it leaves in the cache: only that is scheduled.
+    A step without outputs is computed for its cache entries alone: only these are scheduled.
     """
     ctx = backend.new_context().set_batch_size(len(step.tokens))
     with ctx.trace():
@@ -68,13 +68,13 @@ class _Entry:
 
 
 class Graphs:
-    """Runs steps of a model on a cache, recording a graph only for shapes not seen before.
+    """Runs steps of a model on a cache; a new shape is recorded once.
 
     Args:
-        forward: the model, or another part of it that gives F32 [width, outputs].
+        forward: the model, or a part of it with a result F32 [width, outputs].
 
     Attributes:
-        recorded, replayed: how many steps needed a new graph, and how many did not.
+        recorded, replayed: counts of steps with a new graph, and with a known one.
     """
 
     def __init__(self, forward: Forward, backend: Backend, cache: Cache):
@@ -89,7 +89,7 @@ class Graphs:
             meanwhile: see `Executable.run`.
 
         Returns:
-            float32 [outputs, width]; the next run, of whatever graph, may overwrite it.
+            float32 [outputs, width]; the next run of any graph may overwrite it.
         """
         if step.spans:
             step.compute_images()  # now: their graphs share memory with this one

@@ -1,8 +1,8 @@
-"""Speculation without a second model: an answer that repeats itself or its prompt is guessed ahead.
+"""Prompt lookup: speculative decoding without a second model.
 
-Prompt lookup: where the last tokens came before, the text may go on as it did then. Computing the
-next token and some guesses in one batch takes less time than one after the other; guesses that turn
-out wrong are taken back, so that the answer is the same and only its speed differs.
+A text may go on as it did after an earlier occurrence of its last tokens. Computing the next token
+and some guesses in one batch is faster than one after the other. Wrong guesses are taken back, so
+the answer is the same and only its speed differs.
 """
 
 from __future__ import annotations
@@ -17,38 +17,37 @@ if TYPE_CHECKING:
     from .batches import Chunk
     from .slots import Slot
 
-# How often a guess is right after so many tokens alike (2 to 7, from 8, 16 and 32 on), in stories,
-# programs and documents and in edited versions of them; each request goes on from there.
+# Share of right guesses after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
+# documents and edited versions of them. Each request starts from these and learns.
 _RATES = (0.0, 0.0, 0.3, 0.5, 0.6, 0.65, 0.7, 0.75, 0.85, 0.9, 0.97)
-_WEIGHT = 8  # of these, in guesses
+_WEIGHT = 8  # guesses that a prior rate counts as
 
 # The sizes of batches with guesses: few, so that few graphs are recorded.
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-# A batch that was never computed is taken to cost, for each token more, this part of one token...
+# Cost of each further token of a batch size never measured, as a part of one token.
 _SLOPE = 0.3
-# ... and one that was not for some time less than it did, so that it is tried again.
+# Decay of old measurements, so that a size is tried again.
 _FORGET = 0.999
 _SAMPLES = 5
-# What guesses may cost more than they save: so many batches, and this part of all time.
+# Budget for unprofitable guesses: this many batches, and this share of all time.
 _CREDIT, _ALLOWANCE = 4, 0.02
-# How much longer those who asked for no guesses may wait for a batch that has others'.
+# Slowdown allowed to requests without lookup in a batch with guesses of others.
 _PATIENCE = 1.25
-# Below this gain, errors of measurement would decide.
+# A smaller gain is within the error of measurement.
 _WORTHWHILE = 1.05
 
 
 class Lookup:
-    """Guesses how one text goes on: as it did where its last two tokens came before, latest.
+    """Guesses how a text goes on: as after the latest earlier occurrence of its last two tokens.
 
-    Looking for three would find less; for one, mostly what does not go on alike. A place that was
-    found is followed as long as the text goes on like there: of edited texts that guesses 95 tokens
-    of 100 rightly, looking anew after each token 83.
+    Trigrams match too rarely, single tokens too loosely. A match is followed as long as the text
+    agrees with it: that guesses 95 of 100 tokens of edited texts, a new search after each token 83.
 
     Args:
-        tokens: what there is of it; negative ones stand for images and are never guessed.
+        tokens: the text so far; negative ones stand for images and are never guessed.
 
     Attributes:
-        alike: so many tokens before the end are the same as those before the guess; 0 without one.
+        alike: how many tokens before the end equal those before the guess; 0 without a guess.
     """
 
     def __init__(self, tokens: Sequence[int]):
@@ -79,17 +78,17 @@ class Lookup:
             self.alike = 0
 
     def chances(self) -> Iterator[float]:
-        """For each further token how likely its guess is right, given that those before are."""
+        """For each further token: the chance that its guess is right if those before are."""
         alike = self.alike
         while True:
             yield self._rates[_bucket(alike)]
             alike += 1
 
     def draft(self, n: int) -> list[int]:
-        """The next n tokens as guessed; fewer where they would be images, or nothing is known."""
+        """Guesses for the next n tokens; fewer before an image, none without a match."""
         if not self.alike:
             return []
-        period = len(self._tokens) - self._source  # what is repeated may reach into the guess
+        period = len(self._tokens) - self._source  # the repetition may reach into the guess
         guess = [self._tokens[self._source + i % period] for i in range(n)]
         return guess[: next((i for i, token in enumerate(guess) if token < 0), n)]
 
@@ -99,7 +98,7 @@ def _bucket(alike: int) -> int:
 
 
 class Costs:
-    """Seconds that batches of so many tokens take, as measured lately."""
+    """Seconds of a batch by its number of tokens, as measured lately."""
 
     def __init__(self):
         self._samples: dict[int, deque[float]] = {}
@@ -114,11 +113,11 @@ class Costs:
         self._medians[size] = sorted(samples)[(len(samples) - 1) // 2], self._clock
 
     def known(self, size: int) -> bool:
-        """Whether a batch of this size was measured often enough to compare others with it."""
+        """Whether this size was measured often enough for comparisons."""
         return len(self._samples.get(size, ())) >= 3
 
     def of(self, size: int) -> float:
-        """Seconds for a batch of this size; at least a smaller one has been measured."""
+        """Seconds of a batch of this size; a smaller one must have been measured."""
         if size in self._medians:
             return self._at(size)
         below = sorted(s for s in self._medians if s < size)
@@ -138,16 +137,16 @@ class Costs:
 
     @property
     def largest(self) -> int:
-        """Of the sizes that were measured."""
+        """The largest measured size."""
         return max(self._medians, default=0)
 
 
 class Speculation:
-    """Decides, for one engine, how much is guessed: as much as gives most tokens a second, by what
-    batches have taken and by how often guesses have been right.
+    """Decides how many tokens are guessed: the number with the most expected tokens a second, by
+    the measured costs of batches and the rates of right guesses.
 
-    Both may turn out otherwise, and a batch of a new size needs a graph: so accounts are kept of
-    the time that guesses have saved and cost, and nothing is guessed while they are overdrawn.
+    Expectations may be wrong, and a batch of a new size needs a graph. So the time saved and lost
+    is accounted for, and nothing is guessed while the account is overdrawn.
     """
 
     def __init__(self, context_length: int, batch_size: int):
@@ -157,11 +156,8 @@ class Speculation:
         self._balance: float | None = None  # seconds
 
     def drafts(self, ready: Sequence[Slot]) -> dict[Slot, list[int]]:
-        """Guesses to compute in the next batch. None while a prompt is read: its tokens are sure to
-        be of use.
-
-        A clock starts, which `computed` stops.
-        """
+        """Guesses to compute in the next batch; none while a prompt is read, whose tokens are
+        certain. Starts a clock that `computed` stops."""
         drafts: dict[Slot, list[int]] = {}
         self._began = 0.0
         for slot in ready:
@@ -195,11 +191,11 @@ class Speculation:
     def _length(
         self, lookup: Lookup, room: float, size: int, gained: float, longest: float
     ) -> tuple[int, float]:
-        """How many guesses to add to a batch of `size` tokens, of which `gained` are expected to
-        come true, and how many are with them; such that it takes `longest` seconds at most."""
+        """The number of guesses to add to a batch of `size` tokens with `gained` expected right
+        ones, and the new expectation; the batch may take `longest` seconds."""
         best, rate = (0, gained), _WORTHWHILE * gained / self.costs.of(size)
         n, chance, chances = 0, 1.0, lookup.chances()
-        # Not much larger than what is known, for that may be far from what is expected.
+        # Not much larger than known sizes: the extrapolation may be far off.
         room = min(room, 2 * self.costs.largest - size)
         for larger in SIZES:
             if larger <= size:
@@ -214,10 +210,10 @@ class Speculation:
         return best
 
     def computed(self, chunks: Sequence[Chunk], recorded: int) -> None:
-        """The batch of the latest `drafts` was computed, and its requests have what they wanted.
+        """Accounts for the batch of the latest `drafts`, whose requests have their logits.
 
         Args:
-            recorded: how many graphs there have been.
+            recorded: count of recorded graphs so far.
         """
         if not self._began or any(len(one.slot.tokens) < one.start for one in chunks):
             return  # or one has failed
@@ -225,7 +221,7 @@ class Speculation:
         size = sum(len(one.numbers) for one in chunks)
         if recorded == self._recorded:
             self.costs.note(size, seconds)
-            seconds = self.costs.of(size)  # without what happened to disturb this one
+            seconds = self.costs.of(size)  # without a disturbance of this one
         self._recorded = recorded
         if not self.costs.known(len(chunks)):
             return

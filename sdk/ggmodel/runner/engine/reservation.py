@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VisionMemory:
-    """What seeing takes, in bytes.
+    """Bytes that vision takes.
 
     Attributes:
-        weights: of the vision graph; counted in the devices' weights.
-        image: of the rows of the largest image, in system memory for as long as it is remembered.
+        weights: weights of the vision graph; counted in the devices' weights, too.
+        image: rows of the largest image, in system memory as long as the image is kept.
     """
 
     weights: int
@@ -39,8 +39,8 @@ class Reservation:
     """Traces of the largest batches and of the largest image.
 
     Attributes:
-        vision: what the latter takes; None for models that see nothing.
-        rows: of the largest image that belongs to one input; 0 where none do.
+        vision: memory of the latter; None for models without vision.
+        rows: rows of the largest image that belongs to one input; 0 if rows take an input each.
         largest_group: the most inputs that must be computed together because of an image; 1 without
             images.
     """
@@ -67,7 +67,7 @@ class Reservation:
         """Traces the batches, the largest first; nothing is allocated.
 
         Returns:
-            How large the vocabulary is.
+            The size of the vocabulary.
 
         Raises:
             TensorError: an op refuses its operands, or output and input do not fit each other.
@@ -99,7 +99,7 @@ class Reservation:
         return Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
 
     def _span(self, image: Encoded, n: int) -> Span:
-        """All of an image where one input has it; else as many rows as there are inputs."""
+        """A whole image if it belongs to one input; else a row for each of n inputs."""
         one = max(image.embeddings, key=len)
         if self._whole:
             return Span(0, one, 0, len(one) if one.used is None else one.used)
@@ -109,14 +109,14 @@ class Reservation:
         return Span(0, rows, 0, n)
 
     def _everything(self, ctx: Context, batch: Batch) -> Tensor:
-        """What reads all weights that ever are."""
+        """The forward that reads every weight."""
         if not self.model.only_embeds:
             return self.model(ctx, batch)
         return self.model.embeddings(ctx, self.model.states(ctx, batch))
 
     @property
     def graphs(self) -> list[Graph]:
-        """Those that were traced, until they are reserved."""
+        """The traced graphs, until they are reserved."""
         contexts = [t.ctx for t in self._traces]
         if self._image is not None and self._image.ctx is not None:
             contexts.append(self._image.ctx)

@@ -53,24 +53,39 @@ class Scheduler:
         for slot in self._slots.all:
             request = slot.request
             if request is not None and (request.done or request.cancelled):
-                self.placer.cancel()
-                if request.failed:
-                    self._cache.wipe(slot.sequence)
-                    slot.start_over()
-                self._slots.release(slot)
-                request.release()
+                self._free(slot, request)
         while self.waiting:
             request = self.waiting[0]
-            if not (request.done or request.cancelled):
-                if not any(slot.free for slot in self._slots.all):
-                    return
-                self.placer.cancel()
-                slot = self._slots.take(request.prompt.tolist())
-                assert slot is not None
-                slot.request, request.reused = request, len(slot.tokens)
-            else:
+            if request.done or request.cancelled:
                 request.release()
+            elif any(slot.free for slot in self._slots.all):
+                self._serve(request)
+            else:
+                return
             self.waiting.popleft()
+
+    def _free(self, slot: Slot, request: Request) -> None:
+        try:
+            self.placer.cancel()
+            if request.failed:
+                slot.start_over()
+                self._cache.wipe(slot.sequence)
+        except Error:
+            pass  # the device is lost, say: whoever asks next is told
+        finally:
+            self._slots.release(slot)
+            request.release()
+
+    def _serve(self, request: Request) -> None:
+        """Gives a request a free slot; if that fails, the request does."""
+        try:
+            self.placer.cancel()
+            slot = self._slots.take(request.prompt.tolist())
+            assert slot is not None
+            slot.request, request.reused = request, len(slot.tokens)
+        except Error as error:
+            request.fail(error)
+            request.release()
 
     def collect(self) -> list[Chunk]:
         """The chunks of the next batch; empty if no request wants more."""
@@ -133,11 +148,17 @@ class Scheduler:
         self.sweep()
 
     def fail_all(self, error: BaseException) -> None:
-        """Ends every request with an error."""
-        for request in (*self.waiting, *(slot.request for slot in self._slots.working)):
+        """Ends every request with an error; they are told, whatever else fails."""
+        requests = [*self.waiting, *(slot.request for slot in self._slots.working)]
+        for request in requests:
             if request is not None:
                 request.fail(error)
-        self.sweep()
+        try:
+            self.sweep()
+        finally:
+            for request in requests:
+                if request is not None:
+                    request.release()
 
     def _made_room(self, slot: Slot, request: Request) -> bool:
         """A full context is shifted, or ends its request."""

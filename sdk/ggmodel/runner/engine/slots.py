@@ -1,4 +1,4 @@
-"""Slots: the sequences of the cache, what each holds, and which one serves a request best."""
+"""Slots: the sequences of the cache, their contents, and the best one for a prompt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Slot:
     """One sequence of the cache.
 
     Attributes:
-        tokens: what the cache holds of it, by position, numbered as `Places` does; stays when a
-            request ends.
-        exact: so many of these are as they would be computed now; those behind, left over from a
-            context shift, have seen what is forgotten.
-        pending: what has to be computed next.
-        request: whom it serves. owner: the thread whose own it is, outside of any request.
-        used: when it was last taken; larger is later.
+        tokens: the inputs in the cache, by position, numbered by the `InputTable`. They stay when
+            a request ends.
+        exact: number of leading tokens that a new computation would reproduce. Later ones remain
+            from a context shift: their states have seen forgotten tokens.
+        pending: inputs to compute next.
+        request: the request it serves. owner: the thread that uses it without a request.
+        used: time it was last taken; larger is later.
     """
 
     sequence: int
@@ -36,7 +36,7 @@ class Slot:
     used: int = 0
 
     def start_over(self, pending: Sequence[int] = ()) -> None:
-        """The cache holds nothing of it any more."""
+        """Notes that the cache holds nothing of it."""
         self.tokens, self.pending, self.exact = [], list(pending), math.inf
 
     @property
@@ -46,7 +46,7 @@ class Slot:
 
     @property
     def holder(self) -> object:
-        """Who has to act before it becomes free; None if it is."""
+        """The thread or task that has to act before the slot becomes free; None if it is free."""
         return self.owner if self.request is None else self.request.consumer
 
 
@@ -60,15 +60,15 @@ class Slots:
 
     @property
     def working(self) -> list[Slot]:
-        """Those that serve a request."""
+        """The slots that serve a request."""
         return [slot for slot in self.all if slot.request is not None]
 
     def take(self, prompt: Sequence[int] = ()) -> Slot | None:
-        """A free slot that holds as much of the prompt as can be had, or nothing; None if all are
-        in use. What is not held is in `pending`: at least one token, for there must be an output.
+        """A free slot with as much of the prompt as possible; None if all are in use. The rest of
+        the prompt is in `pending`: at least one token, for there must be an output.
 
-        The longest common prefix decides; where a slot that cannot be taken has a longer one, that
-        is shared, at the cost of the free slot that was left alone longest.
+        The longest common prefix decides. A longer one in a busy slot is shared, at the cost of the
+        free slot that was used least recently.
         """
         free = [slot for slot in self.all if slot.free]
         if not free:
@@ -80,7 +80,7 @@ class Slots:
         held, shared = held_by[slot], held_by[source]
         if shared > held:
             slot = min(free, key=lambda s: s.used)
-            slot.start_over()  # whatever becomes of the cache if Ctrl-C comes
+            slot.start_over()
             self._cache.copy_prefix(source.sequence, slot.sequence, shared)
             slot.tokens = source.tokens[:shared]
         else:
@@ -91,7 +91,7 @@ class Slots:
         return slot
 
     def cut(self, slot: Slot, length: int) -> None:
-        """Forgets all positions from `length` on, and as many before it as it takes to go on."""
+        """Forgets all positions from `length` on, and earlier ones as far as going on requires."""
         length = self._cut_at(slot, length)
         self._cache.remove(slot.sequence, length, None)
         del slot.tokens[length:]
@@ -104,28 +104,27 @@ class Slots:
         return length
 
     def rewind(self, slot: Slot, length: int) -> None:
-        """Forgets all positions from `length` on, and as many before it as it takes; those that
-        the slot has tokens of are pending again."""
+        """`cut`, but the forgotten tokens are pending again."""
         at = self._cut_at(slot, length)
         slot.tokens, slot.pending = slot.tokens[:at], slot.tokens[at:] + slot.pending
         self.cut(slot, at)
 
     def _held(self, slot: Slot, prompt: Sequence[int]) -> int:
-        """How much of a prompt a slot has."""
+        """The length of a prompt's prefix that a slot has."""
         n = min(common_prefix(slot.tokens, prompt), slot.exact)
         return self._resumed(slot, int(n))
 
     def _resumed(self, slot: Slot, length: int) -> int:
-        """The latest position up to `length` at which the slot can go on with something else."""
+        """The latest position up to `length` from which the slot can continue otherwise."""
         return self._cache.resume_point(slot.sequence, self._inputs.before(slot.tokens, length))
 
     def release(self, slot: Slot) -> None:
-        """The request is done: what the slot holds stays for one that begins alike."""
+        """Frees the slot; its tokens stay for a request that begins alike."""
         slot.request, slot.owner, slot.pending = None, None, []
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
-    """How many elements two sequences have in common before they differ."""
+    """The length of the longest common prefix."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n

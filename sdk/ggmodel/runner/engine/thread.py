@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
@@ -159,8 +160,14 @@ class EngineThread:
         if self._running is not None and self._running.abandoned:
             raise Cancelled("nobody waits for this any more")
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> bool:
         """Ends the thread after the step under way. Jobs that have not begun fail. Idempotent.
+
+        Args:
+            timeout: seconds to wait for that step; None waits for its end.
+
+        Returns:
+            Whether the thread has ended.
 
         Raises:
             Busy: the engine's own thread asks, from a callback.
@@ -170,9 +177,10 @@ class EngineThread:
             self._closed = True
         if self._thread is None:
             self._steps.end()
-            return
+            return True
         self._inbox.put(None)
-        self._thread.join()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _start(self) -> None:
         self._thread = threading.Thread(
@@ -225,7 +233,8 @@ class EngineThread:
         try:
             return call()
         except BaseException as error:  # the thread must live
-            self._steps.abandon(error)
+            with suppress(BaseException):
+                self._steps.abandon(error)
             return None
 
 

@@ -1,4 +1,4 @@
-"""What users may ask for as `gpu_layers`."""
+"""The option `gpu_layers`: its spellings, and the layers that it means."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class GPURequest:
-    """Which layers are wanted on devices; as many as fit if nothing is said.
+    """The layers wanted on devices; as many as fit without count and names.
 
     Attributes:
-        count: so many, wherever the layout puts them; negative is all.
-        named: for each device, by name or "LIBRARY:id", its layers or how many it takes.
+        count: number of layers, placed by the layout; negative is all.
+        named: device by name or "LIBRARY:id", and its layers or their number.
     """
 
     count: int | None = None
@@ -32,16 +32,16 @@ class GPURequest:
 
     @property
     def automatic(self) -> bool:
-        """Whether the layout is ours to choose, so that fewer layers may do as well."""
+        """Whether ggmodel chooses the layout, and may take fewer layers."""
         return self.count is None and self.named is None
 
 
 def parse_gpu_layers(value: object) -> GPURequest:
-    """What the user means by "auto", a number, "CUDA0=0-15,CUDA1=16-32", a mapping of devices to
-    layers or numbers of layers, or a `GPULayersList`.
+    """Reads "auto", a number, "CUDA0=0-15,CUDA1=16-32", a mapping of devices to layers or to
+    numbers of layers, or a `GPULayersList`.
 
     Raises:
-        ConfigError: none of these; says what is allowed.
+        ConfigError: another value; the message lists the allowed ones.
     """
     if isinstance(value, GPULayersList):
         return GPURequest(named=tuple((f"{g.library}:{g.id}", g.layers) for g in value))
@@ -71,10 +71,10 @@ def choose_layers(
     overhead: int = 0,
     backoff: float = 0.0,
 ) -> GPULayersList:
-    """The layers that are asked for: named ones as they are, others by `search`.
+    """The requested layers: named ones as they are, others by `search`.
 
     Raises:
-        ConfigError: a device or a layer that does not exist is named.
+        ConfigError: an unknown device or layer is named.
     """
     if request.named is not None:
         return named_layers(request.named, devices, block_count)
@@ -87,13 +87,13 @@ def named_layers(
     devices: Sequence[DeviceInfo],
     block_count: int,
 ) -> GPULayersList:
-    """The layers of devices that users named, checked.
+    """The layers of named devices, checked.
 
-    Numbers are how many layers: the model's last ones, in the order of the devices; the output
-    layer is among them if they are all.
+    A number takes that many of the model's last layers, in the order of the devices; all layers
+    include the output layer.
 
     Raises:
-        ConfigError: a device or a layer that does not exist, or one named twice.
+        ConfigError: an unknown device or layer, or a device named twice.
     """
     given = [(_device(name, devices), layers) for name, layers in named]
     found = [device.device_id for device, _ in given]
@@ -142,7 +142,7 @@ def _layers(layers: object, value: object) -> int | Sequence[int]:
     """A number, or layers in ascending order."""
     if isinstance(layers, int) and not isinstance(layers, bool) and layers >= 0:
         return layers
-    # Ranges stay what they are until they are held against the model: one may be of any length.
+    # A range may have any length, so it stays a range until it is checked against the model.
     if isinstance(layers, range):
         return layers if layers.step > 0 else layers[::-1]
     if isinstance(layers, Iterable) and not isinstance(layers, (str, bytes)):

@@ -1,6 +1,6 @@
-"""Which layers go to which device, worked out from what dry runs report.
+"""Splits layers over devices by the memory reports of dry runs.
 
-Nothing here talks to a device: a dry run and an allocation are callables.
+This module talks to no device: dry runs and allocations are callables.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = logging.getLogger("ggmodel.runner")
 DryRun = Callable[[GPULayersList], BackendMemory]
 T = TypeVar("T")
 
-_MOST_RUNS = 10  # of a search; two or three are the rule
-_NONE = -1  # the budget of a device that is to take nothing, not even an empty layer
+_MOST_RUNS = 10  # dry runs of a search, which mostly takes two or three
+_NONE = -1  # budget of a device without layers: not even an empty one fits
 
 
 def layout(
@@ -39,20 +39,20 @@ def layout(
     overhead: int = 0,
     backoff: float = 0.0,
 ) -> GPULayersList:
-    """The best layers for each device by one report.
+    """The best layers for each device, by one memory report.
 
-    Layers are packed from the last one backwards, each device taking consecutive ones: on the
-    fewest devices that hold them all, evenly by share of what a device has room for. If not all
-    fit, the output layer is the first to stay on the CPU. The best devices are taken first and get
-    the last layers: those of this machine, then remote ones, then GPUs that use system memory;
-    within each the library with the largest device, and the device with the most free memory.
+    Layers are packed from the last one backwards, consecutive ones on each device, on the fewest
+    devices that hold them all, evenly by share of each device's room. If not all fit, the output
+    layer stays on the CPU first. The best devices get the last layers: local devices come before
+    remote ones, and these before GPUs that use system memory; within each kind the library with
+    the largest device and the device with the most free memory come first.
 
     Args:
-        memory: what a dry run with any layout reported.
-        layers: exactly that many, also where they do not fit: the last ones, without the output
-            layer unless it takes all; negative is all. None takes as many as fit.
+        memory: the report of a dry run with any layout.
+        layers: exactly this many, even if they do not fit: the last ones, without the output
+            layer unless all are taken; negative is all. None takes as many as fit.
         overhead: bytes to leave free on each device, besides its minimum.
-        backoff: the share of a device's free memory not to be counted on.
+        backoff: the share of a device's free memory that is left alone.
     """
     return _layout(_Needs.of(memory), devices, layers, overhead, backoff)
 
@@ -65,11 +65,11 @@ def search(
     overhead: int = 0,
     backoff: float = 0.0,
 ) -> GPULayersList:
-    """Layers by `layout`, until a dry run with them leads to them again.
+    """Layers by `layout`, repeated until a dry run confirms them.
 
-    What is needed depends on the layout itself: a device in use needs room for its graphs, and a
-    tied embedding is needed twice once the output layer leaves the CPU. Where that leads back to a
-    layout seen before, the largest of all figures count from then on.
+    The memory needed depends on the layout: a device in use needs room for its graphs, and a tied
+    embedding is needed twice once the output layer leaves the CPU. If that leads back to an earlier
+    layout, the largest figures seen count from then on.
     """
     if not devices or layers == 0:
         if layers:
@@ -98,17 +98,16 @@ def search(
 def with_backoff(
     allocate: Callable[[GPULayersList], T], choose: Callable[[float], GPULayersList]
 ) -> T:
-    """Allocates what was chosen, and less wherever a device turns out to have less room than it
-    said; the last resort is the CPU alone. For layouts that are ours to choose: who asked for a
-    number of layers or named them gets `OutOfMemory`.
+    """Allocates the chosen layers, and fewer if a device has less room than it reported; in the end
+    the CPU takes all. For automatic layouts only: a requested number of layers is never reduced.
 
     Args:
         allocate: leaves nothing behind when it raises `OutOfMemory`.
-        choose: layers for a share of the free memory not to be counted on, such as
+        choose: layers for a share of the free memory to leave alone, such as
             `lambda backoff: search(dry_run, devices, backoff=backoff)`.
 
     Raises:
-        OutOfMemory: it was the CPU that had not enough, or the CPU alone has not either.
+        OutOfMemory: the CPU lacks memory, with devices or alone.
     """
     failed = set[GPULayersList]()
     for tenths in range(10):
@@ -128,7 +127,7 @@ def with_backoff(
 
 
 def _only_the_cpu_failed(error: OutOfMemory) -> bool:
-    """Whether fewer layers on devices would make it worse."""
+    """Whether only the CPU lacked memory: fewer layers on devices would make that worse."""
     memory, failed = error.memory, AllocationStatus.FAILED
     return (
         isinstance(memory, BackendMemory)
@@ -139,7 +138,7 @@ def _only_the_cpu_failed(error: OutOfMemory) -> bool:
 
 @dataclass(frozen=True)
 class _Needs:
-    """Bytes that each layer needs, wherever it is, and the graphs of each device."""
+    """Bytes of each layer, and of each device's graphs."""
 
     layers: tuple[int, ...]
     graphs: Mapping[DeviceID, int]
@@ -153,7 +152,7 @@ class _Needs:
         )
 
     def merged(self, other: _Needs) -> _Needs:
-        """The larger of each two figures."""
+        """The larger figures of both."""
         graphs = {
             device: max(self.graphs.get(device, 0), other.graphs.get(device, 0))
             for device in {**self.graphs, **other.graphs}
@@ -189,7 +188,7 @@ def _layout(
 
 
 def _ranked(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
-    """The best last; of equals the first."""
+    """Devices, the best last."""
     largest: dict[str, int] = {}
     for d in devices:
         largest[d.library] = max(d.free_memory, largest.get(d.library, 0))
@@ -200,7 +199,7 @@ def _ranked(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
 
 
 def _placed(ranked: list[DeviceInfo], end: int, counts: list[int]) -> GPULayersList:
-    """The layers below `end`, so many for each device."""
+    """The layers before `end`: `counts` layers for each device."""
     placed = []
     start = end - sum(counts)
     for device, count in zip(ranked, counts, strict=True):
@@ -212,10 +211,10 @@ def _placed(ranked: list[DeviceInfo], end: int, counts: list[int]) -> GPULayersL
 
 
 def _packed(needs: Sequence[int], room: Sequence[int], *, forced: bool = False) -> list[int]:
-    """How many layers each device takes: as many as fit, on as few devices as hold so many.
+    """Layers per device: as many as fit, on the fewest devices that hold that many.
 
     Args:
-        forced: all of them, whether they fit or not.
+        forced: take all layers, even if they do not fit.
     """
     usable = [r if r > 0 else _NONE for r in room]
     best, chosen = [0] * len(room), usable
@@ -232,8 +231,8 @@ def _packed(needs: Sequence[int], room: Sequence[int], *, forced: bool = False) 
 
 
 def _greedy(needs: Sequence[int], budgets: Sequence[int]) -> list[int]:
-    """How many layers each device takes within its budget, if from the last layer and the last
-    device backwards each takes what it can. No other way of taking gets further."""
+    """Layers per device within its budget: from the last layer and the last device backwards each
+    takes what it can. No other order takes more."""
     counts = [0] * len(budgets)
     left = len(needs)
     for device in reversed(range(len(budgets))):
@@ -246,8 +245,7 @@ def _greedy(needs: Sequence[int], budgets: Sequence[int]) -> list[int]:
 
 
 def _balanced(needs: Sequence[int], room: Sequence[int], counts: list[int]) -> list[int]:
-    """The same layers with the least possible largest share of a device's room: as long as all
-    devices can stay below the largest share there is, they do."""
+    """The same layers, redistributed so that the largest used share of a device's room is least."""
     while True:
         used, start = [], 0
         for count in counts:

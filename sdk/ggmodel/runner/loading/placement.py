@@ -1,4 +1,4 @@
-"""Where the layers of a model go: the devices there are, and a layout of the model on them."""
+"""Places a model: opens the devices, and prepares the model with its layers on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Devices:
 
     Attributes:
         found: GPUs of this machine and devices of workers.
-        runner: the process that holds them where there are workers: losing one ends it.
+        runner: the process that holds the devices of workers; losing a worker ends it.
     """
 
     found: list[DeviceInfo] = field(default_factory=list)
@@ -31,11 +31,11 @@ class Devices:
 
     @classmethod
     def open(cls, options: Options) -> Devices:
-        """Those that the options let a model use.
+        """The devices that the options let a model use.
 
         Raises:
-            ConfigError, DeviceLost, Busy, Unsupported: a worker's address is none, or it cannot be
-                reached, is in use, or ggml was built without them.
+            ConfigError, DeviceLost, Busy, Unsupported: a worker's address is wrong, the worker is
+                unreachable or in use, or ggml was built without workers.
         """
         if options.rpc:
             from ...ml.process import RunnerProcess
@@ -65,13 +65,12 @@ class Devices:
 
 
 def prepare(source: TensorSource, options: Options, devices: Devices) -> Preparation:
-    """Takes all steps of `Preparation` but the vocabulary, with the layers placed as asked for.
+    """Takes all steps of `Preparation` but the vocabulary; layers are placed by the options.
 
     Raises:
-        ConfigError: a device or a layer is named that does not exist.
-        OutOfMemory: with the memory report; a layout of our own choosing goes back to fewer layers
-            on devices first.
-        Error: whatever a step raises.
+        ConfigError: the options name an unknown device or layer.
+        OutOfMemory: with the memory report; "auto" tries fewer layers on devices first.
+        Error: the error of a step.
     """
     request = options.gpu_request
 

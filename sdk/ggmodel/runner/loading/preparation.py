@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ...ml.process import RunnerProcess
     from ...tokenizer import Tokenizer
 
-_DEFAULT_CONTEXT = 4096  # positions, where the model knows more: a cache for all could be huge
+_DEFAULT_CONTEXT = 4096  # positions, if the model was trained with more: the cache would be huge
 
 
 class Preparation:
-    """All of loading but reading the weights, in steps.
+    """The steps of loading before weights are read.
 
-    `load` takes them in the order in which they stand here. `ggmodel check` takes the same ones and
-    goes on after an error wherever the next step does not need what failed. Each sets what it
-    finds: architecture and config; backend, model and report; tokenizer; engine.
+    `load` takes them in the order of the methods. `ggmodel check` goes on after an error as long as
+    the next step does not need the result. Each step sets its results: architecture and config;
+    backend, model and report; tokenizer; engine.
 
     Args:
-        layers: those that go to devices; None is none.
+        layers: layers on devices; None is none.
         runner: the process that holds these devices, if not this one.
     """
 
@@ -55,7 +55,7 @@ class Preparation:
         self._undo = ExitStack()
 
     def take_steps(self) -> None:
-        """All but reading the vocabulary and `finish`, which ends what `Backend.load` begins."""
+        """All steps but the vocabulary and `finish`, which follows `Backend.load`."""
         self.configure()
         self.fill()
         self.fit()
@@ -67,7 +67,7 @@ class Preparation:
         """Finds the architecture and reads its hyperparameters.
 
         Raises:
-            ArchitectureError, ConfigError: there is none, or one is missing or wrong.
+            ArchitectureError: unknown. ConfigError: a hyperparameter is missing or wrong.
         """
         keys = KeyValues(self.source.metadata, self.source.name)
         name = keys.architecture
@@ -80,8 +80,7 @@ class Preparation:
             self.source = completed(self.source, self.architecture, self.config)
 
     def fill(self) -> None:
-        """Constructs the model and gives its fields their tensors; whatever does not fit is in
-        the report."""
+        """Constructs the model and fills its fields; the report has all that does not fit."""
         options = self.options
         self.backend = new_backend(self.source, self._params, options.backend, self._runner)
         self._undo.callback(self.backend.close)
@@ -105,15 +104,15 @@ class Preparation:
         self.report.check(self.options.strict)
 
     def validate(self) -> None:
-        """Asks the model, whose required fields must be filled."""
+        """Calls the model's `validate`; its required fields must be filled."""
         with self._authors("validate"):
             self.model.validate()
 
     def read_vocabulary(self) -> None:
-        """Builds the tokenizer, if the file has a vocabulary; needs no other step.
+        """Builds the tokenizer, if the file has a vocabulary. Independent of the other steps.
 
         Raises:
-            TokenizerError, ConfigError: it cannot be built.
+            TokenizerError, ConfigError: the vocabulary is wrong.
         """
         from ...tokenizer import Tokenizer
 
@@ -123,11 +122,11 @@ class Preparation:
                 self.model.tokenizer = self.tokenizer
 
     def trace(self) -> None:
-        """Traces the forward.
+        """Makes the engine and traces the forward.
 
         Raises:
-            ConfigError: no context is left to run in.
-            TensorError: it does not fit its weights; names the model's line.
+            ConfigError: a context of no positions.
+            TensorError: the forward does not fit its weights; names the model's line.
         """
         options = self.options
         with self._authors("caches"):
@@ -158,12 +157,12 @@ class Preparation:
             self.model.post_load()
 
     def _authors(self, what: str) -> AbstractContextManager[None]:
-        """Around calls of the model's own methods: a bug there becomes an error with its line."""
+        """Guards calls of the model's own methods: a bug there becomes an error with its line."""
         cls = self.architecture
         return author_code(f"{cls.__name__}: {what}", file_of(cls))
 
     def keep(self) -> None:
-        """From now on `close` does nothing: backend and engine belong to a loaded model."""
+        """Hands backend and engine over to a loaded model: `close` does nothing from now on."""
         self._undo.pop_all()
 
     def close(self) -> None:

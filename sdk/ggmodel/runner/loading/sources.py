@@ -1,4 +1,4 @@
-"""The file that a text model sees with: its projector, mostly called mmproj."""
+"""Opens a model: a file, its vision projector (mmproj), or a checkpoint's folder."""
 
 from __future__ import annotations
 
@@ -19,24 +19,21 @@ def open_source(
     models: str | Path | None = None,
     type: str | None = None,
 ) -> TensorSource:
-    """The source itself, or the file of that path and its projector, or a checkpoint's folder.
+    """An opened source: a given one, a file with its projector, or a checkpoint's folder.
 
     Args:
         mmproj: the projector; None takes one that lies beside the file and fits, "" none.
         models: a folder with architectures, looked in first.
-        type: what the tensors of a folder are rounded to.
+        type: the type that the tensors of a folder are rounded to.
 
     Raises:
-        ConfigError: a projector for a source that is open already or for a folder, a type for what
-            is no folder.
+        ConfigError: a projector for an open source or a folder, or a type for a file.
         FormatError: a file is not what it says.
     """
     if not isinstance(source, TensorSource) and Path(source).is_dir():
         if mmproj:
             raise ConfigError(f"{source} is a folder, which has all of its model; leave out mmproj")
-        from ...convert.checkpoint_source import (
-            CheckpointSource,  # files do without, and start sooner
-        )
+        from ...convert.checkpoint_source import CheckpointSource  # slow to import
 
         return CheckpointSource.open(source, type, models)
     if type is not None:
@@ -66,12 +63,12 @@ def open_source(
 
 
 def _beside(source: TensorSource, models: str | Path | None) -> Path | None:
-    """The projector that fits a model in the same folder: of several the one whose name has most
-    in common with the model's, then the smallest."""
+    """A projector in the model's folder that fits: the one whose name has most in common with the
+    model's, then the smallest."""
     if any(map(of_vision, source.tensors)):
         return None
     name = source.metadata.get("general.architecture")
-    with suppress(Error):  # whoever loads the model says so
+    with suppress(Error):  # loading reports it
         if isinstance(name, str) and _sees(find(name, models)):
             width = source.metadata.get(f"{name}.embedding_length")
             own = source.files[0].name
@@ -95,7 +92,7 @@ def _candidates(source: TensorSource) -> Iterator[Path]:
 
 
 def _fits(path: Path, width: object, others: set[str]) -> bool:
-    """Whether it is a projector to that width, and not one of another architecture's."""
+    """Whether a file is a projector to that width, and of no other architecture."""
     try:
         with open_gguf(path) as projector:
             keys = projector.metadata
@@ -108,6 +105,6 @@ def _fits(path: Path, width: object, others: set[str]) -> bool:
 
 
 def _in_common(projector: str, model: str) -> int:
-    """How many letters of the model's name a projector's begins with, "mmproj-" left out."""
+    """How many letters the two names share at their beginning, "mmproj-" left out."""
     bare = projector.lower().removeprefix("mmproj").lstrip("-_.")
     return len(os.path.commonprefix([bare, model.lower()]))  # noqa: RUF071 (letters are meant)

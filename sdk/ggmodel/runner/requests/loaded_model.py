@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..loading.placement import Devices
 
 
+_PATIENCE = 2.0  # seconds that closing waits for a step in another process
+
+
 class LoadedModel(Answering):
     """A model ready to run; made by `ggmodel.load`, a context manager.
 
@@ -167,7 +170,9 @@ class LoadedModel(Answering):
         """Frees everything; idempotent. A forked child leaves that to its parent."""
         if self.engine.forked:
             return
-        self.engine.close()
+        if not self.engine.close(None if self.devices.runner is None else _PATIENCE):
+            self.devices.close()  # ends the process that computes, and so its step
+            self.engine.close()
         self.backend.close()
         self.devices.close()
 
