@@ -87,8 +87,11 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
             traced.close()
             return rows
 
-    with engine.apart.graphs(model.model, 1, len(ids)) as graphs:
-        list(engine.apart.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))  # type: ignore[arg-type]
+    def run() -> None:
+        with engine.apart.graphs(model.model, 1, len(ids)) as graphs:
+            list(engine.apart.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))
+
+    engine.call(run)
     return found
 
 
