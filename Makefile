@@ -40,6 +40,7 @@ demo: $(VENV)/installed  ## let the embedded models tell a story, and say what t
 check: $(VENV)/developer  ## lint, types and the tests that matter most, in two minutes
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
 	    $(BIN)/python -m pytest -q $(CHECKED); tests=$$?; wait $$types && exit $$tests
 
