@@ -113,7 +113,7 @@ def seen(shown: list[pictures.Picture]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass
 class Document:
-    """What the model reads: ids, which of them are answers, and the pictures among them."""
+    """A text for the model: ids, which of them are answers, and its pictures."""
 
     ids: list[int] = field(default_factory=list)
     answers: list[bool] = field(default_factory=list)

@@ -108,7 +108,7 @@ class Picture:
 
 
 def picture(seed: int) -> Picture:
-    """What picture number `seed` shows: no two shapes of one kind and colour."""
+    """The shapes of picture number `seed`: no two of one kind and colour."""
     chooser = random.Random(seed)
     count = chooser.choices((1, 2, 3, 4), (15, 45, 20, 20))[0]
     named = chooser.sample([(kind, colour) for kind in KINDS for colour in COLOURS], count)

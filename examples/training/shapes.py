@@ -431,7 +431,7 @@ def write_gguf(path: Path, folder: Path) -> None:
 
 
 def measure(folder: Path, path: Path) -> dict[str, object]:
-    """What a test of another engine finds in shapes.json."""
+    """The contents of shapes.json, for tests with another engine."""
     model = Gemma3ForConditionalGeneration.from_pretrained(folder).eval()
     writer = Writer(Tokenizer.from_file(str(folder / "tokenizer.json")))
     texts = ("What is in the picture?", "a red circle and an orange star.", "Zoë\n\n\n said 42")

@@ -22,7 +22,7 @@ _EXIT = 5.0  # seconds that the end of the process waits for a step under way
 
 
 class Steps(Protocol):
-    """What an engine does when no job is waiting. All of it is called in the engine's thread."""
+    """The work of an engine between jobs. All of it is called in the engine's thread."""
 
     def step(self) -> bool:
         """Computes a batch; False if there is nothing to compute."""

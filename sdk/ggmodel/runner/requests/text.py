@@ -67,7 +67,7 @@ class StopStrings:
         return held[: len(held) - keep]
 
     def flush(self) -> str:
-        """What is still held back."""
+        """The text still held back."""
         held, self._held = self._held, ""
         return held
 
