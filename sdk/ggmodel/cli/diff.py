@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, count, print_json, printable, table
+from .terminal import console, count, printable, report, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -72,7 +72,7 @@ def diff(
     one.
     """
     from ..atomic import atomic_write, check_target
-    from ..workbench.activations import Activations
+    from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
     from ..workbench.diff.page import page
 
@@ -94,17 +94,13 @@ def diff(
             if save_reference is not None:
                 saved.save(save_reference)
         else:
-            _check_prompt(model, saved, prompt, tokens, reference or "")
+            if prompt is not None or tokens is not None:
+                same_prompt(saved, _ids(model, prompt, tokens), reference or "")
         result = compare(model, saved)
     if html is not None:
         with atomic_write(html) as partial:
             partial.write_text(page(result), encoding="utf-8")
-    if as_json:
-        print_json(result.as_dict())
-    else:
-        _print(result, everything)
-    if not result.ok:
-        raise typer.Exit(1)
+    report(as_json, result.as_dict(), lambda: _print(result, everything), result.ok)
 
 
 def _run(
@@ -144,15 +140,6 @@ def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int
             raise ConfigError("give --prompt or --tokens, not both")
         return model.prompts.read(token_ids(tokens)).tolist()
     return model.prompts.read(_TEXT if prompt is None else prompt).tolist()
-
-
-def _check_prompt(
-    model: LoadedModel, saved: Activations, prompt: str | None, tokens: str | None, file: str
-) -> None:
-    from ..workbench.activations import same_prompt
-
-    if prompt is not None or tokens is not None:
-        same_prompt(saved, _ids(model, prompt, tokens), file)
 
 
 def _print(d: Diff, everything: bool) -> None:
@@ -224,9 +211,6 @@ def _print_first(out: Any, d: Diff) -> None:
             said = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
             out.print(printable(said))
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
-        pairs = [[title, *(f"{v:.6g}" for v in v)] for title, v in _samples(e)]
+        samples = (("    ggmodel", e.ours), ("    reference", e.theirs))
+        pairs = [[title, *(f"{v:.6g}" for v in values)] for title, values in samples]
         out.print(table(pairs, right="1234567"))
-
-
-def _samples(e: Errors) -> tuple[tuple[str, list[float]], ...]:
-    return ("    ggmodel", e.ours), ("    reference", e.theirs)

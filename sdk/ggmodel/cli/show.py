@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .options import File, Json, Models
-from .terminal import console, print_json, printable, size, table
+from .terminal import console, printable, report, size, table
 
 if TYPE_CHECKING:
     from ..workbench.show import Description
@@ -33,10 +33,7 @@ def show(file: File, models: Models = None, as_json: Json = False) -> None:
         opened = open_gguf(file)
     with opened as source:
         description = describe(source, models)
-    if as_json:
-        print_json(asdict(description))
-    else:
-        _print(description)
+    report(as_json, asdict(description), lambda: _print(description))
 
 
 def _print(d: Description) -> None:
