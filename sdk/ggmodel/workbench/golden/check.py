@@ -15,11 +15,9 @@ from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.names import of_vision
 from ...model.registry import find_hf
+from ..comparison import EXACT
 from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt
 
-# Covers float32 sums in another order; transformers itself is 3e-13 away from float64. Models whose
-# GELU reads ggml's table in F16 have 1e-6 in BOUNDS of cases.py.
-EXACT = 1e-8
 TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
 
 
