@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from ..errors import OutOfMemory
@@ -101,12 +102,8 @@ def estimate(file: Source, options: Options) -> Estimate:
     """
     options = replace(options, alloc_memory=False)
     source = open_source(file, options.mmproj, options.models, options.type)
-    try:
-        with Devices.open(options) as devices:
-            return estimate_on(source, options, devices)
-    finally:
-        if source is not file:
-            source.close()
+    with nullcontext() if source is file else source, Devices.open(options) as devices:
+        return estimate_on(source, options, devices)
 
 
 def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Estimate:
