@@ -98,11 +98,14 @@ class Cases:
         kind = Golden if case in self.configs else Embeddings
         return kind.load(self.path(case))
 
+    @property
+    def weight(self) -> Weight:
+        """The rule for weights of Hugging Face tensors: the module's or the common one."""
+        return getattr(self.module, "weight", rule.weight)
+
     def weights(self, tensors: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """The checkpoint with tensors of these names and shapes, by the module's rule or the common
-        one."""
-        weight: Weight = getattr(self.module, "weight", rule.weight)
-        return {name: weight(name, shape) for name, shape in tensors.items()}
+        """The checkpoint with tensors of these names and shapes."""
+        return {name: self.weight(name, shape) for name, shape in tensors.items()}
 
 
 @functools.cache
