@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,12 +132,7 @@ def _name_tokens(model: Any, wanted: Cases) -> None:
     """Lets a model find special tokens by name, from SPECIAL of cases.py."""
     special = getattr(wanted.module, "SPECIAL", None)
     if special is not None:
-        model.model.tokenizer = _Names(special)
-
-
-class _Names:
-    def __init__(self, ids: dict[str, int]):
-        self.id_of = ids.get
+        model.model.tokenizer = SimpleNamespace(id_of=special.get)
 
 
 def _outcomes(model: Any, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:
