@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .expanded import option
-from .options import (
-    FlashAttention,
-    KVType,
-    Mmproj,
-    Models,
-    Rpc,
-    Strict,
-    Type,
-    overrides,
-    workers,
-)
+from .options import FlashAttention, KVType, Mmproj, Models, Rpc, Strict, Type, overrides, workers
 from .terminal import progress_bar
 
 if TYPE_CHECKING:

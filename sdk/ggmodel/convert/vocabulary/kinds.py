@@ -10,12 +10,7 @@ from ...errors import TokenizerError
 from ...tokenizer.vocabulary import PREFIX, TokenType
 from .files import Files
 from .pretokenizer import pre_of
-from .sentencepiece_model import (
-    BPE,
-    UNIGRAM,
-    SentencePieceModel,
-    read_sentencepiece,
-)
+from .sentencepiece_model import BPE, UNIGRAM, SentencePieceModel, read_sentencepiece
 from .special_tokens import special_tokens
 from .tokenizer_json import TokenizerJson, looks_special
 
