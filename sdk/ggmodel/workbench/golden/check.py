@@ -17,7 +17,7 @@ from ...model import Model, find
 from ...model.names import of_vision
 from ...model.registry import find_hf
 from ..comparison import EXACT
-from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt
+from .files import GREEDY, Cases, Embeddings, Golden, Prompt
 
 TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
 
@@ -168,20 +168,13 @@ def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
 def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
     """The names of the parts in which a regenerated golden differs from the stored one."""
     wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
-    if isinstance(got, Embeddings) or isinstance(want, Embeddings):
-        pairs = {"vectors": (got.vectors, want.vectors)}  # type: ignore[union-attr]
-    else:
-        pairs = {name: (getattr(got, name), getattr(want, name)) for name in ARRAYS}
-        for name, prompt in got.prompts.items():
-            for key in OF_A_PROMPT:
-                pairs[f"{name}.{key}"] = getattr(prompt, key), getattr(want.prompts[name], key)
-        for name, picture in got.pictures.items():
-            pairs[f"{name}.rows"] = picture.rows, want.pictures[name].rows
-            there = want.pictures[name]
-            if (picture.shape, picture.data) != (there.shape, there.data):
-                wrong.append(name)
-    for name, (a, b) in pairs.items():
+    if isinstance(got, Golden) and isinstance(want, Golden):
+        pairs = ((p, want.pictures[name]) for name, p in got.pictures.items())
+        wrong += [a.name for a, b in pairs if (a.shape, a.data) != (b.shape, b.data)]
+    stored = want.arrays()
+    for name, a in got.arrays().items():
+        b = stored[name]
         same = np.array_equal(a, b) if a.dtype == np.int32 else nmse(a, b) <= TOLERANCE
         if not same and not name.endswith("margins"):
-            wrong.append(name)
+            wrong.append(name.removeprefix("prompts.").removeprefix("pictures."))
     return wrong

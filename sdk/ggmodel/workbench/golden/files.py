@@ -239,21 +239,18 @@ class Golden(_Results):
 
     def save(self, case: str) -> Path:
         """Writes `FOLDER/CASE.npz`."""
-        values = _encoded({name: getattr(self, name) for name in JSON})
-        values |= {name: getattr(self, name) for name in ARRAYS}
+        texts = {name: getattr(self, name) for name in JSON}
         if self.prompts:
-            values |= _encoded(
-                {
-                    "pictures": {name: (p.shape, p.data) for name, p in self.pictures.items()},
-                    "prompts": {name: prompt.parts for name, prompt in self.prompts.items()},
-                }
-            )
-            for name, picture in self.pictures.items():
-                values[f"pictures.{name}.rows"] = picture.rows
-            for name, prompt in self.prompts.items():
-                for key in OF_A_PROMPT:
-                    values[f"prompts.{name}.{key}"] = getattr(prompt, key)
-        return _saved(self.folder / f"{case}.npz", values)
+            texts["pictures"] = {name: (p.shape, p.data) for name, p in self.pictures.items()}
+            texts["prompts"] = {name: prompt.parts for name, prompt in self.prompts.items()}
+        return _saved(self.folder / f"{case}.npz", _encoded(texts) | self.arrays())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays, by their names in the file."""
+        found = {name: getattr(self, name) for name in ARRAYS}
+        for name, prompt in self.prompts.items():
+            found |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
+        return found | {f"pictures.{name}.rows": p.rows for name, p in self.pictures.items()}
 
 
 @dataclass
@@ -279,7 +276,11 @@ class Embeddings(_Results):
         values = _encoded({name: getattr(self, name) for name in (*JSON, "texts")})
         target = self.folder / "embeddings" / f"{case}.npz"
         target.parent.mkdir(exist_ok=True)
-        return _saved(target, {**values, "vectors": self.vectors})
+        return _saved(target, values | self.arrays())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays, by their names in the file."""
+        return {"vectors": self.vectors}
 
 
 @contextmanager
