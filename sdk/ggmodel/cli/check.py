@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .options import File, Json, Mmproj, Models, Strict
-from .terminal import console, count, printable, report, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..workbench.check import Check, TensorCheck
@@ -47,7 +47,7 @@ def _print(result: Check) -> None:
             out.print(title, style=f"bold {style}")
             out.print(table([(f"  {f.kind}", f.message) for f in findings]))
     out.print()
-    out.print(printable(_verdict(result)), style="bold green" if result.ok else "bold red")
+    out.print(_verdict(result), style="bold green" if result.ok else "bold red")
 
 
 def _filled(t: TensorCheck) -> str:

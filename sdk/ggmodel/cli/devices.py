@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .options import Json, Rpc, workers
-from .terminal import console, printable, report, size, table
+from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..ml import DeviceInfo, SystemInfo
@@ -39,11 +39,11 @@ def devices(rpc: Rpc = None, as_json: Json = False) -> None:
 
 def _print(ggml: dict[str, Any], system: SystemInfo, found: list[DeviceInfo]) -> None:
     out = console()
-    out.print(printable(f"ggml {ggml['version']} in {ggml['prefix']}"))
-    out.print(printable(f"backends: {', '.join(ggml['backends'])}"))
+    out.print(f"ggml {ggml['version']} in {ggml['prefix']}")
+    out.print(f"backends: {', '.join(ggml['backends'])}")
     for device in found:
         out.print()
-        out.print(printable(device.name), style="bold underline")
+        out.print(device.name, style="bold underline")
         out.print(table(_rows(device, ggml, system)))
 
 

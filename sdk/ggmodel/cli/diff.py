@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, count, printable, report, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -162,7 +162,7 @@ def _print(d: Diff, everything: bool) -> None:
         line.style = style
     out.print(grid)
     for name in d.others:
-        out.print(printable(f"only in the reference: {name}"), style="dim")
+        out.print(f"only in the reference: {name}", style="dim")
     _print_first(out, d)
 
 
@@ -188,28 +188,24 @@ def _print_first(out: Any, d: Diff) -> None:
     out.print()
     if row is None:
         of = " ".join(f"{name} {version}" for name, version in d.versions.items())
-        out.print(
-            printable(
-                f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
-            ),
-            style="bold green",
-        )
+        said = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
+        out.print(said, style="bold green")
         return
-    what = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
-    out.print(printable(what), style="bold red")
+    said = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
+    out.print(said, style="bold red")
     if row.verdict == "unused":
-        out.print(printable(f"  {row.note}; the reference computes {row.name}"))
+        out.print(f"  {row.note}; the reference computes {row.name}")
     elif row.note:
-        out.print(printable(f"  {row.note}"))
+        out.print(f"  {row.note}")
     if row.result is not None:
         e = row.result
         given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
         out.print(f"  NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}")
         if row.line:
-            out.print(printable(f"  made at {row.line}"))
+            out.print(f"  made at {row.line}")
         if (inner := d.seen_in) is not None and inner.input is not None:
             said = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
-            out.print(printable(said))
+            out.print(said)
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
         samples = (("    ggmodel", e.ours), ("    reference", e.theirs))
         pairs = [[title, *(f"{v:.6g}" for v in values)] for title, values in samples]

@@ -10,7 +10,7 @@ import typer
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json
-from .terminal import console, printable, report, size, table
+from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..workbench.estimate import DeviceEstimate, Estimate
@@ -55,10 +55,8 @@ def _print(result: Estimate, per_layer: bool) -> None:
     out = console()
     n = result.parallel
     out.print(
-        printable(
-            f"{result.name} ({result.architecture}): context {result.context_length:,}, "
-            f"{n:,} sequence{'s'[: n != 1]}, cache in {result.kv_type}"
-        )
+        f"{result.name} ({result.architecture}): context {result.context_length:,}, "
+        f"{n:,} sequence{'s'[: n != 1]}, cache in {result.kv_type}"
     )
     out.print()
     header = ("device", "layers", "input", "weights", "cache", "graph", "total", "free")

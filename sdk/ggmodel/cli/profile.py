@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json
-from .terminal import console, count, printable, progress_bar, report, size, table
+from .terminal import console, count, progress_bar, report, size, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -123,7 +123,7 @@ def _print(model: LoadedModel, results: Sequence[Profile]) -> None:
 
     about = setting(model)
     out = console()
-    name = printable(f"{about.model}: {about.architecture}, {about.type}")
+    name = f"{about.model}: {about.architecture}, {about.type}"
     for result in results:
         out.print(f"{name}, {result.work.name}, {count(result.threads, 'thread')}")
         _print_sums(result)

@@ -67,12 +67,15 @@ def note(text: str) -> None:
 
 
 def console() -> Console:
-    """Standard output, neither folded nor coloured in a pipe."""
+    """Standard output, neither folded nor coloured in a pipe. Texts are made printable."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:  # rich would exit with 1; the caller says what it means
             raise BrokenPipeError
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
 
     width = None if sys.stdout.isatty() else _UNBOUNDED
     return Quiet(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)

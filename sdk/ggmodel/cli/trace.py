@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, count, printable, report, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..workbench.trace import OperandValue, Statistics, Trace, Value
@@ -95,18 +95,16 @@ def _print(found: Trace) -> None:
         masks = sum(not v.statistics.finite for v in found.values)
         if masks:
             what = what.replace("all finite", f"{masks} of them masks with infinities, no NaN")
-        out.print(printable(what), style="bold green")
+        out.print(what, style="bold green")
         return
     _print_first(out, found.first, found.operands)
 
 
 def _print_first(out: Any, first: Value, operands: list[OperandValue]) -> None:
     what = "NaN" if first.statistics.nan else "infinity"
-    out.print(
-        printable(f"{first.name} is where the first {what} comes from: the result of {first.op}"),
-        style="bold red",
-    )
-    out.print(printable(f"  at {first.line}"))
+    said = f"{first.name} is where the first {what} comes from: the result of {first.op}"
+    out.print(said, style="bold red")
+    out.print(f"  at {first.line}")
     rows = [
         (f"  {o.kind}", o.name, str(list(o.shape)), o.dtype, *_cells(o.statistics))
         for o in operands
