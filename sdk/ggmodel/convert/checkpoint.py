@@ -66,7 +66,6 @@ class Checkpoint:
     opening. Tensors are read on first use.
 
     Attributes:
-        folder: the folder.
         config: config.json.
         files: the files with tensors, sorted by name.
         tensors: name to `Stored`, in the order of the files and their headers. Tensors of a
