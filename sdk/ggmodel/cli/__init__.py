@@ -82,14 +82,11 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for group in (_USE, _LOOK, _WRITE):
-            commands = [c for c in self.commands.values() if _group_of(c) == group]
+            every: list[Any] = list(self.commands.values())
+            commands = [c for c in every if c.rich_help_panel == group]
             limit = formatter.width - 6 - max(len(c.name or "") for c in commands)
             with formatter.section(group):
                 formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in commands])
-
-
-def _group_of(command: Any) -> str | None:
-    return getattr(command, "rich_help_panel", None)
 
 
 # Plain help and plain tracebacks: laying either out with rich takes longer than all the rest.

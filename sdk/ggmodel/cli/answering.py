@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
+from .expanded import option
 from .options import read_text
 
 if TYPE_CHECKING:
@@ -27,80 +28,46 @@ class Answering:
     Defaults are those of the library, whose import takes longer than printing the help.
     """
 
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens", "-n", help="Tokens at most; until the context is full by default."
-        ),
-    ] = None
-    temperature: Annotated[
-        float, typer.Option(help="Randomness; 0 always takes the most likely token.")
-    ] = 0.8
-    top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 40
-    top_p: Annotated[
-        float, typer.Option(help="Keep the most likely tokens up to this sum of probabilities.")
-    ] = 0.9
-    min_p: Annotated[
-        float, typer.Option(help="Drop tokens less likely than this share of the likeliest one.")
-    ] = 0.0
-    typical_p: Annotated[
-        float, typer.Option(help="Keep the most typical tokens up to this sum; 1 keeps all.")
-    ] = 1.0
-    repeat_penalty: Annotated[
-        float, typer.Option(help="Make tokens that were there less likely; 1 does not.")
-    ] = 1.0
-    repeat_last_n: Annotated[
-        int, typer.Option(help="Tokens that penalties look back; 0 is none, -1 all.")
-    ] = 64
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Subtracted from a logit for each time its token was there.")
-    ] = 0.0
-    presence_penalty: Annotated[
-        float, typer.Option(help="Subtracted from a logit once if its token was there.")
-    ] = 0.0
-    seed: Annotated[
-        int, typer.Option(help="Seed of the random numbers; -1 is a new one each time.")
-    ] = -1
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="A text that ends the answer; may be given repeatedly."),
-    ] = None
-    json_schema: Annotated[
-        str | None,
-        typer.Option(metavar="JSON|FILE", help="Answer in JSON of this schema, or that of a file."),
-    ] = None
-    regex: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", help="Answer what the regular expression matches."),
-    ] = None
-    grammar: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Answer in a grammar, written in Lark.")
-    ] = None
-    context_shift: Annotated[
-        bool,
-        typer.Option("--context-shift", help="Forget half of a full context rather than end."),
-    ] = False
-    truncate: Annotated[
-        bool, typer.Option("--truncate", help="Leave out the middle of a prompt that is too long.")
-    ] = False
-    num_keep: Annotated[
-        int, typer.Option(help="Tokens at the beginning that are kept by these two.")
-    ] = 0
-    prompt_lookup: Annotated[
-        bool,
-        typer.Option(
-            "--prompt-lookup/--no-prompt-lookup",
-            help="Guess ahead what repeats the prompt; the answer is the same, maybe sooner.",
-        ),
-    ] = False
+    max_tokens: int | None = option(
+        None, "Tokens at most; until the context is full by default.", "--max-tokens", "-n"
+    )
+    temperature: float = option(0.8, "Randomness; 0 always takes the most likely token.")
+    top_k: int = option(40, "Keep the k most likely tokens; 0 keeps all.")
+    top_p: float = option(0.9, "Keep the most likely tokens up to this sum of probabilities.")
+    min_p: float = option(0.0, "Drop tokens less likely than this share of the likeliest one.")
+    typical_p: float = option(1.0, "Keep the most typical tokens up to this sum; 1 keeps all.")
+    repeat_penalty: float = option(1.0, "Make tokens that were there less likely; 1 does not.")
+    repeat_last_n: int = option(64, "Tokens that penalties look back; 0 is none, -1 all.")
+    frequency_penalty: float = option(
+        0.0, "Subtracted from a logit for each time its token was there."
+    )
+    presence_penalty: float = option(0.0, "Subtracted from a logit once if its token was there.")
+    seed: int = option(-1, "Seed of the random numbers; -1 is a new one each time.")
+    stop: list[str] | None = option(  # noqa: RUF009  # a field
+        None, "A text that ends the answer; may be given repeatedly.", metavar="TEXT"
+    )
+    json_schema: str | None = option(
+        None, "Answer in JSON of this schema, or that of a file.", metavar="JSON|FILE"
+    )
+    regex: str | None = option(
+        None, "Answer what the regular expression matches.", metavar="PATTERN"
+    )
+    grammar: str | None = option(None, "Answer in a grammar, written in Lark.", metavar="FILE")
+    context_shift: bool = option(
+        False, "Forget half of a full context rather than end.", "--context-shift"
+    )
+    truncate: bool = option(
+        False, "Leave out the middle of a prompt that is too long.", "--truncate"
+    )
+    num_keep: int = option(0, "Tokens at the beginning that are kept by these two.")
+    prompt_lookup: bool = option(
+        False,
+        "Guess ahead what repeats the prompt; the answer is the same, maybe sooner.",
+        "--prompt-lookup/--no-prompt-lookup",
+    )
 
     def options(self) -> RequestOptions:
-        """For `LoadedModel.request`.
-
-        Raises:
-            ConfigError: an option that cannot be read.
-            GrammarError, Unsupported: the grammar is broken, or llguidance is not installed.
-        """
+        """For `LoadedModel.request`."""
         given: Any = {name: v for name, v in vars(self).items() if name not in _OF_GRAMMAR}
         given |= {"stop": tuple(self.stop or ()), "grammar": self._grammar()}
         return given

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json
-from .terminal import console, print_json, progress_bar, size, table
+from .terminal import console, count, progress_bar, report, size, table
 
 if TYPE_CHECKING:
     from ..workbench.bench import Measured, Setting
@@ -79,14 +79,12 @@ def bench(
         results: list[Measured] = []
         for result in workbench.bench(model, tests, repetitions):
             results.append(result)
-            if progress is not None and len(results) < len(tests):
+            if len(results) < len(tests):
                 progress(len(results) / len(tests), tests[len(results)].name)
     peak = workbench.peak_memory()
-    if as_json:
-        about = {**asdict(setting), "ggmodel": __version__, **times, "peak_bytes": peak}
-        print_json([_row(result) | about for result in results])
-    else:
-        _print(results, setting, times, peak)
+    about = {**asdict(setting), "ggmodel": __version__, **times, "peak_bytes": peak}
+    rows = [_row(result) | about for result in results]
+    report(as_json, rows, lambda: _print(results, setting, times, peak))
 
 
 def _numbers(flag: str, given: list[str] | None, default: int) -> list[int]:
@@ -123,7 +121,7 @@ def _print(results: list[Measured], setting: Setting, times: dict[str, float], p
     ]
     out = console()
     out.print(table(rows, ("test", "tokens/s", "", "outside ggml"), right="123"))
-    threads = f"{setting.threads} thread{'s'[: setting.threads != 1]}, " if setting.threads else ""
+    threads = f"{count(setting.threads, 'thread')}, " if setting.threads else ""
     library = f"ggml {setting.ggml}, " if setting.ggml else ""
     lines = (
         f"{setting.model}: {setting.architecture}, {setting.type}, {size(setting.size_bytes)}, "

@@ -91,7 +91,6 @@ class _Conversation:
             self._room = min(self._room, most)
 
     def show(self, path: str) -> None:
-        """Shows an image together with the next question."""
         if not path:
             raise PromptError("which one? give /image FILE")
         self._images.append(self._model.embeddings(path))

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
 from .options import File, Json, Mmproj, Models, Strict
-from .terminal import console, print_json, printable, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..workbench.check import Check, TensorCheck
@@ -32,12 +30,7 @@ def check(
     source = open_source(file, mmproj, models)
     with source:
         result = check_source(source, models=models, strict=strict)
-    if as_json:
-        print_json({"ok": result.ok, **asdict(result)})
-    else:
-        _print(result)
-    if not result.ok:
-        raise typer.Exit(1)
+    report(as_json, {"ok": result.ok, **asdict(result)}, lambda: _print(result), result.ok)
 
 
 def _print(result: Check) -> None:
@@ -54,7 +47,7 @@ def _print(result: Check) -> None:
             out.print(title, style=f"bold {style}")
             out.print(table([(f"  {f.kind}", f.message) for f in findings]))
     out.print()
-    out.print(printable(_verdict(result)), style="bold green" if result.ok else "bold red")
+    out.print(_verdict(result), style="bold green" if result.ok else "bold red")
 
 
 def _filled(t: TensorCheck) -> str:
@@ -66,11 +59,11 @@ def _filled(t: TensorCheck) -> str:
 
 
 def _verdict(result: Check) -> str:
-    name, n = result.name, len(result.problems)
     if not result.ok:
         what = f" as {result.architecture}" if result.architecture else ""
-        return f"{name} cannot be loaded{what}: {n} problem{'s'[: n != 1]}"
+        return f"{result.name} cannot be loaded{what}: {count(len(result.problems), 'problem')}"
     used = sum(t.status == "used" for t in result.tensors)
-    n = len(result.warnings)
-    warned = f", {n} warning{'s'[: n != 1]}" if n else ""
-    return f"{name} fits {result.architecture}: {used} tensors used, the forward traced{warned}"
+    warned = f", {count(len(result.warnings), 'warning')}" if result.warnings else ""
+    return (
+        f"{result.name} fits {result.architecture}: {used} tensors used, the forward traced{warned}"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .options import Json, Rpc, workers
-from .terminal import console, print_json, printable, size, table
+from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..ml import DeviceInfo, SystemInfo
@@ -28,26 +28,22 @@ def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     found = discover(cpu=True)
     with Devices.open(Options(rpc=workers(rpc))) as usable:
         found += [device for device in usable.found if device.library == "RPC"]
-    if as_json:
-        shown = ("version", "commit", "prefix", "backends", "features")
-        print_json(
-            {
-                "ggml": {key: ggml[key] for key in shown},
-                "system": system.to_json(),
-                "devices": [device.to_json() for device in found],
-            }
-        )
-    else:
-        _print(ggml, system, found)
+    shown = ("version", "commit", "prefix", "backends", "features")
+    about = {
+        "ggml": {key: ggml[key] for key in shown},
+        "system": system.to_json(),
+        "devices": [device.to_json() for device in found],
+    }
+    report(as_json, about, lambda: _print(ggml, system, found))
 
 
 def _print(ggml: dict[str, Any], system: SystemInfo, found: list[DeviceInfo]) -> None:
     out = console()
-    out.print(printable(f"ggml {ggml['version']} in {ggml['prefix']}"))
-    out.print(printable(f"backends: {', '.join(ggml['backends'])}"))
+    out.print(f"ggml {ggml['version']} in {ggml['prefix']}")
+    out.print(f"backends: {', '.join(ggml['backends'])}")
     for device in found:
         out.print()
-        out.print(printable(device.name), style="bold underline")
+        out.print(device.name, style="bold underline")
         out.print(table(_rows(device, ggml, system)))
 
 

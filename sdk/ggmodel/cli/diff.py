@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, count, print_json, printable, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -72,7 +72,7 @@ def diff(
     one.
     """
     from ..atomic import atomic_write, check_target
-    from ..workbench.activations import Activations
+    from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
     from ..workbench.diff.page import page
 
@@ -94,17 +94,13 @@ def diff(
             if save_reference is not None:
                 saved.save(save_reference)
         else:
-            _check_prompt(model, saved, prompt, tokens, reference or "")
+            if prompt is not None or tokens is not None:
+                same_prompt(saved, _ids(model, prompt, tokens), reference or "")
         result = compare(model, saved)
     if html is not None:
         with atomic_write(html) as partial:
             partial.write_text(page(result), encoding="utf-8")
-    if as_json:
-        print_json(result.as_dict())
-    else:
-        _print(result, everything)
-    if not result.ok:
-        raise typer.Exit(1)
+    report(as_json, result.as_dict(), lambda: _print(result, everything), result.ok)
 
 
 def _run(
@@ -146,15 +142,6 @@ def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int
     return model.prompts.read(_TEXT if prompt is None else prompt).tolist()
 
 
-def _check_prompt(
-    model: LoadedModel, saved: Activations, prompt: str | None, tokens: str | None, file: str
-) -> None:
-    from ..workbench.activations import same_prompt
-
-    if prompt is not None or tokens is not None:
-        same_prompt(saved, _ids(model, prompt, tokens), file)
-
-
 def _print(d: Diff, everything: bool) -> None:
     from ..workbench.diff import by_layer, worst
 
@@ -175,7 +162,7 @@ def _print(d: Diff, everything: bool) -> None:
         line.style = style
     out.print(grid)
     for name in d.others:
-        out.print(printable(f"only in the reference: {name}"), style="dim")
+        out.print(f"only in the reference: {name}", style="dim")
     _print_first(out, d)
 
 
@@ -201,32 +188,25 @@ def _print_first(out: Any, d: Diff) -> None:
     out.print()
     if row is None:
         of = " ".join(f"{name} {version}" for name, version in d.versions.items())
-        out.print(
-            printable(
-                f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
-            ),
-            style="bold green",
-        )
+        said = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
+        out.print(said, style="bold green")
         return
-    what = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
-    out.print(printable(what), style="bold red")
+    said = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
+    out.print(said, style="bold red")
     if row.verdict == "unused":
-        out.print(printable(f"  {row.note}; the reference computes {row.name}"))
+        out.print(f"  {row.note}; the reference computes {row.name}")
     elif row.note:
-        out.print(printable(f"  {row.note}"))
+        out.print(f"  {row.note}")
     if row.result is not None:
         e = row.result
         given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
         out.print(f"  NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}")
         if row.line:
-            out.print(printable(f"  made at {row.line}"))
+            out.print(f"  made at {row.line}")
         if (inner := d.seen_in) is not None and inner.input is not None:
             said = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
-            out.print(printable(said))
+            out.print(said)
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
-        pairs = [[title, *(f"{v:.6g}" for v in v)] for title, v in _samples(e)]
+        samples = (("    ggmodel", e.ours), ("    reference", e.theirs))
+        pairs = [[title, *(f"{v:.6g}" for v in values)] for title, values in samples]
         out.print(table(pairs, right="1234567"))
-
-
-def _samples(e: Errors) -> tuple[tuple[str, list[float]], ...]:
-    return ("    ggmodel", e.ours), ("    reference", e.theirs)

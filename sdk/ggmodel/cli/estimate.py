@@ -10,7 +10,7 @@ import typer
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json
-from .terminal import console, print_json, printable, size, table
+from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..workbench.estimate import DeviceEstimate, Estimate
@@ -37,12 +37,7 @@ def estimate(
     if loading.context_length is None:
         loading.context_length = context
     result = estimate_file(file, **loading.arguments("threads", "backend"))
-    if as_json:
-        print_json(_json(result))
-    else:
-        _print(result, per_layer)
-    if not result.fits:
-        raise typer.Exit(1)
+    report(as_json, _json(result), lambda: _print(result, per_layer), result.fits)
 
 
 def _json(result: Estimate) -> dict[str, object]:
@@ -60,10 +55,8 @@ def _print(result: Estimate, per_layer: bool) -> None:
     out = console()
     n = result.parallel
     out.print(
-        printable(
-            f"{result.name} ({result.architecture}): context {result.context_length:,}, "
-            f"{n:,} sequence{'s'[: n != 1]}, cache in {result.kv_type}"
-        )
+        f"{result.name} ({result.architecture}): context {result.context_length:,}, "
+        f"{n:,} sequence{'s'[: n != 1]}, cache in {result.kv_type}"
     )
     out.print()
     header = ("device", "layers", "input", "weights", "cache", "graph", "total", "free")
@@ -85,23 +78,17 @@ def _print(result: Estimate, per_layer: bool) -> None:
 
 
 def _row(d: DeviceEstimate) -> tuple[str, ...]:
+    from ..workbench.modules import ranges
+
     name = f"{d.name} ({d.description})" if d.description else d.name
     parts = (d.input_weights, sum(d.weights), sum(d.cache), d.graph, d.size)
-    return name, _ranges(d.layers), *map(size, parts), size(d.free)
+    return name, ranges(d.layers) or "none", *map(size, parts), size(d.free)
 
 
 def _sum(devices: list[DeviceEstimate]) -> tuple[str, ...]:
     parts = [(d.input_weights, sum(d.weights), sum(d.cache), d.graph, d.size) for d in devices]
     count = str(sum(len(d.layers) for d in devices))
     return "all", count, *(size(sum(column)) for column in zip(*parts, strict=True)), ""
-
-
-def _ranges(layers: list[int]) -> str:
-    """ "0-15", "0, 2-4"; "none"."""
-    starts = [n for i, n in enumerate(layers) if not i or layers[i - 1] != n - 1]
-    ends = [n for i, n in enumerate(layers) if i + 1 == len(layers) or layers[i + 1] != n + 1]
-    runs = (str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-    return ", ".join(runs) or "none"
 
 
 def _layers(devices: list[DeviceEstimate]) -> list[tuple[str, ...]]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import lru_cache, wraps
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def option(default: Any, help: str, *flags: str, metavar: str | None = None) -> Any:
+    """A field of such a dataclass."""
+    return field(default=default, metadata={"": typer.Option(*flags, help=help, metavar=metavar)})
 
 
 def expanded(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -48,6 +55,9 @@ def expanded(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
 def _options(kind: Any) -> list[inspect.Parameter]:
     """A parameter for each field of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
+    for f in fields(kind):
+        for about in f.metadata.values():
+            hints[f.name] = Annotated[hints[f.name], about]
     return [
         inspect.Parameter(f.name, _KEYWORD, default=f.default, annotation=hints[f.name])
         for f in fields(kind)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ..errors import ConfigError
 from .options import Json, Models
-from .terminal import console, print_json, printable, progress_bar, table
+from .terminal import console, printable, progress_bar, report, table
 
 if TYPE_CHECKING:
     from ..workbench.golden import Cases, Outcome
     from ..workbench.golden.update import Made
+
+R = TypeVar("R", "Outcome", "Made")
 
 
 def golden(
@@ -53,15 +56,18 @@ def golden(
     if checkpoint is not None:
         _write_checkpoint(cases, case, Path(checkpoint))
     elif update or verify:
-        made = _made(cases, case, verify)
-        _print_made(made, verify, as_json)
-        if any(m.differs for m in made):
-            raise typer.Exit(1)
+        from ..workbench.golden.update import update as computed
+
+        made = _followed("computing", computed(cases.folder, case, verify), cases, case)
+        rows = [{**vars(m), "path": str(m.path)} for m in made]
+        same = not any(m.differs for m in made)
+        report(as_json, rows, lambda: _print_made(made, verify), same)
     else:
-        outcomes = _checked(cases, case, models)
-        _print(outcomes, as_json)
-        if not all(o.ok for o in outcomes):
-            raise typer.Exit(1)
+        from ..workbench.golden import check
+
+        outcomes = _followed("running", check(cases.folder, case, models), cases, case)
+        rows = [{**vars(o), "ok": o.ok} for o in outcomes]
+        report(as_json, rows, lambda: _print(outcomes), all(o.ok for o in outcomes))
 
 
 def _cases(name: str, goldens: str | None, models: str | None, case: str | None) -> Cases:
@@ -85,37 +91,20 @@ def _write_checkpoint(cases: Cases, case: str | None, target: Path) -> None:
     print(printable(f"{target}: the checkpoint of {name}{more}, {len(golden.tensors)} tensors"))
 
 
-def _made(cases: Cases, case: str | None, verify: bool) -> list[Made]:
-    from ..workbench.golden.update import update
-
+def _followed(what: str, results: Iterator[R], cases: Cases, case: str | None) -> list[R]:
+    """All results, with a progress bar by cases."""
     n = 1 if case else len(cases.names)
-    made: list[Made] = []
-    with progress_bar("computing") as progress:
-        for one in update(cases.folder, case, verify):
-            made.append(one)
-            if progress is not None:
-                progress(len(made) / n, one.case)
-    return made
+    done = set[str]()
+    found: list[R] = []
+    with progress_bar(what) as progress:
+        for one in results:
+            found.append(one)
+            done.add(one.case.partition(",")[0])
+            progress(len(done) / n, one.case)
+    return found
 
 
-def _checked(cases: Cases, case: str | None, models: str | None) -> list[Outcome]:
-    from ..workbench.golden import check
-
-    n, done = 1 if case else len(cases.names), set()
-    outcomes: list[Outcome] = []
-    with progress_bar("running") as progress:
-        for outcome in check(cases.folder, case, models):
-            outcomes.append(outcome)
-            done.add(outcome.case.partition(",")[0])
-            if progress is not None:
-                progress(len(done) / n, outcome.case)
-    return outcomes
-
-
-def _print(outcomes: list[Outcome], as_json: bool) -> None:
-    if as_json:
-        print_json([{**vars(o), "ok": o.ok} for o in outcomes])
-        return
+def _print(outcomes: list[Outcome]) -> None:
     rows = [
         (
             o.case,
@@ -131,10 +120,7 @@ def _print(outcomes: list[Outcome], as_json: bool) -> None:
     console().print(table(rows, header, right="1234", fold=0))
 
 
-def _print_made(made: list[Made], verify: bool, as_json: bool) -> None:
-    if as_json:
-        print_json([{**vars(m), "path": str(m.path)} for m in made])
-        return
+def _print_made(made: list[Made], verify: bool) -> None:
     for m in made:
         what = f"differs in {', '.join(m.differs)}" if m.differs else "equal" if verify else "made"
         figures = ""

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from .options import (
-    FlashAttention,
-    KVType,
-    Mmproj,
-    Models,
-    Rpc,
-    Strict,
-    Type,
-    overrides,
-    workers,
-)
+from .expanded import option
+from .options import FlashAttention, KVType, Mmproj, Models, Rpc, Strict, Type, overrides, workers
 from .terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -32,49 +21,33 @@ class Loading:
     Defaults are those of `LoadOptions`, whose import takes longer than printing the help.
     """
 
-    context_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of prompt and answer; the model's own, at most 4096, by default."
-        ),
-    ] = None
-    parallel: Annotated[int, typer.Option(help="Sequences the cache has room for.")] = 1
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            help="CPU threads, always; by default as many as there are cores that nobody else uses."
-        ),
-    ] = None
-    batch_size: Annotated[
-        int, typer.Option(help="The most tokens of a prompt computed at once.")
-    ] = 512
+    context_length: int | None = option(
+        None, "Tokens of prompt and answer; the model's own, at most 4096, by default."
+    )
+    parallel: int = option(1, "Sequences the cache has room for.")
+    threads: int | None = option(
+        None, "CPU threads, always; by default as many as there are cores that nobody else uses."
+    )
+    batch_size: int = option(512, "The most tokens of a prompt computed at once.")
     flash_attention: FlashAttention = "auto"
     kv_type: KVType = "f16"
-    optimize: Annotated[
-        str,
-        typer.Option(
-            metavar="speed|memory",
-            help="Two copies of weights that prompts and single tokens want arranged differently, "
-            "or one.",
-        ),
-    ] = "speed"
-    gpu_layers: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|N|DEVICE=N,…",
-            help="Layers on GPUs and workers: as many as fit, the last N (-1: all), or those of "
-            "each device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
-        ),
-    ] = "auto"
-    override_tensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATTERN=DEVICE",
-            help="Device of the weights whose name the regular expression finds; may be given "
-            "repeatedly.",
-        ),
-    ] = None
-    backend: Annotated[str, typer.Option(help="The tensor library.")] = "ggml"
+    optimize: str = option(
+        "speed",
+        "Two copies of weights that prompts and single tokens want arranged differently, or one.",
+        metavar="speed|memory",
+    )
+    gpu_layers: str = option(
+        "auto",
+        "Layers on GPUs and workers: as many as fit, the last N (-1: all), or those of "
+        "each device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
+        metavar="auto|N|DEVICE=N,…",
+    )
+    override_tensor: list[str] | None = option(  # noqa: RUF009  # a field
+        None,
+        "Device of the weights whose name the regular expression finds; may be given repeatedly.",
+        metavar="PATTERN=DEVICE",
+    )
+    backend: str = option("ggml", "The tensor library.")
     rpc: Rpc = None
     type: Type = None
     mmproj: Mmproj = None
@@ -82,11 +55,7 @@ class Loading:
     strict: Strict = True
 
     def arguments(self, *without: str) -> dict[str, Any]:
-        """For `ggmodel.load`.
-
-        Raises:
-            ConfigError: an option that cannot be read.
-        """
+        """For `ggmodel.load`."""
         read = {"override_tensor": overrides(self.override_tensor), "rpc": workers(self.rpc)}
         return {name: v for name, v in (vars(self) | read).items() if name not in without}
 

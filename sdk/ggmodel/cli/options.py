@@ -80,11 +80,7 @@ Rpc = Annotated[
 
 
 def overrides(given: list[str] | None) -> dict[str, str]:
-    """The argument `override_tensor` of `ggmodel.load`.
-
-    Raises:
-        ConfigError: one is no PATTERN=DEVICE.
-    """
+    """The argument `override_tensor` of `ggmodel.load`."""
     found: dict[str, str] = {}
     for text in given or ():
         pattern, equals, device = text.rpartition("=")
@@ -95,11 +91,7 @@ def overrides(given: list[str] | None) -> dict[str, str]:
 
 
 def token_ids(text: str) -> list[int]:
-    """Token ids as they are written on a command line.
-
-    Raises:
-        ConfigError: they are none.
-    """
+    """Token ids as they are written on a command line."""
     try:
         return [int(one) for one in text.split(",")]
     except ValueError:
@@ -112,10 +104,6 @@ def read_text(path: str, what: str) -> str:
     Args:
         path: - is standard input.
         what: the option that it was given with, for messages.
-
-    Raises:
-        ConfigError: the file cannot be read.
-        PromptError: it is not UTF-8.
     """
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
@@ -129,9 +117,6 @@ def utf8(data: bytes, where: str = "", name: str = "standard input") -> str:
 
     Args:
         where: the part of the input that they are, for messages.
-
-    Raises:
-        PromptError: they are not UTF-8.
     """
     try:
         return data.decode("utf-8")

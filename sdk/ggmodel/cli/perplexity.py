@@ -10,7 +10,7 @@ import typer
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, read_text
-from .terminal import print_json, progress_bar
+from .terminal import count, progress_bar, report
 
 if TYPE_CHECKING:
     from ..workbench.perplexity import Perplexity
@@ -45,18 +45,14 @@ def perplexity(
     result: Perplexity | None = None
     with model, progress_bar("scoring") as progress:
         for result in score(model, content, context_length):
-            if progress is not None:
-                progress(result.chunks / result.of_chunks, f"perplexity {result.value:.4f}")
+            progress(result.chunks / result.of_chunks, f"perplexity {result.value:.4f}")
     assert result is not None  # a text has a chunk
-    if as_json:
-        print_json(asdict(result))
-    else:
-        _print(result, context_length)
+    scored = result
+    report(as_json, asdict(scored), lambda: _print(scored, context_length))
 
 
 def _print(result: Perplexity, wanted: int) -> None:
-    chunks = f"{result.chunks} chunk{'s'[: result.chunks != 1]}"
-    tokens = f"{result.tokens} token{'s'[: result.tokens != 1]}"
+    chunks, tokens = count(result.chunks, "chunk"), count(result.tokens, "token")
     if result.context < wanted:
         scored = "all scored but the first" if result.whole else f"two chunks of {result.context}"
         shorter = "one context" if result.whole else "two contexts"

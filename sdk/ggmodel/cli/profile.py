@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json
-from .terminal import console, count, print_json, printable, progress_bar, size, table
+from .terminal import console, count, progress_bar, report, size, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -71,15 +71,12 @@ def profile(
         with progress_bar(works[0].name) as progress:
             for result in workbench.profile(model, works, repetitions):
                 results.append(result)
-                if progress is not None and len(results) < len(works):
+                if len(results) < len(works):
                     progress(len(results) / len(works), works[len(results)].name)
         if chrome_trace is not None:
             with atomic_write(chrome_trace) as partial:
                 partial.write_text(json.dumps(timeline(results)), encoding="utf-8")
-        if as_json:
-            print_json([_json(result) for result in results])
-        else:
-            _print(model, results)
+        report(as_json, [_json(result) for result in results], lambda: _print(model, results))
 
 
 def _works(prompt: int | None, decode: bool, image: bool, depth: int) -> list[Workload]:
@@ -126,7 +123,7 @@ def _print(model: LoadedModel, results: Sequence[Profile]) -> None:
 
     about = setting(model)
     out = console()
-    name = printable(f"{about.model}: {about.architecture}, {about.type}")
+    name = f"{about.model}: {about.architecture}, {about.type}"
     for result in results:
         out.print(f"{name}, {result.work.name}, {count(result.threads, 'thread')}")
         _print_sums(result)

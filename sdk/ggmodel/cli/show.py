@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .options import File, Json, Models
-from .terminal import console, print_json, printable, size, table
+from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..workbench.show import Description
@@ -33,24 +33,21 @@ def show(file: File, models: Models = None, as_json: Json = False) -> None:
         opened = open_gguf(file)
     with opened as source:
         description = describe(source, models)
-    if as_json:
-        print_json(asdict(description))
-    else:
-        _print(description)
+    report(as_json, asdict(description), lambda: _print(description))
 
 
 def _print(d: Description) -> None:
     out = console()
     version = "" if d.version is None else f"GGUF version {d.version}, "
     parts = "" if len(d.files) == 1 else f"{len(d.files)} files, "
-    out.print(printable(f"{d.name}: {version}{parts}{d.architecture or 'no architecture'}"))
+    out.print(f"{d.name}: {version}{parts}{d.architecture or 'no architecture'}")
 
     _heading(out, "metadata")
     out.print(table([(e.key, e.type, _value(e.value)) for e in d.metadata]))
 
     _heading(out, "hyperparameters")
     if d.hyperparameters is None:
-        out.print(f"unknown: {printable(d.note or '')}", style="yellow")
+        out.print(f"unknown: {d.note or ''}", style="yellow")
     else:
         rows = [(h.name, _value(h.value), h.key or "default") for h in d.hyperparameters]
         out.print(table(rows, ("name", "value", "from")))
@@ -59,7 +56,7 @@ def _print(d: Description) -> None:
     if not d.layers:
         out.print("none")
     for layer in d.layers:
-        name = printable(layer.name) or "outside of layers"
+        name = layer.name or "outside of layers"
         out.print(f"{name}: {len(layer.tensors)} tensors, {size(layer.nbytes)}", style="bold")
         rows = [
             (f"  {t.name}", t.dtype, str(list(t.shape)), f"{t.nbytes:,} bytes")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -65,12 +67,15 @@ def note(text: str) -> None:
 
 
 def console() -> Console:
-    """Standard output, neither folded nor coloured in a pipe."""
+    """Standard output, neither folded nor coloured in a pipe. Texts are made printable."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:  # rich would exit with 1; the caller says what it means
             raise BrokenPipeError
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
 
     width = None if sys.stdout.isatty() else _UNBOUNDED
     return Quiet(file=sys.stdout, width=width, highlight=False, markup=False, emoji=False)
@@ -116,10 +121,16 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}{'s'[: n != 1]}"
 
 
-def print_json(value: dict[str, Any] | list[dict[str, Any]]) -> None:
-    """Prints JSON; numbers that it lacks become strings."""
-    # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
-    print(json.dumps(_finite(value), indent=2))
+def report(as_json: bool, value: Any, show: Callable[[], None], ok: bool = True) -> None:
+    """Prints a command's result: `value` as JSON, its numbers that JSON lacks as strings, or for
+    people by `show`. Unless it is ok, the exit status is 1."""
+    if as_json:
+        # ASCII only: metadata may hold bytes that are not UTF-8, as lone surrogates.
+        print(json.dumps(_finite(value), indent=2))
+    else:
+        show()
+    if not ok:
+        raise typer.Exit(1)
 
 
 def _finite(value: Any) -> Any:
@@ -131,11 +142,11 @@ def _finite(value: Any) -> Any:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[..., None] | None]:
-    """A function to call with the share done, and maybe another text than `what`; None if stderr is
-    no terminal."""
+def progress_bar(what: str) -> Iterator[Callable[..., None]]:
+    """A function to call with the share done, and maybe another text than `what`; it does nothing
+    if stderr is no terminal."""
     if not styled(sys.stderr):
-        yield None
+        yield lambda share, text="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
-from .terminal import console, count, print_json, printable, table
+from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..workbench.trace import OperandValue, Statistics, Trace, Value
@@ -66,19 +66,9 @@ def trace(
         found = look(model, given, image=pixels, names=pattern, keep=save is not None)
     if save is not None:
         write(save, found.kept)
-    if as_json:
-        values = {k: v for k, v in vars(found).items() if k != "kept"}
-        values |= {
-            "ok": found.ok,
-            "values": [asdict(v) for v in found.values],
-            "first": None if found.first is None else asdict(found.first),
-            "operands": [asdict(o) for o in found.operands],
-        }
-        print_json(values)
-    else:
-        _print(found)
-    if not found.ok:
-        raise typer.Exit(1)
+    values = asdict(replace(found, kept={})) | {"ok": found.ok}
+    del values["kept"]
+    report(as_json, values, lambda: _print(found), found.ok)
 
 
 def _print(found: Trace) -> None:
@@ -105,18 +95,16 @@ def _print(found: Trace) -> None:
         masks = sum(not v.statistics.finite for v in found.values)
         if masks:
             what = what.replace("all finite", f"{masks} of them masks with infinities, no NaN")
-        out.print(printable(what), style="bold green")
+        out.print(what, style="bold green")
         return
     _print_first(out, found.first, found.operands)
 
 
 def _print_first(out: Any, first: Value, operands: list[OperandValue]) -> None:
     what = "NaN" if first.statistics.nan else "infinity"
-    out.print(
-        printable(f"{first.name} is where the first {what} comes from: the result of {first.op}"),
-        style="bold red",
-    )
-    out.print(printable(f"  at {first.line}"))
+    said = f"{first.name} is where the first {what} comes from: the result of {first.op}"
+    out.print(said, style="bold red")
+    out.print(f"  at {first.line}")
     rows = [
         (f"  {o.kind}", o.name, str(list(o.shape)), o.dtype, *_cells(o.statistics))
         for o in operands

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import console, size, table
+from .terminal import console, count, size, table
 
 if TYPE_CHECKING:
     from ..ml.ggml.worker import Worker
@@ -61,7 +61,7 @@ def _print(prepared: Worker) -> None:
     import socket
 
     out = console()
-    threads = f"{prepared.n_threads} thread{'s'[: prepared.n_threads != 1]}"
+    threads = count(prepared.n_threads, "thread")
     rows = [
         (
             d.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -65,7 +66,6 @@ class Checkpoint:
     opening. Tensors are read on first use.
 
     Attributes:
-        folder: the folder.
         config: config.json.
         files: the files with tensors, sorted by name.
         tensors: name to `Stored`, in the order of the files and their headers. Tensors of a
@@ -105,16 +105,11 @@ class Checkpoint:
             )
         config = read_json(folder / "config.json")
         index, names = _file_names(folder)
-        buffers: list[Buffer] = []
-        try:
-            for name in names:
-                buffers.append(_opened(folder, name, _INDEX if index else None))
-            checkpoint = cls(folder, config, buffers)
+        with ExitStack() as opened:
+            found = (_opened(folder, name, _INDEX if index else None) for name in names)
+            checkpoint = cls(folder, config, [opened.enter_context(closing(b)) for b in found])
             _check_index(folder, index, checkpoint)
-        except BaseException:
-            for buffer in buffers:
-                buffer.close()
-            raise
+            opened.pop_all()
         return checkpoint
 
     def stored(self, name: str) -> Stored:
@@ -178,11 +173,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         FormatError: the file does not exist, is too large, no JSON, or no object.
     """
-    buffer = Buffer.open(path)
-    try:
+    with closing(Buffer.open(path)) as buffer:
         return _parsed(buffer, 0, buffer.size)
-    finally:
-        buffer.close()
 
 
 def _parsed(buffer: Buffer, start: int, end: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from .general import describe
 from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
 from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
+from .write import info
 
 Contents = Literal["all", "text", "vision"]
 
@@ -255,17 +256,16 @@ class CheckpointSource(TensorSource):
 
     def _info(self, name: str, dtype: DType) -> TensorInfo:
         made = self._made[name]
-        shape = made.shape[::-1] or (1,)
-        nbytes = dtype.row_size(shape[0])
-        for n in shape[1:]:
-            nbytes *= n
-        entry, file, offset = made.entry, len(self.checkpoint.files), 0
+        found = replace(
+            info(name, made.shape[::-1] or (1,), dtype), file=len(self.checkpoint.files)
+        )
+        entry = made.entry
         if entry.join is None and entry.op is None:
             stored = self.checkpoint.stored(entry.sources[0])
             if stored.dtype == _RAW.get(dtype):
                 self._made[name] = _Made(entry, made.shape, stored.name)
-                file, offset = stored.file, stored.offset
-        return TensorInfo(name, shape, dtype, nbytes, file, offset)
+                return replace(found, file=stored.file, offset=stored.offset)
+        return found
 
 
 class _Metadata(Mapping[str, Any]):

@@ -111,19 +111,12 @@ class Activations:
 
 def _check(found: Activations, path: str | Path) -> None:
     """Raises `FormatError` if a part has the wrong type."""
-    texts = [*found.tensors, *found.order, *found.others, *found.versions.values()]
-    kinds: tuple[tuple[Any, type], ...] = (
-        (found.config, dict),
-        (found.image, dict),
-        (found.versions, dict),
-        (found.tensors, dict),
-        (found.order, list),
-        (found.others, list),
-    )
+    kinds = {"order": list, "others": list}
     ids = found.inputs.get("input_ids")
     if (
-        not all(isinstance(value, kind) for value, kind in kinds)
-        or not all(isinstance(text, str) for text in texts)
+        not all(isinstance(getattr(found, name), kinds.get(name, dict)) for name in _TEXTS)
+        or not all(isinstance(text, str) for text in (*found.tensors, *found.order, *found.others))
+        or not all(isinstance(text, str) for text in found.versions.values())
         or ids is None
         or ids.dtype.kind not in "iu"
         or not ids.size

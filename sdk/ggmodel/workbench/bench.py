@@ -219,15 +219,22 @@ class _Endless(Generation):
             super().begin()
 
 
-def _begin(
+def _requests(
     model: LoadedModel, prompts: list[np.ndarray], tokens: int, ended: ExitStack
-) -> Sequence[Iterator[str]]:
-    """Starts a stream for each prompt and takes its first token, so that all share batches."""
+) -> list[_Endless]:
+    """A request for each prompt, begun before any is run, so that all share batches."""
     requests = [_Endless(model, prompt, tokens) for prompt in prompts]
     for request in requests:
         ended.callback(model.engine.cancel, request)
         request.begin()
-    streams = [request.pieces() for request in requests]
+    return requests
+
+
+def _begin(
+    model: LoadedModel, prompts: list[np.ndarray], tokens: int, ended: ExitStack
+) -> Sequence[Iterator[str]]:
+    """Starts a stream for each prompt and takes its first token."""
+    streams = [request.pieces() for request in _requests(model, prompts, tokens, ended)]
     for stream in streams:
         next(stream)
     return streams
@@ -235,12 +242,8 @@ def _begin(
 
 def _run(model: LoadedModel, prompts: list[np.ndarray]) -> None:
     """Computes prompts without decoding."""
-    requests = [_Endless(model, prompt, 0) for prompt in prompts]
     with ExitStack() as ended:
-        for request in requests:
-            ended.callback(model.engine.cancel, request)
-            request.begin()
-        for request in requests:
+        for request in _requests(model, prompts, 0, ended):
             request.run()
 
 
@@ -249,7 +252,6 @@ def _random(model: LoadedModel, n: int, random: np.random.Generator) -> np.ndarr
 
 
 def _empty(model: LoadedModel) -> None:
-    """Empties all sequences."""
     with ExitStack() as slots:
         for _ in model.engine.slots.all:
             slots.enter_context(model.engine.apart.slot())

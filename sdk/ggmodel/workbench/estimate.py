@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
-from ..ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayersList, system_info
+from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
 from ..runner.engine.reservation import VisionMemory
 from ..runner.loading.gpu_option import choose_layers
 from ..runner.loading.options import LoadOptions, Options, Source, with_options
@@ -101,12 +102,8 @@ def estimate(file: Source, options: Options) -> Estimate:
     """
     options = replace(options, alloc_memory=False)
     source = open_source(file, options.mmproj, options.models, options.type)
-    try:
-        with Devices.open(options) as devices:
-            return estimate_on(source, options, devices)
-    finally:
-        if source is not file:
-            source.close()
+    with nullcontext() if source is file else source, Devices.open(options) as devices:
+        return estimate_on(source, options, devices)
 
 
 def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Estimate:
@@ -160,24 +157,14 @@ def _devices(
     for m in memory.gpus:
         info = known[m.device]
         room = max(0, info.free_memory - info.minimum_memory())
-        own = placed.get(m.device, [])
-        found.append(_device(m, info.description, own, 0, room, info.integrated))
+        own, about = placed.get(m.device, []), info.description
+        parts = m.weights, m.cache, m.graph, room
+        found.append(DeviceEstimate(m.name, about, own, 0, *parts, info.integrated))
     elsewhere = {n for own in placed.values() for n in own}
-    own = [n for n in range(len(memory.cpu.weights)) if n not in elsewhere]
-    return [*found, _device(memory.cpu, "", own, memory.input_weights, free)]
-
-
-def _device(
-    m: DeviceMemory,
-    description: str,
-    layers: list[int],
-    input_weights: int,
-    free: int,
-    shared: bool = False,
-) -> DeviceEstimate:
-    return DeviceEstimate(
-        m.name, description, layers, input_weights, m.weights, m.cache, m.graph, free, shared
-    )
+    cpu, embedded = memory.cpu, memory.input_weights
+    own = [n for n in range(len(cpu.weights)) if n not in elsewhere]
+    parts = cpu.weights, cpu.cache, cpu.graph, free
+    return [*found, DeviceEstimate(cpu.name, "", own, embedded, *parts)]
 
 
 def _room(devices: Sequence[DeviceEstimate]) -> list[int]:

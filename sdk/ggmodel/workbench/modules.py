@@ -1,8 +1,10 @@
-"""The modules that recorded ops belong to."""
+"""The modules that recorded ops belong to, and the numbers of layers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 
 from ..ml.node import Node
 
@@ -42,3 +44,10 @@ def layer_of(path: str) -> str:
 def folded(path: str) -> str:
     """The path with all layers as one: "blk.*.attn"."""
     return re.sub(r"\.\d+(?=\.|$)", ".*", path)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: "0-3, 6, 8-9"."""
+    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ends = [[n for _, n in run] for _, run in runs]
+    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ends)

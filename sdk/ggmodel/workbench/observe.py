@@ -6,6 +6,7 @@ Values are passed on while they exist and not kept, so a graph takes no more mem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -109,12 +110,9 @@ def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Mul
             made = net.encode_multimodal(ctx, pixels)
         outputs = [m.tensor for m in made]
         ctx.forward(*outputs)
-        executable = model.backend.compile(ctx.graph, tuple(outputs))
-        try:
+        with closing(model.backend.compile(ctx.graph, tuple(outputs))) as executable:
             executable.run_each(None, begin(_recording(net, ctx.graph)))
             rows = [executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs]
-        finally:
-            executable.close()
     return [MultimodalEmbedding(r, m.data, m.used) for r, m in zip(rows, made, strict=True)]
 
 
@@ -147,17 +145,12 @@ class _Each:
         self.forward, self.cache, self.model, self.begin = forward, cache, model, begin
 
     def run(self, step: Step) -> np.ndarray:
-        traced = trace(self.forward, self.model.backend, self.cache, step)
-        try:
+        backend, net = self.model.backend, self.model.model
+        with closing(trace(self.forward, backend, self.cache, step)) as traced:
             graph, output = traced.ctx.graph, traced.output
-            executable = self.model.backend.compile(graph, (output,))
-            try:
-                executable.run_each(step, self.begin(_recording(self.model.model, graph, output)))
+            with closing(backend.compile(graph, (output,))) as executable:
+                executable.run_each(step, self.begin(_recording(net, graph, output)))
                 return executable.value(output).reshape(len(step.outputs), -1).copy()
-            finally:
-                executable.close()
-        finally:
-            traced.close()
 
 
 def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:

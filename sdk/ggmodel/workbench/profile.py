@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -26,7 +26,7 @@ from ..ml.node import Node
 from ..ml.storage import Weight
 from ..model import Step
 from ..runner import LoadedModel
-from ..runner.engine.graphs import Forward, Graphs, trace
+from ..runner.engine.graphs import trace
 from .modules import folded, layer_of, module_of
 from .roofline import VIEWS, Traffic, traffic
 
@@ -218,9 +218,10 @@ def profile(
     rates: dict[str, float] = {}
 
     def run(work: Workload) -> Profile:
-        with _graph(model, work) as (graph, step), ExitStack() as undo:
-            executable = cast(GGMLExecutable, backend.compile(graph, ()))
-            undo.callback(executable.close)
+        with (
+            _graph(model, work) as (graph, step),
+            closing(cast(GGMLExecutable, backend.compile(graph, ()))) as executable,
+        ):
             if alone:
                 _measure_rates(backend, graph, rates)
             whole, apart = _time(backend, executable, step, repetitions)
@@ -266,27 +267,23 @@ def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | N
     """The graph of a workload and its step; in the engine's thread."""
     engine = model.engine
     if work.image:
-        image = engine.images.largest()
-        try:
+        with closing(engine.images.largest()) as image:
             assert image.ctx is not None
             yield image.ctx.graph, None
-        finally:
-            image.close()
         return
     random = np.random.default_rng(_SEED)
     count = max(1, work.prompt)
     tokens = random.integers(0, engine.vocabulary, work.depth + count, np.int32)
-    with engine.apart.graphs(_forward(model), 1, len(tokens)) as graphs:
+    net = model.model
+    forward = net.states if net.only_embeds else net
+    with engine.apart.graphs(forward, 1, len(tokens)) as graphs:
         if work.depth:
             for _ in engine.apart.batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
                 pass
-        step = _step(tokens[work.depth :], work.depth, model.model.only_embeds)
-        with _traced(graphs, step) as graph:
-            yield graph, step
-
-
-def _forward(model: LoadedModel) -> Forward:
-    return model.model.states if model.model.only_embeds else model.model
+        step = _step(tokens[work.depth :], work.depth, net.only_embeds)
+        graphs.cache.start_forward(step)
+        with closing(trace(forward, model.backend, graphs.cache, step)) as traced:
+            yield traced.ctx.graph, step
 
 
 def _step(tokens: np.ndarray, start: int, every_output: bool) -> Step:
@@ -294,16 +291,6 @@ def _step(tokens: np.ndarray, start: int, every_output: bool) -> Step:
     positions = np.arange(start, start + n, dtype=np.int32)
     outputs = np.arange(0 if every_output else n - 1, n, dtype=np.int32)
     return Step(tokens, positions, np.zeros(n, np.int32), outputs)
-
-
-@contextmanager
-def _traced(graphs: Graphs, step: Step) -> Iterator[Graph]:
-    graphs.cache.start_forward(step)
-    traced = trace(graphs.forward, graphs.backend, graphs.cache, step)
-    try:
-        yield traced.ctx.graph
-    finally:
-        traced.close()
 
 
 def _time(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..gguf_file import TensorSource
-from ..ml import Context, Tensor
+from ..ml import Context
 from ..ml.node import Node
 from ..model import Span, Step
 from ..model.walk import instances
-from ..runner.engine.graphs import trace
+from ..runner.engine.graphs import Trace, trace
 from ..runner.engine.images import Encoded
 from ..runner.loading.options import Options
 from ..runner.loading.preparation import Preparation
@@ -78,17 +78,13 @@ def record(
         alloc_memory=False,
     )
     source = open_source(file, mmproj, models)
-    try:
-        with Preparation(source, options) as steps:
-            steps.configure()
-            steps.fill()
-            steps.fit()
-            steps.validate()
-            steps.trace()
-            return _record(steps, tokens, parts)
-    finally:
-        if source is not file:
-            source.close()
+    with nullcontext() if source is file else source, Preparation(source, options) as steps:
+        steps.configure()
+        steps.fill()
+        steps.fit()
+        steps.validate()
+        steps.trace()
+        return _record(steps, tokens, parts)
 
 
 def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recorded]:
@@ -97,33 +93,23 @@ def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recor
     classes = {one.scope: type(one.module).__name__ for one in instances(model)}
     if "vision" in parts and not model.sees:
         raise Unsupported(f"{steps.source.name} holds no vision tensors: it has no vision graph")
-    with _image(steps) as image:
+    with ExitStack() as opened:
+        image = None
+        if model.sees:
+            image = opened.enter_context(closing(steps.engine.images.largest()))
         if image is not None and image.ctx is not None and "vision" in wanted:
             width, height = model.largest_image
             title = f"vision: an image of {width} x {height} pixels"
             found.append(_recorded(title, image.ctx, classes))
         if "text" in wanted:
-            with _text(steps, tokens, image) as (ctx, output):
+            with closing(_text(steps, tokens, image)) as traced:
                 n = f"{tokens} tokens" if tokens > 1 else "1 token"
-                found.append(_recorded(f"text: {n}", ctx, classes, output))
+                found.append(_recorded(f"text: {n}", traced.ctx, classes, traced.output))
     return found
 
 
-@contextmanager
-def _image(steps: Preparation) -> Iterator[Encoded | None]:
-    image = steps.engine.images.largest() if steps.model.sees else None
-    try:
-        yield image
-    finally:
-        if image is not None:
-            image.close()
-
-
-@contextmanager
-def _text(
-    steps: Preparation, tokens: int, image: Encoded | None
-) -> Iterator[tuple[Context, Tensor]]:
-    """The recorded context of a batch of tokens, and its result."""
+def _text(steps: Preparation, tokens: int, image: Encoded | None) -> Trace:
+    """The recorded forward of a batch of tokens."""
     engine, model = steps.engine, steps.model
     zeros = np.zeros(tokens, np.int32)
     spans = ()
@@ -135,11 +121,7 @@ def _text(
     step = Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
     engine.cache.start_forward(step, reserve=True)
     forward = model.states if model.only_embeds else model
-    traced = trace(forward, steps.backend, engine.cache, step)
-    try:
-        yield traced.ctx, traced.output
-    finally:
-        traced.close()
+    return trace(forward, steps.backend, engine.cache, step)
 
 
 def _recorded(

@@ -49,15 +49,11 @@ _TARGET = {"copy": 1, "set_rows": 0}  # the operand that is written to, and not 
 
 
 def _written(op: str, node: Node) -> int:
-    if op == "set_rows":
-        src = node.sources[1]
-        assert src is not None
-        return node.dtype.row_size(node.ne[0]) * prod(src.ne[1:])
-    if op == "set_inplace":
-        patch = node.sources[1]
-        assert patch is not None
-        return patch.nbytes
-    return node.nbytes
+    second = node.sources[1] if op in ("set_rows", "set_inplace") else None
+    if second is None:
+        return node.nbytes
+    rows = node.dtype.row_size(node.ne[0]) * prod(second.ne[1:])
+    return rows if op == "set_rows" else second.nbytes
 
 
 def _read(op: str, node: Node, i: int, x: Node) -> int:

@@ -21,9 +21,9 @@ from ..ml.storage import Feed, HostData, Weight
 from ..model import Pixels
 from ..runner import LoadedModel
 from .observe import Recording, See, watch_image, watch_text
+from .roofline import VIEWS
 
 _CHUNK = 1 << 22  # numbers in float64 at a time
-_VIEWS = frozenset({"reshape", "view", "permute", "transpose"})
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ class _Look:
     def see(self, node: Node, value: np.ndarray) -> None:
         numbers = to_float32(value, node.dtype, node.ne)
         self._known[node.uid] = statistics = statistics_of(numbers)
-        if node.base is not None and node.op is not None and node.op.name in _VIEWS:
+        assert node.op is not None
+        if node.base is not None and node.op.name in VIEWS:
             return
         self._uses[node.name] += 1
         times = self._uses[node.name]
         name = f"{node.name}#{times}" if times > 1 else node.name
-        assert node.op is not None
         made = Value(
             self.part,
             name,

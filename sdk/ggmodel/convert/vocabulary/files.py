@@ -17,6 +17,9 @@ _MOST_TOKENS = 1 << 24
 class Files:
     """A directory, and the `config.json` of its model.
 
+    Reading raises `FormatError` for a file that cannot be read, or is no UTF-8, no JSON or no
+    object.
+
     Attributes:
         folder: the directory.
         config: the config, `text_config` merged into it.
@@ -63,11 +66,7 @@ class Files:
         return path if path.is_file() else None
 
     def bytes(self, name: str) -> bytes | None:
-        """A whole file, or None without it.
-
-        Raises:
-            FormatError: it cannot be read.
-        """
+        """A whole file, or None without it."""
         path = self.path(name)
         if path is None:
             return None
@@ -77,11 +76,7 @@ class Files:
             raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
 
     def text(self, name: str) -> str | None:
-        """A text file, or None without it.
-
-        Raises:
-            FormatError: it is no UTF-8.
-        """
+        """A text file, or None without it."""
         data = self.bytes(name)
         try:
             return None if data is None else data.decode("utf-8-sig")
@@ -91,11 +86,7 @@ class Files:
             ) from error
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object, or None without the file.
-
-        Raises:
-            FormatError: it is no JSON, or no object.
-        """
+        """A JSON object, or None without the file."""
         text = self.text(name)
         if text is None:
             return None

@@ -10,12 +10,7 @@ from ...errors import TokenizerError
 from ...tokenizer.vocabulary import PREFIX, TokenType
 from .files import Files
 from .pretokenizer import pre_of
-from .sentencepiece_model import (
-    BPE,
-    UNIGRAM,
-    SentencePieceModel,
-    read_sentencepiece,
-)
+from .sentencepiece_model import BPE, UNIGRAM, SentencePieceModel, read_sentencepiece
 from .special_tokens import special_tokens
 from .tokenizer_json import TokenizerJson, looks_special
 
@@ -48,7 +43,8 @@ def ranked_pairs(files: Files, source: TokenizerJson) -> dict[str, Any]:
     types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
     scores = _scores(source, types)
     keys = _keys("llama", "default", tokens, types, scores)
-    prefix = {} if _puts_space_first(source) else {PREFIX + "add_space_prefix": False}
+    puts_space_first = source.cut(source.normalized("a"))[0].startswith("▁")
+    prefix = {} if puts_space_first else {PREFIX + "add_space_prefix": False}
     return {**keys, **prefix, **_space_prefix(files), **_special(files, tokens)}
 
 
@@ -78,10 +74,6 @@ def _scores(source: TokenizerJson, types: list[int]) -> list[float]:
                     f"add the tokenizer.model it was made from"
                 )
     return scores
-
-
-def _puts_space_first(source: TokenizerJson) -> bool:
-    return source.cut(source.normalized("a"))[0].startswith("▁")
 
 
 def sentencepiece(files: Files, name: str) -> dict[str, Any]:

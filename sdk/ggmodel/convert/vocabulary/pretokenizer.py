@@ -81,7 +81,8 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
     Raises:
         TokenizerError: no known pre-tokenizer cuts alike.
     """
-    if _escapes_spaces(source):
+    # SentencePiece's spelling, with "▁" for a space and none put in front.
+    if source.normalized("a b ") == "a▁b▁":
         found = ["gemma4"] if _keeps_lines(source) else []
     elif _normalizers(source.content.get("normalizer")) <= {*_LEFT_OUT}:
         found = _same_pieces(source)
@@ -136,11 +137,6 @@ def _normalizers(normalizer: object) -> set[str]:
     if normalizer.get("type") == "Sequence":
         return {k for step in normalizer.get("normalizers") or [] for k in _normalizers(step)}
     return {str(normalizer.get("type"))}
-
-
-def _escapes_spaces(source: TokenizerJson) -> bool:
-    """SentencePiece's spelling, with "▁" for a space and none put in front."""
-    return source.normalized("a b ") == "a▁b▁"
 
 
 def _keeps_lines(source: TokenizerJson) -> bool:

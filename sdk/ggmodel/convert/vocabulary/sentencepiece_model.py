@@ -15,6 +15,7 @@ from ...errors import FormatError
 
 UNIGRAM, BPE = 1, 2
 
+_VARINT, _BYTES, _FLOAT = 0, 2, 5  # wire types
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3  # ModelProto
 _PIECE, _SCORE, _TYPE = 1, 2, 3  # ModelProto.SentencePiece
 _MODEL_TYPE = 3  # TrainerSpec
@@ -52,37 +53,44 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
     """
     reader = _Reader(data, name)
     model = SentencePieceModel()
-    for number, value in reader.fields(0, len(data)):
+    wanted = {_PIECES: _BYTES, _TRAINER: _BYTES, _NORMALIZER: _BYTES}
+    for number, start, end in reader.fields(0, len(data), wanted):
         if number == _PIECES:
-            _add_piece(model, reader, value)
+            _add_piece(model, reader, start, end)
         elif number == _TRAINER:
-            for inner, at in reader.fields(*reader.span(value)):
-                if inner == _MODEL_TYPE:
-                    model.kind = reader.integer(at)
-        elif number == _NORMALIZER:
-            for inner, at in reader.fields(*reader.span(value)):
-                if inner == _CHARSMAP:
-                    start, end = reader.span(at)
-                    model.charsmap = data[start:end]
-                elif inner == _ADD_DUMMY_PREFIX:
-                    model.add_dummy_prefix = bool(reader.integer(at))
-                elif inner == _REMOVE_EXTRA_WHITESPACES:
-                    model.remove_extra_whitespaces = bool(reader.integer(at))
+            for _, at, stop in reader.fields(start, end, {_MODEL_TYPE: _VARINT}):
+                model.kind = reader.varint(at, stop)[0]
+        else:
+            _read_normalizer(model, reader, start, end)
     if not model.pieces:
         raise reader.wrong(0, "there are no pieces")
     return model
 
 
-def _add_piece(model: SentencePieceModel, reader: _Reader, value: _Value) -> None:
+def _read_normalizer(model: SentencePieceModel, reader: _Reader, start: int, end: int) -> None:
+    flags = {_ADD_DUMMY_PREFIX: _VARINT, _REMOVE_EXTRA_WHITESPACES: _VARINT}
+    for number, at, stop in reader.fields(start, end, {_CHARSMAP: _BYTES, **flags}):
+        if number == _CHARSMAP:
+            model.charsmap = reader.data[at:stop]
+        elif number == _ADD_DUMMY_PREFIX:
+            model.add_dummy_prefix = bool(reader.varint(at, stop)[0])
+        else:
+            model.remove_extra_whitespaces = bool(reader.varint(at, stop)[0])
+
+
+def _add_piece(model: SentencePieceModel, reader: _Reader, start: int, end: int) -> None:
     text, score, kind = "", 0.0, 1
-    start, end = reader.span(value)
-    for number, inner in reader.fields(start, end):
+    wanted = {_PIECE: _BYTES, _SCORE: _FLOAT, _TYPE: _VARINT}
+    for number, at, stop in reader.fields(start, end, wanted):
         if number == _PIECE:
-            text = reader.text(inner)
+            try:
+                text = reader.data[at:stop].decode()
+            except UnicodeDecodeError as error:
+                raise reader.wrong(at + error.start, "a piece is no UTF-8") from None
         elif number == _SCORE:
-            score = reader.float(inner)
-        elif number == _TYPE:
-            kind = reader.integer(inner)
+            score = struct.unpack_from("<f", reader.data, at)[0]
+        else:
+            kind = reader.varint(at, stop)[0]
     if not 1 <= kind <= 6:
         raise reader.wrong(start, f"piece {len(model.pieces)} has the unknown type {kind}")
     model.pieces.append(text)
@@ -90,69 +98,48 @@ def _add_piece(model: SentencePieceModel, reader: _Reader, value: _Value) -> Non
     model.types.append(kind)
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A field's value: its wire type, its first byte and the one behind its last."""
-
-    wire: int
-    start: int
-    end: int
-
-
 class _Reader:
     def __init__(self, data: bytes, name: str):
-        self._data, self._name = data, name
+        self.data, self._name = data, name
 
     def wrong(self, at: int, what: str) -> FormatError:
         return FormatError(
             f"{self._name} is no SentencePiece model: byte {at}: {what}; get the file again"
         )
 
-    def fields(self, start: int, end: int) -> Iterator[tuple[int, _Value]]:
-        """Number and value of each field between two offsets."""
+    def fields(
+        self, start: int, end: int, wanted: dict[int, int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Number, first byte and the byte behind the last of each wanted field between two offsets.
+
+        Args:
+            wanted: the wire types of fields by their numbers; others are left out.
+        """
         at = start
         while at < end:
-            key, begin = self._varint(at, end)
-            wire = key & 7
-            if wire == 0:
-                stop = self._varint(begin, end)[1]
-            elif wire in (1, 5):
+            key, begin = self.varint(at, end)
+            number, wire = key >> 3, key & 7
+            if wire == _VARINT:
+                stop = self.varint(begin, end)[1]
+            elif wire in (1, _FLOAT):
                 stop = begin + (8 if wire == 1 else 4)
-            elif wire == 2:
-                length, begin = self._varint(begin, end)
+            elif wire == _BYTES:
+                length, begin = self.varint(begin, end)
                 stop = begin + length
             else:
                 raise self.wrong(at, f"there is no wire type {wire}")
             if stop > end:
-                raise self.wrong(at, f"field {key >> 3} goes {stop - end} bytes too far")
-            yield key >> 3, _Value(wire, begin, stop)
+                raise self.wrong(at, f"field {number} goes {stop - end} bytes too far")
+            if wanted.get(number, wire) != wire:
+                raise self.wrong(begin, f"a field has wire type {wire}, not {wanted[number]}")
+            if number in wanted:
+                yield number, begin, stop
             at = stop
 
-    def span(self, value: _Value) -> tuple[int, int]:
-        return self._of(value, 2).start, value.end
-
-    def text(self, value: _Value) -> str:
-        start, end = self.span(value)
-        try:
-            return self._data[start:end].decode()
-        except UnicodeDecodeError as error:
-            raise self.wrong(start + error.start, "a piece is no UTF-8") from None
-
-    def float(self, value: _Value) -> float:
-        return struct.unpack_from("<f", self._data, self._of(value, 5).start)[0]
-
-    def integer(self, value: _Value) -> int:
-        return self._varint(self._of(value, 0).start, value.end)[0]
-
-    def _of(self, value: _Value, wire: int) -> _Value:
-        if value.wire != wire:
-            raise self.wrong(value.start, f"a field has wire type {value.wire}, not {wire}")
-        return value
-
-    def _varint(self, at: int, end: int) -> tuple[int, int]:
+    def varint(self, at: int, end: int) -> tuple[int, int]:
         """A number, seven bits a byte with the lowest first, and the offset behind it."""
         result = 0
-        for i, byte in enumerate(self._data[at : min(at + 10, end)]):
+        for i, byte in enumerate(self.data[at : min(at + 10, end)]):
             result |= (byte & 127) << 7 * i
             if byte < 128:
                 return result, at + i + 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...tokenizer.vocabulary import PREFIX
 from .files import Files
 
-_PREFIX = "tokenizer.ggml."
 # Keys in GGUF; "seperator" is misspelt in the format. It has no key for cls.
 _KEYS = {
     "bos": "bos_token_id",
@@ -36,10 +36,8 @@ def special_tokens(files: Files, size: int) -> dict[str, Any]:
         FormatError: a file is damaged.
     """
     found = _Special(files, size)
-    keys = {_PREFIX + _KEYS[name]: id for name, id in found.ids.items() if name in _KEYS}
-    flags = {
-        f"{_PREFIX}add_{name}_token": found.adds[name] for name in _ADDED if name in found.adds
-    }
+    keys = {PREFIX + _KEYS[name]: id for name, id in found.ids.items() if name in _KEYS}
+    flags = {f"{PREFIX}add_{name}_token": found.adds[name] for name in _ADDED if name in found.adds}
     return {**keys, **flags, **_normalizer((files.tokenizer or {}).get("normalizer"))}
 
 
@@ -173,17 +171,11 @@ def _normalizer(normalizer: Any) -> dict[str, Any]:
     """Flags of a WordPiece vocabulary: case and accents are dropped."""
     if not isinstance(normalizer, Mapping):
         return {}
-    kind = normalizer.get("type")
-    key = _PREFIX + "normalizer."
-    if kind == "Lowercase":
-        return {key + "lowercase": True}
-    if kind == "StripAccents":
-        return {key + "strip_accents": True}
-    if kind == "BertNormalizer":
-        flags = {name: normalizer.get(name) for name in ("lowercase", "strip_accents")}
-        return {key + name: value for name, value in flags.items() if isinstance(value, bool)}
-    result: dict[str, Any] = {}
-    if kind == "Sequence" and isinstance(steps := normalizer.get("normalizers"), list):
-        for step in steps:
-            result |= _normalizer(step)
-    return result
+    if normalizer.get("type") == "Sequence":
+        steps = normalizer.get("normalizers")
+        found = map(_normalizer, steps) if isinstance(steps, list) else ()
+        return {key: value for flags in found for key, value in flags.items()}
+    drops = {"Lowercase": {"lowercase": True}, "StripAccents": {"strip_accents": True}}
+    flags = {**drops, "BertNormalizer": normalizer}.get(str(normalizer.get("type")), {})
+    kept = {name: flags.get(name) for name in ("lowercase", "strip_accents")}
+    return {f"{PREFIX}normalizer.{k}": v for k, v in kept.items() if isinstance(v, bool)}

@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from ...ml.node import Node
 from ...ml.storage import Feed, HostData, State, Weight
 from ...model.names import join
-from ..modules import module_of, number_of, parts_of
+from ..modules import module_of, number_of, parts_of, ranges
 from ..recorded import Recorded
 from .boxes import Box, Diagram, Line
 
@@ -72,13 +72,6 @@ def _need_layer(graphs: Sequence[Recorded], layer: int) -> None:
     if not any(layer in numbers for numbers in lists.values()):
         there = ", ".join(f"{name} {ranges(sorted(found))}" for name, found in lists.items())
         raise ConfigError(f"there is no layer {layer}; there is {plain(there) or 'none'}")
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as text: "0-3, 6, 8-9"."""
-    runs = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ends = [[n for _, n in run] for _, run in runs]
-    return ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ends)
 
 
 @dataclass

@@ -15,15 +15,7 @@ from ...runner import LoadedModel
 from ..activations import Activations
 from ..comparison import TABLE, bound_of, errors, laid_out
 from ..modules import module_of
-from ..observe import (
-    Call,
-    Recording,
-    See,
-    pixels_of,
-    prompt_with,
-    watch_image,
-    watch_text,
-)
+from ..observe import Call, Recording, See, pixels_of, prompt_with, watch_image, watch_text
 from .report import Diff, ModuleDiff, within
 from .verdicts import Readers, find_readers, judge
 

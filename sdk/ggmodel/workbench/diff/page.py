@@ -4,10 +4,10 @@ unfold on a click."""
 from __future__ import annotations
 
 import math
-from html import escape
 
-from ..comparison import Errors
-from .report import Diff, ModuleDiff, by_layer, worst
+from jinja2 import Environment
+
+from .report import Diff, by_layer, worst
 
 _BEST, _WORST = -14, 0  # powers of ten of the NMSE that are green and red
 
@@ -50,142 +50,104 @@ th:first-child { text-align: left; color: var(--dim); }
     grid-template-columns: minmax(0, 3fr) 6rem minmax(0, 2fr); } .wide { display: none; } }
 """
 
+# Numbers are flushed right, and narrow pages leave some columns out.
+_PAGE = """\
+{% macro dotted(name) %}{# may break after dots #}
+{% for part in name.split(".") %}
+{{ part }}{{ ".<wbr>"|safe if not loop.last }}
+{%- endfor %}
+{% endmacro %}
+{% macro path(row) %}{{ dotted(row.path) if row.path else "the model" }}{% endmacro %}
+{% macro nmse(e, coloured) %}
+<span class="nmse"{% if e and coloured %} style="--hue:{{ hue(e.nmse) }}"{% endif %}>
+  {{- "%.1e"|format(e.nmse) if e }}</span>
+{% endmacro %}
+{% macro about(row) %}
+{% if row.note %}<p>{{ row.note }}</p>{% endif %}
+{% if row.name %}<p>In the checkpoint <code>{{ row.name }}</code></p>{% endif %}
+{% if row.line %}<p>Made at <code>{{ row.line }}</code></p>{% endif %}
+{% if row.result %}{% set e = row.result %}
+<p>NMSE {{ "%.1e"|format(e.nmse) }}, of its input
+{{ "%.1e"|format(row.input.nmse) if row.input else "not compared" }}; rounding explains
+{{ "%.0e"|format(row.bound) }}. Largest error {{ "%.3g"|format(e.largest) }} at {{ e.at|list }};
+the numbers there:</p>
+<table class="numbers"><tr class="dim"><th>along dim 0</th>
+{% for _ in e.ours %}<td>{{ e.start + loop.index0 }}</td>{% endfor %}</tr>
+{% for title, values in (("ggmodel", e.ours), ("reference", e.theirs)) %}
+<tr><th>{{ title }}</th>{% for v in values %}<td>{{ "%.6g"|format(v) }}</td>{% endfor %}</tr>
+{% endfor %}</table>
+{% endif %}
+{% endmacro %}
+{% macro listed(rows) %}
+{% for row in rows %}{% set e = row.result %}
+<details class="row{{ " wrong" if row.wrong }}"><summary><span class="name">{{ path(row) }}</span>
+<span class="wide name dim">{{ dotted(row.name or "") }}</span>
+<span class="wide numbers dim">{{ row.shape|list or "" }}</span>
+{{ nmse(e, row.verdict != "elsewhere") }}
+<span class="wide numbers">{{ "%.1e"|format(e.largest) if e }}</span>
+<span class="wide numbers">{{ "%.1e"|format(e.relative) if e }}</span>
+<span>{{ row.verdict }}</span></summary><div class="inside">{{ about(row) }}</div></details>
+{% endfor %}
+{% endmacro %}
+<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{{ d.model }}: diff</title><style>{{ style|safe }}</style></head>
+<body>
+<h1>{{ d.model }} beside its reference</h1>
+<p class="dim">{{ d.architecture }}, {{ d.tokens|length }} tokens; {{ versions }}</p>
+{% if d.first %}
+<div class="first"><h2>{{ path(d.first) }} ({{ d.first.kind }}) is the first module that
+diverges</h2>
+{{ about(d.first) }}
+{% if d.seen_in %}
+<p>First seen in the input of {{ path(d.seen_in) }}, NMSE
+{{ "%.1e"|format(d.seen_in.input.nmse) }}</p>
+{% endif %}
+</div>
+{% else %}
+<div class="first fine"><h2>All agrees</h2><p>No module makes an error.</p></div>
+{% endif %}
+<div class="head"><span>module</span><span class="wide">checkpoint</span>
+<span class="wide numbers">shape</span><span class="numbers">NMSE</span>
+<span class="wide numbers">largest</span><span class="wide numbers">relative</span>
+<span>verdict</span></div>
+{% for title, rows in groups %}
+{% if title %}
+{% set wrong = rows|selectattr("wrong")|list|length %}
+<details class="layer"{{ " open" if d.first in rows }}><summary><b class="name">{{ title }}</b>
+<span class="dim">{{ wrong ~ " of " if wrong }}{{ rows|length }} modules
+{{- " diverge" if wrong }}</span>
+{{ nmse(worst(rows), True) }}</summary>{{ listed(rows) }}</details>
+{% else %}
+<div class="layer">{{ listed(rows) }}</div>
+{% endif %}
+{% endfor %}
+{% if d.others %}
+<p class="dim">Only in the reference:
+{% for name in d.others %}<code>{{ name }}</code>{{ ", " if not loop.last }}{% endfor %}</p>
+{% endif %}
+</body></html>
+"""
+
 
 def page(d: Diff) -> str:
     """The whole page."""
-    groups = list(by_layer(d.rows))
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(_PAGE)
     versions = ", ".join(f"{name} {version}" for name, version in d.versions.items())
-    body = [
-        f"<h1>{escape(d.model)} beside its reference</h1>",
-        f'<p class="dim">{escape(d.architecture)}, {len(d.tokens)} tokens; {escape(versions)}</p>',
-        _first(d),
-        _head(),
-        *(_group(title, rows, d) for title, rows in groups),
-    ]
-    if d.others:
-        names = ", ".join(f"<code>{escape(name)}</code>" for name in d.others)
-        body.append(f'<p class="dim">Only in the reference: {names}</p>')
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(d.model)}: diff</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body></html>\n"
+    text = template.render(
+        d=d,
+        groups=by_layer(d.rows),
+        versions=versions,
+        style=_STYLE,
+        worst=worst,
+        hue=_hue,
     )
+    return text.lstrip() + "\n"
 
 
-def _first(d: Diff) -> str:
-    row = d.first
-    if row is None:
-        return '<div class="first fine"><h2>All agrees</h2><p>No module makes an error.</p></div>'
-    text = [
-        '<div class="first">',
-        f"<h2>{_path(row)} ({escape(row.kind)}) is the first module that diverges</h2>",
-        _about(row),
-        _seen_in(d),
-        "</div>",
-    ]
-    return "\n".join(text)
-
-
-def _seen_in(d: Diff) -> str:
-    inner = d.seen_in
-    if inner is None or inner.input is None:
-        return ""
-    return f"<p>First seen in the input of {_path(inner)}, NMSE {inner.input.nmse:.1e}</p>"
-
-
-def _head() -> str:
-    titles = ("module", "checkpoint", "shape", "NMSE", "largest", "relative", "verdict")
-    cells = (f'<span class="{_class(i)}">{title}</span>' for i, title in enumerate(titles))
-    return f'<div class="head">{"".join(cells)}</div>'
-
-
-def _class(column: int) -> str:
-    """Numbers are flushed right, and narrow pages leave some columns out."""
-    right = " numbers" if column in (2, 3, 4, 5) else ""
-    return ("wide" if column in (1, 2, 4, 5) else "") + right
-
-
-def _group(title: str, rows: list[ModuleDiff], d: Diff) -> str:
-    inside = "\n".join(_row(row) for row in rows)
-    if not title:
-        return f'<div class="layer">{inside}</div>'
-    wrong = [row for row in rows if row.wrong]
-    said = f"{len(wrong)} of {len(rows)} modules diverge" if wrong else f"{len(rows)} modules"
-    unfolded = " open" if d.first in rows else ""
-    off = _nmse(worst(rows))
-    return (
-        f'<details class="layer"{unfolded}><summary><b class="name">{escape(title)}</b> '
-        f'<span class="dim">{said}</span> {off}</summary>\n{inside}\n</details>'
-    )
-
-
-def _row(row: ModuleDiff) -> str:
-    e = row.result
-    shape = str(list(row.shape)) if row.shape else ""
-    cells = (
-        f'<span class="name">{_path(row)}</span>',
-        f'<span class="wide name dim">{_dotted(row.name or "")}</span>',
-        f'<span class="wide numbers dim">{shape}</span>',
-        _nmse(e, row.verdict != "elsewhere"),
-        f'<span class="wide numbers">{"" if e is None else f"{e.largest:.1e}"}</span>',
-        f'<span class="wide numbers">{"" if e is None else f"{e.relative:.1e}"}</span>',
-        f"<span>{escape(row.verdict)}</span>",
-    )
-    mark = " wrong" if row.wrong else ""
-    return (
-        f'<details class="row{mark}"><summary>{"".join(cells)}</summary>'
-        f'<div class="inside">{_about(row)}</div></details>'
-    )
-
-
-def _path(row: ModuleDiff) -> str:
-    return _dotted(row.path) if row.path else "the model"
-
-
-def _dotted(name: str) -> str:
-    """A name that may break after its dots."""
-    return escape(name).replace(".", ".<wbr>")
-
-
-def _nmse(e: Errors | None, coloured: bool = True) -> str:
-    """The number on a colour from green to red, by its logarithm."""
-    if e is None:
-        return '<span class="nmse"></span>'
-    value = e.nmse
-    if not coloured:
-        return f'<span class="nmse">{value:.1e}</span>'
-    power = math.log10(value) if 0 < value < math.inf else (_BEST if value == 0 else _WORST)
+def _hue(nmse: float) -> str:
+    """A colour from green to red, by the logarithm."""
+    power = math.log10(nmse) if 0 < nmse < math.inf else (_BEST if nmse == 0 else _WORST)
     share = min(1.0, max(0.0, (power - _BEST) / (_WORST - _BEST)))
-    return f'<span class="nmse" style="--hue:{140 * (1 - share):.0f}">{value:.1e}</span>'
-
-
-def _about(row: ModuleDiff) -> str:
-    parts = []
-    if row.note:
-        parts.append(f"<p>{escape(row.note)}</p>")
-    if row.name:
-        parts.append(f"<p>In the checkpoint <code>{escape(row.name)}</code></p>")
-    if row.line:
-        parts.append(f"<p>Made at <code>{escape(row.line)}</code></p>")
-    if row.result is not None:
-        e = row.result
-        given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
-        parts.append(
-            f"<p>NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}. "
-            f"Largest error {e.largest:.3g} at {list(e.at)}; the numbers there:</p>"
-        )
-        parts.append(_samples(e))
-    return "\n".join(parts)
-
-
-def _samples(e: Errors) -> str:
-    head = "".join(f"<td>{e.start + i}</td>" for i in range(len(e.ours)))
-    lines = [f'<tr class="dim"><th>along dim 0</th>{head}</tr>']
-    for title, values in (("ggmodel", e.ours), ("reference", e.theirs)):
-        cells = "".join(f"<td>{v:.6g}</td>" for v in values)
-        lines.append(f"<tr><th>{title}</th>{cells}</tr>")
-    return f'<table class="numbers">{"".join(lines)}</table>'
+    return f"{140 * (1 - share):.0f}"

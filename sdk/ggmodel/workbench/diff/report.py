@@ -45,10 +45,6 @@ class ModuleDiff:
     verdict: Verdict = "unjudged"
     note: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
     @property
     def wrong(self) -> bool:
         """Whether the fault is its own."""
@@ -98,11 +94,10 @@ class Diff:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `first` and `seen_in` are paths."""
-        return vars(self) | {
+        return asdict(self) | {
             "ok": self.ok,
             "first": None if self.first is None else self.first.path,
             "seen_in": None if self.seen_in is None else self.seen_in.path,
-            "rows": [row.as_dict() for row in self.rows],
         }
 
 

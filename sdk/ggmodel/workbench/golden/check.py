@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,9 @@ from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.names import of_vision
 from ...model.registry import find_hf
-from .files import ARRAYS, GREEDY, OF_A_PROMPT, Cases, Embeddings, Golden, Prompt
+from ..comparison import EXACT
+from .files import GREEDY, Cases, Embeddings, Golden, Prompt
 
-# Covers float32 sums in another order; transformers itself is 3e-13 away from float64. Models whose
-# GELU reads ggml's table in F16 have 1e-6 in BOUNDS of cases.py.
-EXACT = 1e-8
 TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
 
 
@@ -133,12 +132,7 @@ def _name_tokens(model: Any, wanted: Cases) -> None:
     """Lets a model find special tokens by name, from SPECIAL of cases.py."""
     special = getattr(wanted.module, "SPECIAL", None)
     if special is not None:
-        model.model.tokenizer = _Names(special)
-
-
-class _Names:
-    def __init__(self, ids: dict[str, int]):
-        self.id_of = ids.get
+        model.model.tokenizer = SimpleNamespace(id_of=special.get)
 
 
 def _outcomes(model: Any, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:
@@ -174,20 +168,13 @@ def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
 def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
     """The names of the parts in which a regenerated golden differs from the stored one."""
     wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
-    if isinstance(got, Embeddings) or isinstance(want, Embeddings):
-        pairs = {"vectors": (got.vectors, want.vectors)}  # type: ignore[union-attr]
-    else:
-        pairs = {name: (getattr(got, name), getattr(want, name)) for name in ARRAYS}
-        for name, prompt in got.prompts.items():
-            for key in OF_A_PROMPT:
-                pairs[f"{name}.{key}"] = getattr(prompt, key), getattr(want.prompts[name], key)
-        for name, picture in got.pictures.items():
-            pairs[f"{name}.rows"] = picture.rows, want.pictures[name].rows
-            there = want.pictures[name]
-            if (picture.shape, picture.data) != (there.shape, there.data):
-                wrong.append(name)
-    for name, (a, b) in pairs.items():
+    if isinstance(got, Golden) and isinstance(want, Golden):
+        pairs = ((p, want.pictures[name]) for name, p in got.pictures.items())
+        wrong += [a.name for a, b in pairs if (a.shape, a.data) != (b.shape, b.data)]
+    stored = want.arrays()
+    for name, a in got.arrays().items():
+        b = stored[name]
         same = np.array_equal(a, b) if a.dtype == np.int32 else nmse(a, b) <= TOLERANCE
         if not same and not name.endswith("margins"):
-            wrong.append(name)
+            wrong.append(name.removeprefix("prompts.").removeprefix("pictures."))
     return wrong

@@ -89,21 +89,19 @@ class Cases:
         """All cases."""
         return [*self.configs, *self.embeddings]
 
+    def path(self, case: str) -> Path:
+        """The golden file of a case."""
+        return self.folder / ("" if case in self.configs else "embeddings") / f"{case}.npz"
+
     def load(self, case: str) -> Golden | Embeddings:
         """The golden of a case; raises as `Golden.load` does."""
-        if case in self.configs:
-            return Golden.load(self.folder / f"{case}.npz")
-        return Embeddings.load(self.folder / "embeddings" / f"{case}.npz")
+        kind = Golden if case in self.configs else Embeddings
+        return kind.load(self.path(case))
 
     @property
-    def architecture(self) -> str:
-        """The registered name, with "_" for characters that no file name may have."""
-        return self.folder.resolve().name
-
-    def weight(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The weight of the Hugging Face tensor `name`, by the module's rule or the common one."""
-        own: Weight = getattr(self.module, "weight", rule.weight)
-        return own(name, shape)
+    def weight(self) -> Weight:
+        """The rule for weights of Hugging Face tensors: the module's or the common one."""
+        return getattr(self.module, "weight", rule.weight)
 
     def weights(self, tensors: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """The checkpoint with tensors of these names and shapes."""
@@ -166,7 +164,7 @@ class Prompt:
 
 
 @dataclass
-class Golden:
+class _Results:
     """The results of transformers for one tiny model.
 
     Attributes:
@@ -174,7 +172,31 @@ class Golden:
         config: config.json as transformers read it, in the old spelling (`rope_theta`).
         saved_config: config.json as that transformers writes it: `rope_parameters`, all defaults.
         versions: torch, transformers and numpy of the run.
-        tensors: names and numpy shapes of the checkpoint on disk, sorted, without a tied head.
+        tensors: names and numpy shapes of the checkpoint on disk, sorted, without a tied head; for
+            embedding models with the layers behind the model.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    saved_config: dict[str, Any]
+    versions: dict[str, str]
+    tensors: dict[str, tuple[int, ...]]
+
+    @property
+    def architecture(self) -> str:
+        """The folder's name."""
+        return self.folder.resolve().name
+
+    def weights(self) -> dict[str, Array]:
+        """The checkpoint."""
+        return Cases(self.folder).weights(self.tensors)
+
+
+@dataclass
+class Golden(_Results):
+    """The results for a model with logits.
+
+    Attributes:
         prompt: [n] token ids.
         logits: [n, vocab] for every position of the prompt, float32 on CPU, eager attention.
         logits_f16: the same with `lossy` tensors rounded to F16 (activations stay float32).
@@ -185,11 +207,6 @@ class Golden:
         prompts: prompts with images, by name.
     """
 
-    folder: Path
-    config: dict[str, Any]
-    saved_config: dict[str, Any]
-    versions: dict[str, str]
-    tensors: dict[str, tuple[int, ...]]
     prompt: NDArray[np.int32]
     logits: Array
     logits_f16: Array
@@ -198,11 +215,6 @@ class Golden:
     greedy_margins: Array
     pictures: dict[str, Picture] = field(default_factory=dict)
     prompts: dict[str, Prompt] = field(default_factory=dict)
-
-    @property
-    def architecture(self) -> str:
-        """The folder's name."""
-        return self.folder.resolve().name
 
     @classmethod
     def load(cls, path: Path) -> Golden:
@@ -227,43 +239,29 @@ class Golden:
 
     def save(self, case: str) -> Path:
         """Writes `FOLDER/CASE.npz`."""
-        values = _encoded({name: getattr(self, name) for name in JSON})
-        values |= {name: getattr(self, name) for name in ARRAYS}
+        texts = {name: getattr(self, name) for name in JSON}
         if self.prompts:
-            values |= _encoded(
-                {
-                    "pictures": {name: (p.shape, p.data) for name, p in self.pictures.items()},
-                    "prompts": {name: prompt.parts for name, prompt in self.prompts.items()},
-                }
-            )
-            for name, picture in self.pictures.items():
-                values[f"pictures.{name}.rows"] = picture.rows
-            for name, prompt in self.prompts.items():
-                for key in OF_A_PROMPT:
-                    values[f"prompts.{name}.{key}"] = getattr(prompt, key)
-        return _saved(self.folder / f"{case}.npz", values)
+            texts["pictures"] = {name: (p.shape, p.data) for name, p in self.pictures.items()}
+            texts["prompts"] = {name: prompt.parts for name, prompt in self.prompts.items()}
+        return _saved(self.folder / f"{case}.npz", _encoded(texts) | self.arrays())
 
-    def weights(self) -> dict[str, Array]:
-        """The checkpoint."""
-        return Cases(self.folder).weights(self.tensors)
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays, by their names in the file."""
+        found = {name: getattr(self, name) for name in ARRAYS}
+        for name, prompt in self.prompts.items():
+            found |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
+        return found | {f"pictures.{name}.rows": p.rows for name, p in self.pictures.items()}
 
 
 @dataclass
-class Embeddings:
-    """The vectors of texts from transformers, for one tiny embedding model.
+class Embeddings(_Results):
+    """The vectors of texts, for an embedding model.
 
     Attributes:
-        folder, config, saved_config, versions: as in `Golden`.
-        tensors: as in `Golden`, with the layers behind the model.
         texts: token ids.
         vectors: [texts, width], not normalized; float32 on CPU, eager attention.
     """
 
-    folder: Path
-    config: dict[str, Any]
-    saved_config: dict[str, Any]
-    versions: dict[str, str]
-    tensors: dict[str, tuple[int, ...]]
     texts: list[list[int]]
     vectors: Array
 
@@ -278,11 +276,11 @@ class Embeddings:
         values = _encoded({name: getattr(self, name) for name in (*JSON, "texts")})
         target = self.folder / "embeddings" / f"{case}.npz"
         target.parent.mkdir(exist_ok=True)
-        return _saved(target, {**values, "vectors": self.vectors})
+        return _saved(target, values | self.arrays())
 
-    def weights(self) -> dict[str, Array]:
-        """The checkpoint."""
-        return Cases(self.folder).weights(self.tensors)
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays, by their names in the file."""
+        return {"vectors": self.vectors}
 
 
 @contextmanager

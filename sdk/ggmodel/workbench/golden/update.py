@@ -48,29 +48,25 @@ def update(folder: Path, case: str | None = None, verify: bool = False) -> Itera
     from . import reference
 
     reference.quiet()
-    for name in cases.configs:
+    for name in cases.names:
         if case not in (None, name):
             continue
-        path = folder / f"{name}.npz"
-        want = Golden.load(path) if verify else None
+        want = cases.load(name) if verify else None
         with _computing(cases, name):
-            golden = reference.Case(cases, name).compute(want)
+            if name in cases.embeddings:
+                golden = reference.embeddings(cases, name)
+            else:
+                assert not isinstance(want, Embeddings)
+                golden = reference.Case(cases, name).compute(want)
         differs = () if want is None else tuple(compare(golden, want))
         if want is None:
             golden.save(name)
-        f16, q8_0 = (nmse(x, golden.logits) for x in (golden.logits_f16, golden.logits_q8_0))
-        yield Made(name, path, differs, float(golden.greedy_margins.min()), f16, q8_0)
-    for name in cases.embeddings:
-        if case not in (None, name):
-            continue
-        path = folder / "embeddings" / f"{name}.npz"
-        before = Embeddings.load(path) if verify else None
-        with _computing(cases, name):
-            made = reference.embeddings(cases, name)
-        differs = () if before is None else tuple(compare(made, before))
-        if before is None:
-            made.save(name)
-        yield Made(name, path, differs)
+        figures: tuple[float, ...] = ()
+        if isinstance(golden, Golden):
+            rounded = golden.logits_f16, golden.logits_q8_0
+            lost = (nmse(logits, golden.logits) for logits in rounded)
+            figures = float(golden.greedy_margins.min()), *lost
+        yield Made(name, cases.path(name), differs, *figures)
 
 
 @contextmanager

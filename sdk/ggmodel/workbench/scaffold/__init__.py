@@ -103,7 +103,8 @@ def scaffold(
     if not (folder / "README.md").exists():
         texts[folder / "README.md"] = README
     written = {folder / path: text for path, text in sources.items()}
-    written |= {path: _filled(text, values) for path, text in texts.items()}
+    for path, text in texts.items():
+        written[path] = re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
     _write(written)
     begun.files = list(written)
     return begun
@@ -134,10 +135,6 @@ def _write(files: Mapping[Path, str]) -> None:
             with suppress(OSError):
                 made.rmdir()
         raise ConfigError(f"{error.filename}: {error.strerror}; nothing was written") from error
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
 
 
 def _literal(value: Any, indent: int = 4) -> str:

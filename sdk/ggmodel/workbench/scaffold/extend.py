@@ -47,7 +47,9 @@ def extend(
     known = learn(_all(models))
     proposals: list[Proposal] = []
     lines: dict[str, dict[str, list[str]]] = {}  # path → class → fields
-    where = {c: path for path, text in sources.items() for c in _classes(text)}
+    where = {
+        c: path for path, text in sources.items() for c in re.findall(r"^class (\w+)", text, re.M)
+    }
     own = camel(next(iter(sources)).split("/")[0].removesuffix(".py"))
     names = {fit.cls.__name__: own}
     for of in unread(shapes, fit.report.unused):
@@ -70,10 +72,6 @@ def extend(
         modules = {k: "ggmodel" if k == "Tensor" else "ggmodel.nn" for k in kinds}
         sources[path] = with_imports(text, modules)
     return proposals, keys
-
-
-def _classes(source: str) -> list[str]:
-    return re.findall(r"^class (\w+)", source, re.M)
 
 
 def _all(models: str | Path | None) -> Iterator[type[Model]]:

@@ -12,6 +12,7 @@ from typing import Any
 from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
+from ..modules import folded
 from .source import quoted
 
 
@@ -74,8 +75,7 @@ def unread(shapes: Mapping[str, tuple[int, ...]], unused: Iterable[str]) -> list
         if leaf not in ("weight", "bias"):
             base, leaf = tensor, ""
         parent, _, name = base.rpartition(".")
-        folded = re.sub(r"\.\d+(?=\.|$)", ".*", parent)
-        groups.setdefault((folded, name), {}).setdefault(leaf, []).append(tensor)
+        groups.setdefault((folded(parent), name), {}).setdefault(leaf, []).append(tensor)
     found = []
     for (_, name), leaves in groups.items():
         leaf = "weight" if "weight" in leaves else next(iter(leaves))
