@@ -205,18 +205,12 @@ def _decode(
 
 
 class _Endless(Generation):
-    """A greedy request that no token ends; `begin` may be called before it is iterated."""
+    """A greedy request that no token ends."""
 
     def __init__(self, model: LoadedModel, prompt: np.ndarray, tokens: int):
         sampler = Sampler(temperature=0)
         super().__init__(model.engine, model.tokenizer, prompt, sampler, max_tokens=tokens, stop=())
         self._eog = frozenset()
-        self._begun = False
-
-    def begin(self) -> None:
-        if not self._begun:
-            self._begun = True
-            super().begin()
 
 
 def _requests(

@@ -21,6 +21,7 @@ from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.batches import Chunk
+from ggmodel.runner.requests.generation import Generation
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
 PROMPT = [1, 5, 9]
@@ -145,7 +146,12 @@ def test_a_prompt_gets_on_beside_more_answers_than_a_batch_holds(
         source, kv_type="f32", context_length=256, batch_size=batch_size, parallel=parallel
     ) as model:
         busy = [model.request([3 + n], max_tokens=200) for n in range(parallel - 1)]
-        threads = [threading.Thread(target=request.run, daemon=True) for request in busy]
+
+        def run(request: Generation) -> None:
+            with pytest.raises(Cancelled):
+                request.run()
+
+        threads = [threading.Thread(target=run, args=[one], daemon=True) for one in busy]
         for thread in threads:
             thread.start()
         late = model.generate(list(range(2, 12)), max_tokens=2)
@@ -307,3 +313,177 @@ def test_the_process_ends_while_a_stream_is_open():
         [sys.executable, "-c", ENDS, str(STORIES)], timeout=60, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Five(Sampler):
+    """Always the same token, so that nothing ends by itself."""
+
+    def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        return 5
+
+
+def test_busy_is_said_behind_somebody_elses_request(source: MemorySource):
+    with ggmodel.load(source, kv_type="f32", context_length=256) as model:
+        stream = model.stream(PROMPT, sampler=Five(0))
+        next(stream)
+        other = threading.Thread(target=lambda: model.generate(PROMPT, max_tokens=2), daemon=True)
+        other.start()
+        while not model.engine.scheduler.waiting and other.is_alive():
+            time.sleep(0.001)
+        with pytest.raises(Busy, match="parallel"):
+            model.generate(PROMPT, max_tokens=2)
+        stream.close()
+        other.join(DEADLINE)
+        assert not other.is_alive()
+
+
+def test_threads_that_wait_for_each_other_are_told(both: LoadedModel):
+    barrier, said = threading.Barrier(2), list[str]()
+
+    def hold_and_ask() -> None:
+        with both.stream(PROMPT, sampler=Five(0)) as stream:
+            next(stream)
+            barrier.wait(DEADLINE)
+            try:
+                both.generate(PROMPT, max_tokens=2)
+                said.append("answered")
+            except Busy:
+                said.append("busy")
+
+    threads = [threading.Thread(target=hold_and_ask, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+    assert sorted(said) == ["answered", "busy"]
+
+
+def test_jobs_do_not_hide_that_a_request_is_stuck(source: MemorySource):
+    with ggmodel.load(source, kv_type="f32", context_length=256) as model:
+        over = threading.Event()
+
+        def hog() -> None:
+            while not over.is_set():
+                model.engine.call(lambda: time.sleep(0.001))
+
+        hogs = [threading.Thread(target=hog, daemon=True) for _ in range(3)]
+        for thread in hogs:
+            thread.start()
+        try:
+            stream = model.stream(PROMPT, sampler=Five(0))
+            next(stream)
+            with pytest.raises(Busy):
+                model.generate(PROMPT, max_tokens=2)
+        finally:
+            over.set()
+            for thread in hogs:
+                thread.join(DEADLINE)
+
+
+def test_a_stream_goes_with_its_closed_loop(source: MemorySource):
+    with ggmodel.load(source, kv_type="f32", context_length=256) as model:
+        loop = asyncio.new_event_loop()
+        stream = model.astream(PROMPT, sampler=Five(0))
+        loop.run_until_complete(stream.__anext__())
+        loop.close()
+        del stream
+        gc.collect()
+        within(DEADLINE, lambda: model.generate(PROMPT, max_tokens=2))
+
+
+def test_a_request_is_used_once(both: LoadedModel):
+    request = both.request(PROMPT, max_tokens=3)
+    assert len(request.run().tokens) == 3
+    with pytest.raises(GraphError, match="once"):
+        request.run()
+    request = both.request(PROMPT, max_tokens=3)
+    pieces = request.pieces()
+    first = next(pieces).token
+    with pytest.raises(GraphError, match="once"):
+        request.run()
+    assert [first, *(piece.token for piece in pieces)] == request.tokens
+
+
+def test_a_cancelled_answer_is_no_answer(both: LoadedModel):
+    class Cancelling(Five):
+        def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
+            request.cancel()
+            return 5
+
+    request = both.request(PROMPT, sampler=Cancelling(0), max_tokens=200)
+    with pytest.raises(Cancelled):
+        request.run()
+
+
+def test_a_stream_is_closed_from_another_thread(both: LoadedModel):
+    stream, taken = both.stream(PROMPT, sampler=Five(0)), list[str]()
+    first = threading.Event()
+
+    def take() -> None:
+        for piece in stream:
+            taken.append(piece)
+            first.set()
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    assert first.wait(DEADLINE)
+    stream.close()
+    thread.join(DEADLINE)
+    assert not thread.is_alive() and stream.finish_reason is None
+
+
+def test_a_thread_that_cannot_start_is_tried_again(
+    both: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fails)
+        with pytest.raises(RuntimeError, match="start"):
+            both.generate(PROMPT, max_tokens=2)
+    assert len(both.generate(PROMPT, max_tokens=2).tokens) == 2
+
+
+def test_memory_is_told_while_the_engine_records(both: LoadedModel):
+    over, errors = threading.Event(), list[BaseException]()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                both.memory.size()
+            except BaseException as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    for n in range(1, 12):
+        both.logits(list(range(1, n + 1)))
+    over.set()
+    thread.join(DEADLINE)
+    assert errors == []
+
+
+def test_masked_logits_are_not_computed_anew(source: MemorySource, monkeypatch: pytest.MonkeyPatch):
+    with ggmodel.load(
+        source, kv_type="f32", flash_attention="off", context_length=64, parallel=2
+    ) as model:
+        run = model.engine.graphs.run
+
+        def masked(*args: object) -> np.ndarray:
+            rows = run(*args)  # type: ignore[arg-type]
+            rows[..., -1] = -np.inf
+            return rows
+
+        monkeypatch.setattr(model.engine.graphs, "run", masked)
+        model.batch([PROMPT, PROMPT[::-1]], max_tokens=10, temperature=0)
+        assert model.engine.graphs.recorded + model.engine.graphs.replayed <= 14
+
+
+def test_a_sequence_of_ones_own_that_is_lost_says_so(both: LoadedModel):
+    with both.engine.apart.slot() as sequence:
+        both.engine.apart.extend(sequence, np.array(PROMPT, np.int32), 0)
+        both.engine.call(lambda: both.engine.cache.wipe(sequence))
+        with pytest.raises(ComputeError, match="holds 0 positions, not 3"):
+            both.engine.apart.extend(sequence, np.array(PROMPT, np.int32), 3)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ...errors import Busy, GraphError, Unsupported
+from ...errors import Busy, ComputeError, Error, GraphError, Unsupported
 from ...kvcache import Cache
 from ...model import Step
 from .batches import Batches
@@ -43,12 +43,12 @@ class Apart:
         Raises:
             Busy: all are in use.
         """
-        me = threading.get_ident()
-        slot = self._engine.call(lambda: self._take(me))
+        me, taken = threading.get_ident(), list[Slot]()
         try:
-            yield slot.sequence
-        finally:
-            self._engine.post(lambda: self._give_back(slot))
+            self._engine.call(lambda: taken.append(self._take(me)))
+            yield taken[0].sequence
+        finally:  # also if Ctrl-C comes as it has just been taken
+            self._engine.post(lambda: [self._give_back(slot) for slot in taken])
 
     def _take(self, owner: int) -> Slot:
         self._engine.steps.placer.cancel()
@@ -63,20 +63,28 @@ class Apart:
         return slot
 
     def _give_back(self, slot: Slot) -> None:
-        self._engine.steps.placer.cancel()
         self._engine.slots.release(slot)
-        self._engine.slots.cut(slot, 0)
+        with suppress(Error):  # of a lost device: whoever asks next is told
+            self._engine.steps.placer.cancel()
+            self._engine.slots.cut(slot, 0)
 
     def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.
 
         Returns:
             The logits after the last token, float32 [vocabulary]; a copy.
+
+        Raises:
+            ComputeError: the cache does not hold the positions before, because NaN of another
+                sequence had reached it.
         """
         engine = self._engine
 
         def extend() -> np.ndarray:
             engine.steps.placer.cancel()
+            if engine.cache.length(sequence) != start:
+                held = engine.cache.length(sequence)
+                raise ComputeError(f"the sequence holds {held} positions, not {start}: begin anew")
             *_, rows = self.batches(engine.graphs, sequence, tokens, start, len(tokens) - 1)
             if not (engine.backend.flash_attention or np.isfinite(rows[0]).all()):
                 engine.cache.wipe(sequence)

@@ -132,6 +132,11 @@ class Engine:
         """`call`, or just a call within a step."""
         return work() if self._thread.here else self._thread.call(work)
 
+    def between_steps(self, work: Callable[[], T]) -> T:
+        """What `work` returns, called while no step runs; also of a closed engine, or within one of
+        its callbacks."""
+        return self._thread.between_steps(work)
+
     def check_wanted(self) -> None:
         """Raises Cancelled in a `call` whose caller waits no longer."""
         self._thread.check_wanted()
@@ -206,12 +211,11 @@ class Engine:
             for chunk, result in self.steps.results(chunks):
                 self.scheduler.take(chunk, result)
             self.speculation.computed(chunks, self.graphs.recorded)
-        self.scheduler.sweep()
-        return bool(chunks)
+        return self.scheduler.sweep() or bool(chunks)
 
-    def stalled(self) -> None:
-        """Nothing can be computed until a message comes."""
-        self.scheduler.refuse_stuck()
+    def stalled(self) -> bool:
+        """Called when nothing can be computed; whether something can now."""
+        return self.scheduler.refuse_stuck()
 
     def end(self) -> None:
         """Ends all requests, and frees graphs and cache."""

@@ -23,6 +23,10 @@ _KEPT = 256 << 20  # bytes of encoded images that are kept without a prompt that
 InThread = Callable[[Callable[[], None]], None]
 
 
+def _here(work: Callable[[], None]) -> None:
+    work()
+
+
 class Encoded:
     """One image. Its graph is recorded when the image is first seen, and computed when a row of its
     embeddings is first needed.
@@ -61,6 +65,7 @@ class Encoded:
             self.ctx.compute(*self._tensors)
             self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
             self.close()
+            self._in_thread = _here  # computed rows need no engine
 
     def close(self) -> None:
         """Frees the graph; idempotent."""

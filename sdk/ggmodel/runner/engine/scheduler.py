@@ -48,21 +48,24 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self._turn = 0
 
-    def sweep(self) -> None:
-        """Frees the slots of requests that are done, and gives free ones to those that wait."""
+    def sweep(self) -> bool:
+        """Frees the slots of requests that are done, and gives free ones to those that wait.
+
+        Returns:
+            Whether a request got a slot.
+        """
         for slot in self._slots.all:
             request = slot.request
             if request is not None and (request.done or request.cancelled):
                 self._free(slot, request)
-        while self.waiting:
-            request = self.waiting[0]
-            if request.done or request.cancelled:
-                request.release()
-            elif any(slot.free for slot in self._slots.all):
-                self._serve(request)
-            else:
-                return
-            self.waiting.popleft()
+        for request in [one for one in self.waiting if one.done or one.cancelled]:
+            self.waiting.remove(request)
+            request.release()
+        served = False
+        while self.waiting and any(slot.free for slot in self._slots.all):
+            self._serve(self.waiting.popleft())
+            served = True
+        return served
 
     def _free(self, slot: Slot, request: Request) -> None:
         try:
@@ -134,18 +137,25 @@ class Scheduler:
                 if len(slot.tokens) < chunk.start + len(chunk.numbers):
                     self._slots.rewind(slot, len(slot.tokens))
 
-    def refuse_stuck(self) -> None:
-        """Ends requests that wait for a slot while all slots wait for the same consumer."""
-        for request in self.waiting:
-            if all(slot.holder == request.consumer for slot in self._slots.all):
-                request.fail(
-                    Busy(
-                        f"all {len(self._slots.all)} sequences are in use by streams that were "
-                        "begun here and not finished; finish or close one, or load the model with "
-                        "a larger parallel"
-                    )
+    def refuse_stuck(self) -> bool:
+        """Ends a request that waits for a slot if every slot waits for a consumer that itself waits
+        for a slot. That consumer then goes on.
+
+        Returns:
+            Whether a request got a slot.
+        """
+        holders = {slot.holder for slot in self._slots.all}
+        stuck = {one.consumer for one in self.waiting} - {None}
+        if stuck and holders <= stuck:
+            request = next(one for one in self.waiting if one.consumer in holders)
+            request.fail(
+                Busy(
+                    f"all {len(self._slots.all)} sequences are in use by streams that were begun "
+                    "here and not finished; finish or close one, or load the model with a larger "
+                    "parallel"
                 )
-        self.sweep()
+            )
+        return self.sweep()
 
     def fail_all(self, error: BaseException) -> None:
         """Ends every request with an error; they are told, whatever else fails."""

@@ -91,7 +91,7 @@ class StepRunner:
         """Whether NaN of one sequence may have reached others."""
         if len(self._slots.working) < 2:
             return False
-        return not all(np.isfinite(r).all() for _, r in results if isinstance(r, np.ndarray))
+        return any(np.isnan(r).any() for _, r in results if isinstance(r, np.ndarray))
 
     def _each_anew(self) -> list[Result]:
         """Every sequence from its beginning, one after the other. The cache holds nothing else but
@@ -99,7 +99,7 @@ class StepRunner:
         self.placer.cancel()
         working = self._slots.working
         for slot in self._slots.all:
-            slot.start_over(slot.tokens + slot.pending)
+            slot.start_over([] if slot.request is None else slot.tokens + slot.pending)
             self._cache.wipe(slot.sequence)
         results = []
         for slot in working:
@@ -109,7 +109,7 @@ class StepRunner:
                 self.placer.cancel()
                 if result is not None:
                     break
-            if isinstance(result, Exception) or not np.isfinite(result).all():
+            if isinstance(result, Exception) or np.isnan(result).any():
                 self._cache.wipe(slot.sequence)
             results.append((chunk, result))
         return results

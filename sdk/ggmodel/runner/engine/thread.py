@@ -28,8 +28,8 @@ class Steps(Protocol):
         """Computes a batch; False if there is nothing to compute."""
         ...
 
-    def stalled(self) -> None:
-        """Nothing can be computed until a message comes."""
+    def stalled(self) -> bool:
+        """Nothing can be computed until a message comes; True if something can be after all."""
         ...
 
     def end(self) -> None:
@@ -60,6 +60,7 @@ class _Job:
             value = self.work()
         except BaseException as error:  # it belongs to the caller, whatever it is
             self.result.set_exception(error)
+            self = None  # or the error's traceback would keep the job, which keeps the error
         else:
             self.result.set_result(value)
 
@@ -129,6 +130,11 @@ class EngineThread:
         self.submit(job)
         return job.wait()
 
+    def between_steps(self, work: Callable[[], T]) -> T:
+        """`call`, or just a call where no step can run at the same time."""
+        runs = self._thread is not None and not self._closed
+        return self.call(work) if runs and not self.here else work()
+
     def check_caller(self) -> None:
         """Raises Busy in the engine's own thread, which cannot wait for itself."""
         if self.here:
@@ -183,35 +189,33 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def _start(self) -> None:
-        self._thread = threading.Thread(
+        weakref.finalize(self, self._inbox.put, None).atexit = False
+        _started.add(self)
+        thread = threading.Thread(
             target=_serve,
             args=(self._inbox, weakref.ref(self)),
             name="ggmodel-engine",
             daemon=True,
         )
-        self._thread.start()
-        weakref.finalize(self, self._inbox.put, None).atexit = False
-        _started.add(self)
+        thread.start()
+        self._thread = thread
 
     # in the thread
 
-    def _work(self, message: _Job | Callable[[], object] | None) -> bool:
+    def _work(self) -> bool:
         """Takes in messages and computes until there is nothing to do; False at the end."""
-        self._ident = threading.get_ident()
-        self._take_in(message)
         while not self._ending:
             while not self._inbox.empty():
                 self._take_in(self._inbox.get_nowait())
             if self._ending:
                 break
-            progressed = self._guarded(self._steps.step)
+            idle = not self._guarded(self._steps.step) and self._inbox.empty()
+            if idle and not self._guarded(self._steps.stalled) and not self._jobs:
+                return True
             if self._jobs:  # one between two steps: both get on
                 self._running = self._jobs.popleft()
                 self._running.run()
                 self._running = None
-            elif not progressed and self._inbox.empty():
-                self._guarded(self._steps.stalled)
-                return True
         while self._jobs:
             job = self._jobs.popleft()
             if job.result.set_running_or_notify_cancel():
@@ -222,6 +226,7 @@ class EngineThread:
         return False
 
     def _take_in(self, message: _Job | Callable[[], object] | None) -> None:
+        self._ident = threading.get_ident()
         if message is None:
             self._ending = True
         elif isinstance(message, _Job):
@@ -252,9 +257,13 @@ def _serve(inbox: SimpleQueue[Any], owner: weakref.ref[EngineThread]) -> None:
     while True:
         message = inbox.get()
         thread = owner()
-        if thread is None or not thread._work(message):
+        if thread is None:
             return
-        message = thread = None
+        thread._take_in(message)
+        del message  # a job's result may be large
+        if not thread._work():
+            return
+        del thread
 
 
 _started: weakref.WeakSet[EngineThread] = weakref.WeakSet()
@@ -264,6 +273,5 @@ _started: weakref.WeakSet[EngineThread] = weakref.WeakSet()
 def _end_all() -> None:
     """No thread may compute while the process takes its memory apart."""
     for thread in list(_started):
-        if not thread.forked and thread._thread is not None:
-            thread._inbox.put(None)
-            thread._thread.join(_EXIT)
+        if not thread.forked:
+            thread.close(_EXIT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import ConfigError, TokenizerError
+from ...errors import Cancelled, ConfigError, GraphError, TokenizerError
 from ..engine.engine import Engine
 from ..engine.guessing import Lookup
 from ..sampling import Sampler, log_probabilities
@@ -181,9 +181,21 @@ class Generation:
     # called by the consumer
 
     def begin(self) -> None:
-        """Hands it to the engine."""
-        self._started = time.perf_counter()
-        self._engine.submit(self)
+        """Hands it to the engine, once; `pieces` and `run` do so, too."""
+        if not self._started:
+            self._started = time.perf_counter()
+            self._engine.submit(self)
+
+    def cancel(self) -> None:
+        """Ends it after the step under way, from any thread."""
+        self.cancelled = True  # even if Ctrl-C comes again as the call begins
+        self._engine.cancel(self)
+
+    def _claim(self, consumer: object) -> None:
+        """Notes who takes the pieces, which one consumer does, once."""
+        if self.consumer is not None:
+            raise GraphError("a request is run or iterated over once; make another one")
+        self.consumer = consumer
 
     def pieces(self) -> Generator[Piece, None, None]:
         """The text, a piece a token. Closing the generator ends the request.
@@ -191,7 +203,7 @@ class Generation:
         Raises:
             Error: the error that ended it.
         """
-        self.consumer = threading.get_ident()
+        self._claim(threading.get_ident())
         try:
             self.begin()
             while True:
@@ -203,8 +215,7 @@ class Generation:
                     return
                 yield piece
         finally:
-            self.cancelled = True  # even if Ctrl-C comes again as the call begins
-            self._engine.cancel(self)
+            self.cancel()
 
     async def apieces(self) -> AsyncGenerator[Piece, None]:
         """`pieces` for coroutines."""
@@ -213,10 +224,13 @@ class Generation:
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(arrived.set)
+            if not arrived.is_set():
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(arrived.set)
 
-        self._notify, self.consumer = notify, asyncio.current_task()
+        # By its id: a reference would keep the task alive, and so its stream and its slot.
+        self._claim(("task", id(asyncio.current_task())))
+        self._notify = notify
         try:
             self.begin()
             while True:
@@ -230,8 +244,7 @@ class Generation:
                     return
                 yield piece
         finally:
-            self.cancelled = True  # even if Ctrl-C comes again as the call begins
-            self._engine.cancel(self)
+            self.cancel()
 
     def _taken(self, piece: Piece | None) -> Piece | None:
         if piece is None:
@@ -247,18 +260,23 @@ class Generation:
         Raises:
             Error: the error that ended it.
         """
+        self._claim(threading.get_ident())
         try:
-            self.start()
+            self._begin_whole()
             self._released.wait()
+            return self.result()
         finally:
-            self.cancelled = True  # as in `pieces`
-            self._engine.cancel(self)
-        return self.result()
+            self.cancel()
 
     def start(self, ended: Callable[[], object] | None = None) -> None:
         """Begins to generate to the end; `ended` is called, in the engine's thread, when `result`
         is there."""
-        self._whole, self._ended, self.consumer = True, ended, threading.get_ident()
+        self._claim(threading.get_ident())
+        self._ended = ended
+        self._begin_whole()
+
+    def _begin_whole(self) -> None:
+        self._whole = True
         self.begin()
         self._engine.wake()  # if it had begun before
 
@@ -266,8 +284,10 @@ class Generation:
         """The whole answer of a request that has ended.
 
         Raises:
-            Error: the error that ended it.
+            Error: the error that ended it; Cancelled if it was cancelled before its end.
         """
+        if not self.done:
+            raise Cancelled("the request was cancelled before its end")
         return self.completion(list(iter(lambda: self._taken(self._queue.get()), None)))
 
     def completion(self, pieces: Iterable[Piece]) -> Completion:

@@ -62,7 +62,7 @@ class LoadedModel(Answering):
     @property
     def memory(self) -> BackendMemory:
         """Bytes by layer and purpose."""
-        return self.backend.backend_memory()
+        return self.engine.between_steps(self.backend.backend_memory)
 
     @property
     def vision_memory(self) -> VisionMemory | None:

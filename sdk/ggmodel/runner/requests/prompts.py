@@ -64,7 +64,8 @@ class Prompts:
         array = self._checked(numbers)
         most = self.engine.context_length
         if truncate and len(array) > most - room:
-            array = self.engine.keep(self._truncated(array.tolist(), keep, most - room))
+            array = self._truncated(array.tolist(), keep, most - room)
+            array = self.engine.keep(array) if (array < 0).any() else array
         if len(array) > most:
             raise PromptError(
                 f"the prompt has {len(array)} tokens, the context {most}; load the model with a "

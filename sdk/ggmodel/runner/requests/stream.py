@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .completion import Completion, FinishReason, Piece, Usage
@@ -61,9 +62,11 @@ class Stream(_Answer, Generator[Piece, None, None]):
         return self._pieces.throw(*error)
 
     def close(self) -> None:
-        """Cancels the request unless it is complete; idempotent."""
+        """Cancels the request unless it is complete; idempotent. Any thread may close it."""
         self._cut_off = not self._complete
-        self._pieces.close()
+        self._request.cancel()
+        with suppress(ValueError):  # another thread waits for a piece, and gets the end
+            self._pieces.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +101,10 @@ class AsyncStream(_Answer, AsyncGenerator[Piece, None]):
         """Cancels the request unless it is complete; idempotent."""
         self._cut_off = not self._complete
         await self._pieces.aclose()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_request"):  # its loop may be closed, and ends no generator then
+            self._request.cancel()
 
     async def __aenter__(self) -> Self:
         return self
