@@ -146,26 +146,11 @@ class LayerStep(LayerMemory):
         self._kv: tuple[Tensor, Tensor] | None = None
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Takes k [d, kv heads, n] and v [dv, kv heads, n].
-
-        Raises:
-            TensorError: a second call in one forward.
-        """
-        if self._kv is not None:
-            raise TensorError(
-                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
-                "each layer has its own, batch.cache[i]"
-            )
+        self._take()
         more = self.mask.dim(0) - k.dim(2)
         self._kv = (k.pad(0, 0, more), v.pad(0, 0, more)) if more else (k, v)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [d, kv heads, m], values [dv, kv heads, m] (with the backend's `permuted_v`
-        [m, dv, kv heads]) of the cache's dtype, and the mask [m, n]; m is n, padded.
-
-        Raises:
-            TensorError: called before `put`.
-        """
         if self._kv is None:
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")
         k, v = self._kv

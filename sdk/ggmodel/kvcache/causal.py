@@ -7,7 +7,7 @@ and its mask are data: one graph serves all steps with the same range of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,7 +49,7 @@ class Placed:
     cells: np.ndarray
     range: int
     mask: np.ndarray | None
-    evicted: Sequence[Evicted] = ()
+    evicted: list[Evicted] = field(default_factory=list)
     lengths: np.ndarray | None = None
     state: int = -1
 
@@ -67,10 +67,6 @@ class CausalCache(Cache):
         member: bool [sequences, cells], whether a sequence remembers a cell.
         group: int32 [cells], see `Step.groups`; meaningless for free cells.
         lengths: int32 [sequences], the next position; kept even if all cells are given up.
-
-    Raises:
-        Unsupported: a dtype that keys and values cannot have.
-        OutOfMemory: the host has no memory for the bookkeeping.
     """
 
     advances = True
@@ -114,21 +110,18 @@ class CausalCache(Cache):
                 raise KvCacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
             step.placed[self] = Placed(np.arange(n), self.cells, None)
             return
-        evicted: list[Evicted] = []
-        before = self.lengths.copy()
-        step.placed[self] = Placed(np.arange(0), 0, None, evicted, before)
+        placed = Placed(np.arange(0), 0, None, [], self.lengths.copy())
+        step.placed[self] = placed  # from here on `undo` takes back what is written
         try:
-            cells = self._room(step, evicted)
-            # From here on `undo` takes back what is written.
-            step.placed[self] = Placed(cells, 0, None, evicted, before)
-            self._write(step, cells)
-            size = self._masks.padded(self._end)
-            mask = self._masked(step, cells, size)
+            placed.cells = self._room(step, placed.evicted)
+            self._write(step, placed.cells)
+            placed.range = self._masks.padded(self._end)
+            placed.mask = self._masked(step, placed.cells, placed.range)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
         self._state += 1
-        step.placed[self] = Placed(cells, size, mask, evicted, before, self._state)
+        placed.state = self._state
 
     def advance(self, step: Step) -> bool:
         placed: Placed | None = step.placed.get(self)
@@ -141,7 +134,7 @@ class CausalCache(Cache):
         mask, before, end = placed.mask, self.lengths.copy(), self._end
         assert mask is not None
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
-        evicted: Sequence[Evicted] = ()
+        evicted: list[Evicted] = []
         if self.rule.bounded:
             taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
             evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
@@ -279,16 +272,7 @@ class CausalCache(Cache):
         return step.placed[self].range
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerCache]:
-        placed: Placed = step.placed[self]
-        feeds = Feeds(
-            self.stored,
-            ctx,
-            lambda s: s.placed[self].cells,
-            lambda s: s.placed[self].mask,
-            len(placed.cells),
-            len(placed.cells),
-            placed.range,
-        )
+        feeds = Feeds(self.stored, ctx, self, step)
         return {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
 
     # sequences
@@ -327,14 +311,11 @@ class CausalCache(Cache):
             )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on).
-
-        Removal in the middle moves the later positions down and rotates their keys. With a window,
-        `can_resume` tells whether enough positions are left to continue.
+        """Removal in the middle rotates the keys of the later positions, which move down. With a
+        window, `can_resume` tells whether enough positions are left to continue.
 
         Raises:
-            Error: cells to be moved are shared with another sequence; nothing has changed, and an
-                empty sequence can be continued after `remove(sequence, 0, None)`.
+            Error: cells to be moved are shared with another sequence; nothing has changed.
         """
         self.check_remove(sequence, begin, end)
         self._state += 1

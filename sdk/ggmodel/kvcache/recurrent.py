@@ -246,10 +246,9 @@ class RecurrentCache(Cache):
             )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on), which must be the last ones.
-
+        """
         Raises:
-            Error: they are not the last ones; nothing has changed.
+            Error: the positions are not the last ones; nothing has changed.
         """
         self.check_remove(sequence, begin, end)
         if end is None or begin < end:
