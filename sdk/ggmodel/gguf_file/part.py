@@ -56,11 +56,7 @@ class Part:
 
 
 def read_part(path: Path, file: int) -> Part:
-    """Maps and checks one file, which becomes number `file` of its source.
-
-    Raises:
-        FormatError: it is missing, no GGUF file, damaged, or of an unsupported kind.
-    """
+    """Maps and checks one file, which becomes number `file` of its source."""
     buffer = Buffer.open(path)
     try:
         return _parse(path, buffer, file)
@@ -216,11 +212,7 @@ def _check_overlap(buffer: Buffer, tensors: tuple[TensorInfo, ...]) -> None:
 
 
 def metadata_int(part: Part, key: str) -> int | None:
-    """The integer under `key`, None if the key is absent.
-
-    Raises:
-        FormatError: the value is no integer.
-    """
+    """The integer under `key`, None if the key is absent."""
     value = part.metadata.get(key)
     if value is not None and type(value) is not int:
         raise FormatError(f"{part.path}: {key} must be an integer, not {quote(repr(value))}")

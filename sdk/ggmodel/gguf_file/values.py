@@ -235,9 +235,6 @@ def read_value(buffer: Buffer, at: int, what: str) -> tuple[Any, str, int]:
 
     Returns:
         The value, the name of its type and the offset after it.
-
-    Raises:
-        FormatError: unknown type, or the value runs past the end.
     """
     kind = value_type(buffer, at, f"the type of {what}")
     at += 4
@@ -297,10 +294,6 @@ def end_of_items(
     Args:
         depth: 1 for an array that is no item of another.
         starts: receives the offset of every item and then the end (strings and arrays only).
-
-    Raises:
-        FormatError: they run past the end, are more than `MAX_WALK` strings or arrays, or arrays
-            are nested deeper than `MAX_DEPTH`.
     """
     # First, so that the loops below are bounded by the bytes of the file.
     if count > (buffer.size - start) // item.size:

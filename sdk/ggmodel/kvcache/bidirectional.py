@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..errors import ConfigError, Error, TensorError
+from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory, Rotation
 from .masks import Masks
+from .specs import need_span
 
 if TYPE_CHECKING:
     from ..model.batch import Step
@@ -35,8 +36,8 @@ class Bidirectional(CacheSpec):
     single_step: ClassVar[bool] = True
 
     def __post_init__(self):
-        if self.window is not None and self.window < 1:
-            raise ConfigError(f"a window of {self.window} positions; it must be at least 1")
+        if self.window is not None:
+            need_span("window", self.window)
 
     @property
     def kind(self) -> Hashable:
@@ -49,11 +50,7 @@ class Bidirectional(CacheSpec):
 
 
 class BidirectionalCache(Cache):
-    """The masks of steps in which tokens see each other; it stores no keys and values.
-
-    Attributes:
-        lengths: int32 [sequences], the next position of each.
-    """
+    """The masks of steps in which tokens see each other; it stores no keys and values."""
 
     def __init__(
         self,
@@ -113,9 +110,6 @@ class BidirectionalCache(Cache):
             for i, rope in self._ropes.items()
         }
 
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
-
     def can_resume(self, sequence: int, position: int) -> bool:
         """Only from the beginning: nothing is remembered."""
         return position == 0
@@ -124,9 +118,7 @@ class BidirectionalCache(Cache):
         self.lengths[target] = min(n, self.length(source))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        length = self.length(sequence)
-        if begin < length and (end is None or begin < end):
-            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+        self.shorten(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)

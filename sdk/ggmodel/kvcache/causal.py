@@ -7,7 +7,7 @@ and its mask are data: one graph serves all steps with the same range of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +66,7 @@ class CausalCache(Cache):
         position: int32 [cells], −1 if the cell is free.
         member: bool [sequences, cells], whether a sequence remembers a cell.
         group: int32 [cells], see `Step.groups`; meaningless for free cells.
-        lengths: int32 [sequences], the next position; kept even if all cells are given up.
+        lengths: kept even if all cells of a sequence are given up.
     """
 
     advances = True
@@ -127,32 +127,23 @@ class CausalCache(Cache):
         placed: Placed | None = step.placed.get(self)
         if placed is None or placed.state != self._state or step.groups is not None:
             return False
-        following = self._following(step, placed)
-        if following is None:
+        found = self._following(step, placed)
+        if found is None:
             return False
-        cells, hidden = following
-        mask, before, end = placed.mask, self.lengths.copy(), self._end
+        cells, hidden = found
+        mask = placed.mask
         assert mask is not None
-        sequences, positions = step.sequences.tolist(), step.positions.tolist()
-        evicted: list[Evicted] = []
-        if self.rule.bounded:
-            taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
-            evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
-        step.placed[self] = Placed(
-            np.array(cells), placed.range, mask, evicted, before, placed.state
+        taken_over = zip(step.sequences.tolist(), cells, strict=True)
+        evicted = [self._evicted(s, np.array([cell])) for s, cell in taken_over if cell < self._end]
+        step.placed[self] = following = replace(
+            placed, cells=np.array(cells), evicted=evicted, lengths=self.lengths.copy()
         )
         try:
-            # A Python loop: for few tokens it is faster than numpy.
-            for i, cell in enumerate(cells):
-                if hidden and hidden[i] is not None:
-                    mask[i, hidden[i]] = -np.inf
+            self._write(step, following.cells)
+            for i, (cell, unseen) in enumerate(zip(cells, hidden, strict=True)):
+                if unseen is not None:
+                    mask[i, unseen] = -np.inf
                 mask[i, cell] = 0
-                self.position[cell] = position = positions[i]
-                self.group[cell] = 0
-                self.member[sequences[i], cell] = True
-                self.lengths[sequences[i]] = position + 1
-            self._end = max(end, max(cells) + 1)
-            self._touched = max(self._touched, self._end)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -162,14 +153,14 @@ class CausalCache(Cache):
         self, step: Step, placed: Placed
     ) -> tuple[Sequence[int], Sequence[int | None]] | None:
         """The cells of the next tokens of a computed step, and for each token the cell to mask that
-        the token before it saw; the second is empty if nothing is to be masked. A cell before the
-        end is taken over from the same sequence. None if finding cells takes more than that."""
+        the token before it saw. A cell before the end is taken over from the same sequence. None if
+        finding cells takes more than that."""
         n, end = len(step.positions), self._end
         if not self.rule.bounded:
             # If the latest cells are not the last ones there may be holes, which are filled first.
             in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
             fits = in_a_row and end + n <= placed.range
-            return (range(end, end + n), ()) if fits else None
+            return (range(end, end + n), [None] * n) if fits else None
         cells, hidden = list[int](), list[int | None]()
         for i, position in enumerate(step.positions.tolist()):
             given_up = _lost(self.rule.keeps_from, position)
@@ -219,7 +210,7 @@ class CausalCache(Cache):
         self.group[cells] = 0 if step.groups is None else step.groups
         self.member[step.sequences, cells] = True
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-        self._end = max(self._end, int(cells[-1]) + 1)
+        self._end = max(self._end, int(cells.max()) + 1)
         self._touched = max(self._touched, self._end)
 
     def undo(self, step: Step) -> None:
@@ -277,9 +268,6 @@ class CausalCache(Cache):
 
     # sequences
 
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
-
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether every position that `position` would see is remembered. False between tokens of
         one group: its first tokens have seen its last ones."""
@@ -327,9 +315,7 @@ class CausalCache(Cache):
                 self.stored.rotate(later, begin - end)
                 self.position[later] += begin - end  # after the last call that can fail
         self._forget(sequence, np.flatnonzero(gone))
-        length = self.length(sequence)
-        if begin < length and (end is None or begin < end):
-            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+        self.shorten(sequence, begin, end)
 
     def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
         """The cells that move if positions begin to end are removed, int64 [n]."""

@@ -99,7 +99,6 @@ class EncoderCache(Cache):
     Attributes:
         cells: number of cells: room for rows, and cell 0.
         objects: sequence → its objects.
-        lengths: int32 [sequences], the next position.
     """
 
     def __init__(
@@ -249,9 +248,6 @@ class EncoderCache(Cache):
 
     # sequences
 
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
-
     def can_resume(self, sequence: int, position: int) -> bool:
         return self.resume_point(sequence, position) == position
 
@@ -277,7 +273,7 @@ class EncoderCache(Cache):
             for p, encoded in self.objects[sequence].items()
             if not begin <= p < end
         }
-        self.lengths[sequence] = length - (end - begin)
+        self.shorten(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)

@@ -29,9 +29,6 @@ class Stored:
         values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads].
         heads: layer → (width, number) of the heads of keys and of values.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
-
-    Raises:
-        Unsupported: a dtype that keys and values cannot have.
     """
 
     def __init__(
@@ -56,9 +53,6 @@ class Stored:
 
         Args:
             key, value: width of a head, heads.
-
-        Raises:
-            Unsupported: blocks of the dtype do not divide a head.
         """
         if layer in self.keys:
             return
@@ -175,10 +169,10 @@ class LayerCache(LayerMemory):
 
     def put(self, k: Tensor, v: Tensor) -> None:
         stored, feeds = self.stored, self.feeds
-        self._take()
         if feeds.rows is None:
             raise TensorError(f"put() on the cache of layer {self.layer}: the batch has no rows")
         self.check_rotation(k)
+        self._take()
         stored.layer(self.layer, (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1)))
         keys, values = stored.keys[self.layer], stored.values[self.layer]
         feeds.ctx.forward(keys.set_rows(k.reshape(keys.dim(0), -1), feeds.rows))

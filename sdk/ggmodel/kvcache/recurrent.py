@@ -108,7 +108,6 @@ class RecurrentCache(Cache):
     Attributes:
         slots: number of slots: for each sequence its checkpoints, its state, and the next one.
         states: sequence → its states, the earliest first.
-        lengths: sequence → its next position.
         stored: layer → name → F32 [elements, slots].
     """
 
@@ -119,7 +118,7 @@ class RecurrentCache(Cache):
         self.max_batch = size.max_batch
         self.slots = 1 + size.sequences * (checkpoints + 2)
         self.states: list[tuple[State, ...]] = [()] * size.sequences
-        self.lengths = [0] * size.sequences
+        self.lengths = np.zeros(size.sequences, np.int32)
         self._shapes = {layer: spec.shapes for layer, spec in layers.items()}
         self._ctx = backend.new_context()
         self.stored = {
@@ -155,7 +154,7 @@ class RecurrentCache(Cache):
             kept = [state for state in states if state.checkpoint]
             del kept[: max(0, len(kept) - self.checkpoints)]
             self.lengths[sequence] += n
-            self.states[sequence] = (*kept, State(self.lengths[sequence], slot, n > 1))
+            self.states[sequence] = (*kept, State(self.length(sequence), slot, n > 1))
         slots = np.array([reads, writes], np.int32)
         step.placed[self] = Placed(groups, slots[0], slots[1], before)
 
@@ -222,9 +221,6 @@ class RecurrentCache(Cache):
         return Group(row, n, sequences, read, written)
 
     # sequences
-
-    def length(self, sequence: int) -> int:
-        return self.lengths[sequence]
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return self.resume_point(sequence, position) == position

@@ -88,7 +88,7 @@ class Sliding(Positions):
     rope: Rotation | None = None
 
     def __post_init__(self):
-        _need_span("window", self.window)
+        need_span("window", self.window)
         if self.memory is not None and self.memory < self.window:
             raise ConfigError(f"a memory of {self.memory} positions for a window of {self.window}")
 
@@ -140,7 +140,7 @@ class Chunked(Positions):
     rope: Rotation | None = None
 
     def __post_init__(self):
-        _need_span("chunk", self.size)
+        need_span("chunk", self.size)
 
     @property
     def kind(self) -> Hashable:
@@ -154,6 +154,6 @@ class Chunked(Positions):
         return position - position % min(self.size, _MOST)
 
 
-def _need_span(what: str, n: int) -> None:
+def need_span(what: str, n: int) -> None:
     if n < 1:
         raise ConfigError(f"a {what} of {n} positions; it must be at least 1")

@@ -156,11 +156,7 @@ def _descend(tree: Any, path: str) -> Any:
 
 @functools.cache
 def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...]:
-    """Name, field, kind of value and whether None is allowed, in order of declaration.
-
-    Raises:
-        ConfigError: an annotation is no type a hyperparameter can have; names the line.
-    """
+    """Name, field, kind of value and whether None is allowed, in order of declaration."""
     check_tags(cls, KeyField, TensorField, "gguf(...) tags tensors and belongs in a Module")
     hints = type_hints(cls)
     return tuple(

@@ -44,11 +44,7 @@ def check_tags(cls: type, right: type, wrong: type, advice: str) -> None:
 
 
 def type_hints(cls: type) -> dict[str, Any]:
-    """The annotations of a class and its bases as types.
-
-    Raises:
-        ConfigError: one cannot be resolved; names the field and its line.
-    """
+    """The annotations of a class and its bases as types."""
     try:
         return typing.get_type_hints(cls)
     except Exception as error:

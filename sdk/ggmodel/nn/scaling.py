@@ -33,11 +33,7 @@ def scaling_of(hf: HF) -> Mapping[str, Any]:
 
 
 def scaling_kind(hf: HF) -> str:
-    """ "" for none, "linear", "llama3", "yarn" or "longrope".
-
-    Raises:
-        Unsupported: another scaling.
-    """
+    """ "" for none, "linear", "llama3", "yarn" or "longrope"."""
     scaling = scaling_of(hf)
     kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
     kind = {None: "", "default": "", "su": "longrope"}.get(kind, kind)
@@ -83,11 +79,7 @@ def yarn_factors(h: RopeConfig) -> np.ndarray | None:
 
     A pair that turns `beta_fast` times or more in the original context keeps its frequency; one
     that turns `beta_slow` times or less has it divided by the factor; those in between are blended
-    (arXiv 2309.00071, appendix A.2).
-
-    Raises:
-        ConfigError: impossible hyperparameters.
-    """
+    (arXiv 2309.00071, appendix A.2)."""
     import numpy as np
 
     if h.scaling != "yarn":

@@ -39,10 +39,6 @@ class Encoder:
     """Encodes by parts, and by `build(vocab)` once parts have cost as much; thread-safe."""
 
     def __init__(self, vocab: Vocabulary):
-        """
-        Raises:
-            TokenizerError: the vocabulary contradicts itself.
-        """
         self._parts = _parts_of(vocab)
         self._whole = None if self._parts else build(vocab)
         if self._parts:
