@@ -85,13 +85,13 @@ class Placed:
 
     Attributes:
         groups: (tokens a sequence, sequences) of neighbours with equally many tokens.
-        reads, writes: int32 [sequences], slots; None when only reserving.
+        read, written: int32 [sequences], slots; None when only reserving.
         before: sequence → its states and length before the step.
     """
 
     groups: tuple[tuple[int, int], ...]
-    reads: np.ndarray | None = None
-    writes: np.ndarray | None = None
+    read: np.ndarray | None = None
+    written: np.ndarray | None = None
     before: Mapping[int, tuple[tuple[State, ...], int]] = field(default_factory=dict)
 
 
@@ -210,15 +210,13 @@ class RecurrentCache(Cache):
         }
 
     def _group(self, ctx: Context, row: int, n: int, first: int, sequences: int) -> Group:
-        def reads(step: Step) -> np.ndarray:
-            return step.placed[self].reads[first : first + sequences]
+        def slots(which: str) -> Tensor:
+            def fill(step: Step) -> np.ndarray:
+                return getattr(step.placed[self], which)[first : first + sequences]
 
-        def writes(step: Step) -> np.ndarray:
-            return step.placed[self].writes[first : first + sequences]
+            return ctx.feed(fill, DType.I32, sequences, trusted=True, name=f"slots {which}")
 
-        read = ctx.feed(reads, DType.I32, sequences, trusted=True, name="slots read")
-        written = ctx.feed(writes, DType.I32, sequences, trusted=True, name="slots written")
-        return Group(row, n, sequences, read, written)
+        return Group(row, n, sequences, slots("read"), slots("written"))
 
     # sequences
 

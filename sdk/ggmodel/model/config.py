@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
-from .source_code import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints, union_members
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -167,11 +166,8 @@ def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...
 
 
 def _kind(hint: Any, cls: type, name: str) -> tuple[type, bool]:
-    optional = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [t for t in typing.get_args(hint) if t is not types.NoneType]
-        optional = len(inner) < len(typing.get_args(hint))
-        hint = inner[0] if len(inner) == 1 else hint
+    optional, members = union_members(hint)
+    hint = members[0] if len(members) == 1 else hint
     kind = typing.get_origin(hint) or hint
     if kind not in _KINDS:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+import types
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,15 @@ def type_hints(cls: type) -> dict[str, Any]:
         ) from error
 
 
+def union_members(hint: Any) -> tuple[bool, tuple[Any, ...]]:
+    """Whether None is among the members of a union, and the others."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return False, (hint,)
+    members = typing.get_args(hint)
+    others = tuple(t for t in members if t is not types.NoneType)
+    return len(others) < len(members), others
+
+
 def _unresolved(cls: type) -> tuple[str, str]:
     for base in cls.__mro__:
         scope = vars(sys.modules.get(base.__module__)) if base.__module__ in sys.modules else {}
@@ -83,7 +93,7 @@ def line_of(cls: type, field: str = "") -> str:
             if field and line.strip().startswith(starts):
                 return f"{file}:{first + i}"
         return f"{file}:{first}"
-    return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+    return file_of(cls) or cls.__module__
 
 
 @contextmanager
