@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory, Rotation
 from .masks import Masks
 from .specs import need_span
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
 
 
 @dataclass(frozen=True)

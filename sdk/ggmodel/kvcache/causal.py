@@ -14,12 +14,12 @@ import numpy as np
 
 from ..errors import Error, KvCacheFull, OutOfMemory
 from ..ml import Backend, Context, DType
+from ..model.batch import Step
 from ..model.cache import Cache, Size
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks
 
 if TYPE_CHECKING:
-    from ..model.batch import Step
     from .specs import Positions
 
 

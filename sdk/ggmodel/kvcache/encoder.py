@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory
+from ..model.multimodal import Span
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks, round_up
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
-    from ..model.multimodal import Span
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import TensorError, Unsupported
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
+from ..model.cache import Cache
 from ..model.memory import LayerMemory, Rotation
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
-    from ..model.cache import Cache
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 

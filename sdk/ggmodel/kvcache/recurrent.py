@@ -14,16 +14,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
 
 
 class Recurrent(CacheSpec):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
+
+import numpy as np
 
 from ..errors import ConfigError
 from ..ml import Backend, DType
@@ -13,10 +15,7 @@ from ..model.cache import CacheSpec, Size
 from ..model.memory import Rotation
 from .causal import CausalCache
 
-if TYPE_CHECKING:
-    import numpy as np
-
-P = TypeVar("P", int, "np.ndarray")
+P = TypeVar("P", int, np.ndarray)
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 

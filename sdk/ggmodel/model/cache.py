@@ -24,14 +24,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ..ml import Backend, Context, DType
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from .batch import Step
+from .batch import Step
 
 
 @dataclass(frozen=True)

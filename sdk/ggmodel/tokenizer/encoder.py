@@ -14,14 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .build import (
-    assemble,
-    build,
-    in_byte_alphabet,
-    is_text,
-    kept_apart,
-    stand_ins,
-)
+from .build import assemble, build, in_byte_alphabet, is_text, kept_apart, stand_ins
 from .merges import has_one_score, may_merge, merges_by_rank, merges_by_score
 from .vocabulary import Vocabulary
 
