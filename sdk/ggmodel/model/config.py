@@ -57,18 +57,16 @@ class Config:
                 keys = " or ".join(repr(k) for k in wanted.names)
                 raise ConfigError(f"the hyperparameter {name!r} has no value: no key {keys}")
             value = None
-        elif callable(default):
-            value = self._derived(name, lambda: default(self))
-        elif isinstance(default, str) and kind is not str:
-            value = self._derived(name, lambda: getattr(self, default))
+        elif callable(default) or (isinstance(default, str) and kind is not str):
+            value = self._derived(name, default)
         else:
             value = list(default) if isinstance(default, list) else default
         self.__dict__[name] = value
         return value
 
-    def _derived(self, name: str, value: Callable[[], Any]) -> Any:
+    def _derived(self, name: str, default: str | Callable[[Any], Any]) -> Any:
         try:
-            return value()
+            return getattr(self, default) if isinstance(default, str) else default(self)
         except ConfigError:
             raise
         except Exception as error:
