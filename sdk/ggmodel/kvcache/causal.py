@@ -7,7 +7,7 @@ and its mask are data: one graph serves all steps with the same range of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,19 +131,25 @@ class CausalCache(Cache):
         if found is None:
             return False
         cells, hidden = found
-        mask = placed.mask
+        mask, end = placed.mask, self._end
         assert mask is not None
-        taken_over = zip(step.sequences.tolist(), cells, strict=True)
-        evicted = [self._evicted(s, np.array([cell])) for s, cell in taken_over if cell < self._end]
-        step.placed[self] = following = replace(
-            placed, cells=np.array(cells), evicted=evicted, lengths=self.lengths.copy()
-        )
+        sequences, positions = step.sequences.tolist(), step.positions.tolist()
+        taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
+        evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
+        at, before = np.array(cells), self.lengths.copy()
+        step.placed[self] = Placed(at, placed.range, mask, evicted, before, placed.state)
         try:
-            self._write(step, following.cells)
+            # As `_write`, but a Python loop: for few tokens it is faster than numpy.
             for i, (cell, unseen) in enumerate(zip(cells, hidden, strict=True)):
                 if unseen is not None:
                     mask[i, unseen] = -np.inf
                 mask[i, cell] = 0
+                self.position[cell] = position = positions[i]
+                self.group[cell] = 0
+                self.member[sequences[i], cell] = True
+                self.lengths[sequences[i]] = position + 1
+            self._end = max(end, max(cells) + 1)
+            self._touched = max(self._touched, self._end)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -210,7 +216,7 @@ class CausalCache(Cache):
         self.group[cells] = 0 if step.groups is None else step.groups
         self.member[step.sequences, cells] = True
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-        self._end = max(self._end, int(cells.max()) + 1)
+        self._end = max(self._end, int(cells[-1]) + 1)
         self._touched = max(self._touched, self._end)
 
     def undo(self, step: Step) -> None:
@@ -222,7 +228,10 @@ class CausalCache(Cache):
         self.position[placed.cells] = -1
         self.member[:, placed.cells] = False
         if not step.begun:
-            self._bring_back(placed.evicted)
+            for e in placed.evicted:
+                self.position[e.cells], self.group[e.cells] = e.position, e.group
+                self.member[e.sequence, e.cells] = True
+                self._end = max(self._end, int(e.cells[-1]) + 1)
         self._find_end()
 
     def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:
@@ -236,12 +245,6 @@ class CausalCache(Cache):
         if cells.size:
             evicted.append(self._evicted(sequence, cells))
             self._forget(sequence, cells)
-
-    def _bring_back(self, evicted: Sequence[Evicted]) -> None:
-        for e in evicted:
-            self.position[e.cells], self.group[e.cells] = e.position, e.group
-            self.member[e.sequence, e.cells] = True
-            self._end = max(self._end, int(e.cells[-1]) + 1)
 
     def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray:
         position, positions = self.position[:size], step.positions[:, None]
