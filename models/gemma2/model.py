@@ -94,8 +94,7 @@ class Gemma2(nn.Decoder):
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
-        local = nn.local_layers(h.pattern, h.layers, h.window)
-        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))
+        return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))
 
     def embedded(self, batch: Batch) -> Tensor:
         return super().embedded(batch).scale(self.config.width**0.5)

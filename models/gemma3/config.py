@@ -60,7 +60,6 @@ class Gemma3Config(nn.DecoderConfig):
     rope_factor: float = kv(
         "rope.scaling.factor", hf=(nn.scaling_factor, lambda _: 1), default=_usual_factor
     )
-    local = property(lambda h: nn.local_layers(h.pattern, h.layers, h.window))
 
     vit_layers: int = _vision("block_count", "num_hidden_layers")
     vit_width: int = _vision("embedding_length", "hidden_size")

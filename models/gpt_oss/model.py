@@ -110,5 +110,4 @@ class GptOss(nn.Decoder):
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
-        local = nn.local_layers(h.pattern, h.layers, h.window)
-        return Sliding.where(local, h.window, self.rotary.rope(RopeType.NEOX))
+        return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))

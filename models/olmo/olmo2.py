@@ -59,7 +59,6 @@ class OLMo2(nn.Decoder):
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
-        local = nn.local_layers(h.pattern, h.layers, h.window)
         scaled = self.rotary.rope(RopeType.NEOX)
         plain = nn.Rope(h.rope_dims, h.rope_base, type=RopeType.NEOX)  # for local layers
-        return Sliding.where(local, h.window, [plain if near else scaled for near in local])
+        return Sliding.where(h.local, h.window, [plain if near else scaled for near in h.local])

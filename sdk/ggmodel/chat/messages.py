@@ -73,12 +73,7 @@ def _check_list(messages: object) -> None:
 
 
 def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies of the messages, without keys whose value is None.
-
-    Raises:
-        PromptError: they are no list of dicts with a role and a content.
-        Unsupported: a message holds audio, video, or an image that `take_images` left in place.
-    """
+    """Copies of the messages, without keys whose value is None."""
     _check_list(messages)
     if not messages:
         raise PromptError("there are no messages; give at least one")
@@ -121,11 +116,7 @@ def _check_part(part: Any, what: str) -> None:
 
 
 def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any] | None:
-    """The tools as plain data.
-
-    Raises:
-        PromptError: they are no list of JSON schemas.
-    """
+    """The tools as plain data."""
     if tools is None:
         return None
     listed = isinstance(tools, Sequence) and not isinstance(tools, str)

@@ -217,11 +217,7 @@ class Environment(ImmutableSandboxedEnvironment):
     def _arguments(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ...]:
-        """The arguments to call with; the check of a method may have replaced an iterator.
-
-        Raises:
-            SecurityError: templates may not call the function.
-        """
+        """The arguments to call with; the check of a method may have replaced an iterator."""
         owner = getattr(function, "__self__", None)
         if isinstance(function, (BuiltinMethodType, MethodType)):
             if isinstance(owner, (LoopContext, Cycler, _Dict)):

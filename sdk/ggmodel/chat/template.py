@@ -9,15 +9,7 @@ from traceback import walk_tb
 from typing import Any, Protocol
 
 from ..errors import TemplateError, TokenizerError, Unsupported
-from .messages import (
-    IMAGE,
-    Message,
-    checked,
-    checked_tools,
-    plain,
-    with_parts,
-    without_parts,
-)
+from .messages import IMAGE, Message, checked, checked_tools, plain, with_parts, without_parts
 
 KEY = "tokenizer.chat_template"
 _OTHERWISE = "pass another template, or write the prompt yourself and use generate()"

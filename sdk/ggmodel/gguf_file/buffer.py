@@ -111,11 +111,7 @@ class Buffer:
         return FormatError(f"{self.name}: at byte {at}: {message}")
 
     def need(self, at: int, n: int, what: str) -> None:
-        """Checks that `n` bytes follow byte `at`.
-
-        Raises:
-            FormatError: the file ends before.
-        """
+        """Checks that `n` bytes follow byte `at`."""
         if n > self.size - at:
             raise self.error(
                 at,
@@ -138,11 +134,7 @@ class Buffer:
         return bytes(self.view[at + 8 : at + 8 + length])
 
     def identifier(self, at: int, what: str) -> tuple[str, int]:
-        """A key or tensor name at `at`, and the offset after it.
-
-        Raises:
-            FormatError: it runs past the end or is not UTF-8.
-        """
+        """A key or tensor name at `at`, and the offset after it."""
         raw = self.string(at, what)
         try:
             return raw.decode("utf-8"), at + 8 + len(raw)

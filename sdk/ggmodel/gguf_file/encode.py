@@ -12,11 +12,7 @@ from .values import BY_NAME, MAX_DEPTH, Array, array_at
 
 
 def encode_value(key: str, value: Any) -> Any:
-    """`value` in a reader's form: int, float, bool, str or `Array`.
-
-    Raises:
-        ConfigError: GGUF has no type for it.
-    """
+    """`value` in a reader's form: int, float, bool, str or `Array`."""
     kind = _kind(value)
     if kind == "array":
         return array_at(Buffer(key, _pack(key, value, 1)), 0, 1)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -56,11 +56,7 @@ class Part:
 
 
 def read_part(path: Path, file: int) -> Part:
-    """Maps and checks one file, which becomes number `file` of its source.
-
-    Raises:
-        FormatError: it is missing, no GGUF file, damaged, or of an unsupported kind.
-    """
+    """Maps and checks one file, which becomes number `file` of its source."""
     buffer = Buffer.open(path)
     try:
         return _parse(path, buffer, file)
@@ -97,15 +93,16 @@ def _parse(path: Path, buffer: Buffer, file: int) -> Part:
         raise buffer.error(
             alignment_at, f"general.alignment must be a power of two, not {alignment!r}"
         )
-    entries: dict[str, _IndexEntry] = {}
+    entries: dict[str, tuple[TensorInfo, int]] = {}
     for i in range(n_tensors):
-        entry, at = _read_entry(buffer, at, i)
+        entry_at = at
+        entry, at = _read_entry(buffer, at, i, file)
         if entry.name in entries:
-            raise buffer.error(entry.at, f"tensor {quote(entry.name)} occurs twice")
-        entries[entry.name] = entry
+            raise buffer.error(entry_at, f"tensor {quote(entry.name)} occurs twice")
+        entries[entry.name] = entry, at - 8  # an entry ends with the offset of its data
 
     data_offset = -(-at // alignment) * alignment
-    tensors = tuple(_place(buffer, e, data_offset, alignment, file) for e in entries.values())
+    tensors = tuple(_place(buffer, *entry, data_offset, alignment) for entry in entries.values())
     _check_overlap(buffer, tensors)
     return Part(
         path,
@@ -138,19 +135,8 @@ def _check_magic(buffer: Buffer) -> int:
     return version
 
 
-@dataclass(frozen=True)
-class _IndexEntry:
-    """An entry of the index, which starts at byte `at`."""
-
-    at: int
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-    offset: int
-    offset_at: int
-
-
-def _read_entry(buffer: Buffer, at: int, i: int) -> tuple[_IndexEntry, int]:
+def _read_entry(buffer: Buffer, at: int, i: int, file: int) -> tuple[TensorInfo, int]:
+    """The tensor, with its offset from the data of all tensors, and the offset after the entry."""
     start = at
     name, at = buffer.identifier(at, f"the name of tensor {i}")
     what = f"tensor {quote(name)}"
@@ -175,7 +161,8 @@ def _read_entry(buffer: Buffer, at: int, i: int) -> tuple[_IndexEntry, int]:
             f"but {dtype} takes a multiple of {dtype.block_size}",
         )
     offset = buffer.u64(at + 4, f"the offset of {what}")
-    return _IndexEntry(start, name, shape, dtype, offset, at + 4), at + 12
+    nbytes = dtype.row_size(shape[0]) * prod(shape[1:])
+    return TensorInfo(name, shape, dtype, nbytes, file, offset), at + 12
 
 
 def _unknown_type(number: int) -> str:
@@ -185,24 +172,23 @@ def _unknown_type(number: int) -> str:
 
 
 def _place(
-    buffer: Buffer, e: _IndexEntry, data_offset: int, alignment: int, file: int
+    buffer: Buffer, e: TensorInfo, offset_at: int, data_offset: int, alignment: int
 ) -> TensorInfo:
     if e.offset % alignment:
         raise buffer.error(
-            e.offset_at,
+            offset_at,
             f"tensor {quote(e.name)} has offset {e.offset}, "
             f"which is no multiple of the alignment {alignment}",
         )
-    nbytes = e.dtype.row_size(e.shape[0]) * prod(e.shape[1:])
     offset = data_offset + e.offset
-    if offset + nbytes > buffer.size:
+    if offset + e.nbytes > buffer.size:
         raise buffer.error(
-            e.offset_at,
+            offset_at,
             f"tensor {quote(e.name)} of shape {list(e.shape)} and type {e.dtype} would end at byte "
-            f"{offset + nbytes} but the file at {buffer.size}; it is truncated or damaged, "
+            f"{offset + e.nbytes} but the file at {buffer.size}; it is truncated or damaged, "
             "download or convert it again",
         )
-    return TensorInfo(e.name, e.shape, e.dtype, nbytes, file, offset)
+    return replace(e, offset=offset)
 
 
 def _check_overlap(buffer: Buffer, tensors: tuple[TensorInfo, ...]) -> None:
@@ -216,11 +202,7 @@ def _check_overlap(buffer: Buffer, tensors: tuple[TensorInfo, ...]) -> None:
 
 
 def metadata_int(part: Part, key: str) -> int | None:
-    """The integer under `key`, None if the key is absent.
-
-    Raises:
-        FormatError: the value is no integer.
-    """
+    """The integer under `key`, None if the key is absent."""
     value = part.metadata.get(key)
     if value is not None and type(value) is not int:
         raise FormatError(f"{part.path}: {key} must be an integer, not {quote(repr(value))}")

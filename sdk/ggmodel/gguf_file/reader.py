@@ -97,11 +97,7 @@ def open_gguf(
 
 
 def _part_paths(first: Part) -> list[Path]:
-    """The paths of all parts of the model whose first part is `first`.
-
-    Raises:
-        FormatError: it is not the first part, or its name and its metadata disagree.
-    """
+    """The paths of all parts of the model whose first part is `first`."""
     path = first.path
     count = metadata_int(first, "split.count")
     no = metadata_int(first, "split.no")

@@ -83,11 +83,11 @@ class Array(Sequence[Any]):
         item: ValueType,
         count: int,
         start: int,
-        depth: int = 1,
-        starts: array[int] | None = None,
+        depth: int,
+        starts: array[int],
     ):
-        """`count` items from byte `start`, which `end_of_items` has checked; it may have filled
-        `starts`."""
+        """`count` items from byte `start`, checked by `array_at`. `starts` are the offsets of each
+        string or nested array, and the end: [n + 1]."""
         self.dtype = item.name
         self._buffer = buffer
         self._type = item
@@ -174,7 +174,7 @@ class Array(Sequence[Any]):
         if self.dtype == "string":
             return text(self.bytes_at(i))
         if self.dtype == "array":
-            return array_at(self._buffer, self._item_starts()[i], self._depth + 1)[0]
+            return array_at(self._buffer, self._starts[i], self._depth + 1)[0]
         return read_scalar(self._buffer, self._type, self._start + i * self._type.size)
 
     def _items(self) -> list[Any]:
@@ -214,14 +214,6 @@ class Array(Sequence[Any]):
     def _string_starts(self) -> array[int]:
         if self.dtype != "string":
             raise Unsupported(f"an array of {self.dtype} has no strings; use tolist() or numpy()")
-        return self._item_starts()
-
-    def _item_starts(self) -> array[int]:
-        """The offset of each string or nested array, and the end: [n + 1]."""
-        if self._starts is None:
-            starts = array("Q")
-            end_of_items(self._buffer, self._type, self._count, self._start, self._depth, starts)
-            self._starts = starts
         return self._starts
 
 
@@ -235,9 +227,6 @@ def read_value(buffer: Buffer, at: int, what: str) -> tuple[Any, str, int]:
 
     Returns:
         The value, the name of its type and the offset after it.
-
-    Raises:
-        FormatError: unknown type, or the value runs past the end.
     """
     kind = value_type(buffer, at, f"the type of {what}")
     at += 4
@@ -271,84 +260,56 @@ def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
 
 
 def array_at(buffer: Buffer, at: int, depth: int) -> tuple[Array, int]:
-    """The array whose item type and count are at `at`, and the offset after it."""
-    item, count, start = _array_header(buffer, at)
-    # Loading a model reads the strings next: this pass over a vocabulary is the only one.
-    starts = array("Q") if item.name == "string" else None
-    end = end_of_items(buffer, item, count, start, depth, starts)
-    return Array(buffer, item, count, start, depth, starts), end
-
-
-def _array_header(buffer: Buffer, at: int) -> tuple[ValueType, int, int]:
-    item = value_type(buffer, at, "the item type of an array")
-    return item, buffer.u64(at + 4, "the length of an array"), at + 12
-
-
-def end_of_items(
-    buffer: Buffer,
-    item: ValueType,
-    count: int,
-    start: int,
-    depth: int,
-    starts: array[int] | None = None,
-) -> int:
-    """Checks `count` items from byte `start` on and returns the offset after them.
+    """The array whose item type and count are at `at`, completely checked, and the offset after it.
 
     Args:
         depth: 1 for an array that is no item of another.
-        starts: receives the offset of every item and then the end (strings and arrays only).
-
-    Raises:
-        FormatError: they run past the end, are more than `MAX_WALK` strings or arrays, or arrays
-            are nested deeper than `MAX_DEPTH`.
     """
-    # First, so that the loops below are bounded by the bytes of the file.
+    item = value_type(buffer, at, "the item type of an array")
+    count, start = buffer.u64(at + 4, "the length of an array"), at + 12
+    _check_count(buffer, item, count, start, depth)
+    starts, end = array("Q", [start]), start + count * item.size
+    if item.name == "string":
+        # Loading a model reads the strings next: this pass over a vocabulary is the only one.
+        end = _walk_strings(buffer, count, starts)
+    elif item.name == "array":
+        for _ in range(count):
+            starts.append(array_at(buffer, starts[-1], depth + 1)[1])
+        end = starts[-1]
+    return Array(buffer, item, count, start, depth, starts), end
+
+
+def _check_count(buffer: Buffer, item: ValueType, count: int, start: int, depth: int) -> None:
+    """Bounds the loops over items by the bytes of the file."""
     if count > (buffer.size - start) // item.size:
         raise buffer.error(
             start,
             f"an array claims {count} items of type {item.name} but the file has "
             f"{buffer.size - start} bytes left; it is truncated or damaged",
         )
-    if item.code:
-        return start + count * item.size
-    if count > MAX_WALK:
+    if not item.code and count > MAX_WALK:
         raise buffer.error(
             start,
             f"an array claims {count} items of type {item.name}; at most {MAX_WALK} are supported; "
             "the file is probably damaged",
         )
-    if item.name == "string":
-        return _end_of_strings(buffer, count, start, starts)
-    if depth >= MAX_DEPTH:
+    if item.name == "array" and depth >= MAX_DEPTH:
         raise buffer.error(start, f"arrays are nested deeper than {MAX_DEPTH}")
-    at = start
-    for _ in range(count):
-        if starts is not None:
-            starts.append(at)
-        at = end_of_items(buffer, *_array_header(buffer, at), depth + 1)
-    if starts is not None:
-        starts.append(at)
-    return at
 
 
-def _end_of_strings(buffer: Buffer, count: int, start: int, starts: array[int] | None) -> int:
+def _walk_strings(buffer: Buffer, count: int, starts: array[int]) -> int:
+    """Adds the offsets after each string to `starts`; returns the last one."""
     # The only hot loop: a vocabulary has 262,144 strings. unpack_from does the checks, and the
     # culprit is searched only after a failure.
-    view, unpack, at = buffer.view, U64.unpack_from, start
+    view, unpack, at, add = buffer.view, U64.unpack_from, starts[0], starts.append
     try:
-        if starts is None:
-            for _ in range(count):
-                at += 8 + unpack(view, at)[0]
-        else:
-            add = starts.append
+        for _ in range(count):
+            at += 8 + unpack(view, at)[0]
             add(at)
-            for _ in range(count):
-                at += 8 + unpack(view, at)[0]
-                add(at)
     except (struct.error, OverflowError):
         at = buffer.size + 1
     if at > buffer.size:
-        raise _string_error(buffer, start)
+        raise _string_error(buffer, starts[0])
     return at
 
 

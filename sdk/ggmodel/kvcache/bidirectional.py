@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from ..errors import ConfigError, Error, TensorError
+from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory, Rotation
 from .masks import Masks
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
+from .specs import need_span
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Bidirectional(CacheSpec):
     single_step: ClassVar[bool] = True
 
     def __post_init__(self):
-        if self.window is not None and self.window < 1:
-            raise ConfigError(f"a window of {self.window} positions; it must be at least 1")
+        if self.window is not None:
+            need_span("window", self.window)
 
     @property
     def kind(self) -> Hashable:
@@ -49,11 +48,7 @@ class Bidirectional(CacheSpec):
 
 
 class BidirectionalCache(Cache):
-    """The masks of steps in which tokens see each other; it stores no keys and values.
-
-    Attributes:
-        lengths: int32 [sequences], the next position of each.
-    """
+    """The masks of steps in which tokens see each other; it stores no keys and values."""
 
     def __init__(
         self,
@@ -113,9 +108,6 @@ class BidirectionalCache(Cache):
             for i, rope in self._ropes.items()
         }
 
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
-
     def can_resume(self, sequence: int, position: int) -> bool:
         """Only from the beginning: nothing is remembered."""
         return position == 0
@@ -124,9 +116,7 @@ class BidirectionalCache(Cache):
         self.lengths[target] = min(n, self.length(source))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        length = self.length(sequence)
-        if begin < length and (end is None or begin < end):
-            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+        self.shorten(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)
@@ -146,26 +136,11 @@ class LayerStep(LayerMemory):
         self._kv: tuple[Tensor, Tensor] | None = None
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Takes k [d, kv heads, n] and v [dv, kv heads, n].
-
-        Raises:
-            TensorError: a second call in one forward.
-        """
-        if self._kv is not None:
-            raise TensorError(
-                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
-                "each layer has its own, batch.cache[i]"
-            )
+        self._take()
         more = self.mask.dim(0) - k.dim(2)
         self._kv = (k.pad(0, 0, more), v.pad(0, 0, more)) if more else (k, v)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [d, kv heads, m], values [dv, kv heads, m] (with the backend's `permuted_v`
-        [m, dv, kv heads]) of the cache's dtype, and the mask [m, n]; m is n, padded.
-
-        Raises:
-            TensorError: called before `put`.
-        """
         if self._kv is None:
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")
         k, v = self._kv

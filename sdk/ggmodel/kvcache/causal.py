@@ -7,19 +7,19 @@ and its mask are data: one graph serves all steps with the same range of cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import Error, KvCacheFull, OutOfMemory
 from ..ml import Backend, Context, DType
+from ..model.batch import Step
 from ..model.cache import Cache, Size
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks
 
 if TYPE_CHECKING:
-    from ..model.batch import Step
     from .specs import Positions
 
 
@@ -49,7 +49,7 @@ class Placed:
     cells: np.ndarray
     range: int
     mask: np.ndarray | None
-    evicted: Sequence[Evicted] = ()
+    evicted: list[Evicted] = field(default_factory=list)
     lengths: np.ndarray | None = None
     state: int = -1
 
@@ -66,11 +66,7 @@ class CausalCache(Cache):
         position: int32 [cells], −1 if the cell is free.
         member: bool [sequences, cells], whether a sequence remembers a cell.
         group: int32 [cells], see `Step.groups`; meaningless for free cells.
-        lengths: int32 [sequences], the next position; kept even if all cells are given up.
-
-    Raises:
-        Unsupported: a dtype that keys and values cannot have.
-        OutOfMemory: the host has no memory for the bookkeeping.
+        lengths: kept even if all cells of a sequence are given up.
     """
 
     advances = True
@@ -114,45 +110,39 @@ class CausalCache(Cache):
                 raise KvCacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
             step.placed[self] = Placed(np.arange(n), self.cells, None)
             return
-        evicted: list[Evicted] = []
-        before = self.lengths.copy()
-        step.placed[self] = Placed(np.arange(0), 0, None, evicted, before)
+        placed = Placed(np.arange(0), 0, None, [], self.lengths.copy())
+        step.placed[self] = placed  # from here on `undo` takes back what is written
         try:
-            cells = self._room(step, evicted)
-            # From here on `undo` takes back what is written.
-            step.placed[self] = Placed(cells, 0, None, evicted, before)
-            self._write(step, cells)
-            size = self._masks.padded(self._end)
-            mask = self._masked(step, cells, size)
+            placed.cells = self._room(step, placed.evicted)
+            self._write(step, placed.cells)
+            placed.range = self._masks.padded(self._end)
+            placed.mask = self._masked(step, placed.cells, placed.range)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
         self._state += 1
-        step.placed[self] = Placed(cells, size, mask, evicted, before, self._state)
+        placed.state = self._state
 
     def advance(self, step: Step) -> bool:
         placed: Placed | None = step.placed.get(self)
         if placed is None or placed.state != self._state or step.groups is not None:
             return False
-        following = self._following(step, placed)
-        if following is None:
+        found = self._following(step, placed)
+        if found is None:
             return False
-        cells, hidden = following
-        mask, before, end = placed.mask, self.lengths.copy(), self._end
+        cells, hidden = found
+        mask, end = placed.mask, self._end
         assert mask is not None
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
-        evicted: Sequence[Evicted] = ()
-        if self.rule.bounded:
-            taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
-            evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
-        step.placed[self] = Placed(
-            np.array(cells), placed.range, mask, evicted, before, placed.state
-        )
+        taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
+        evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
+        at, before = np.array(cells), self.lengths.copy()
+        step.placed[self] = Placed(at, placed.range, mask, evicted, before, placed.state)
         try:
-            # A Python loop: for few tokens it is faster than numpy.
-            for i, cell in enumerate(cells):
-                if hidden and hidden[i] is not None:
-                    mask[i, hidden[i]] = -np.inf
+            # As `_write`, but a Python loop: for few tokens it is faster than numpy.
+            for i, (cell, unseen) in enumerate(zip(cells, hidden, strict=True)):
+                if unseen is not None:
+                    mask[i, unseen] = -np.inf
                 mask[i, cell] = 0
                 self.position[cell] = position = positions[i]
                 self.group[cell] = 0
@@ -169,14 +159,14 @@ class CausalCache(Cache):
         self, step: Step, placed: Placed
     ) -> tuple[Sequence[int], Sequence[int | None]] | None:
         """The cells of the next tokens of a computed step, and for each token the cell to mask that
-        the token before it saw; the second is empty if nothing is to be masked. A cell before the
-        end is taken over from the same sequence. None if finding cells takes more than that."""
+        the token before it saw. A cell before the end is taken over from the same sequence. None if
+        finding cells takes more than that."""
         n, end = len(step.positions), self._end
         if not self.rule.bounded:
             # If the latest cells are not the last ones there may be holes, which are filled first.
             in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
             fits = in_a_row and end + n <= placed.range
-            return (range(end, end + n), ()) if fits else None
+            return (range(end, end + n), [None] * n) if fits else None
         cells, hidden = list[int](), list[int | None]()
         for i, position in enumerate(step.positions.tolist()):
             given_up = _lost(self.rule.keeps_from, position)
@@ -238,7 +228,10 @@ class CausalCache(Cache):
         self.position[placed.cells] = -1
         self.member[:, placed.cells] = False
         if not step.begun:
-            self._bring_back(placed.evicted)
+            for e in placed.evicted:
+                self.position[e.cells], self.group[e.cells] = e.position, e.group
+                self.member[e.sequence, e.cells] = True
+                self._end = max(self._end, int(e.cells[-1]) + 1)
         self._find_end()
 
     def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:
@@ -252,12 +245,6 @@ class CausalCache(Cache):
         if cells.size:
             evicted.append(self._evicted(sequence, cells))
             self._forget(sequence, cells)
-
-    def _bring_back(self, evicted: Sequence[Evicted]) -> None:
-        for e in evicted:
-            self.position[e.cells], self.group[e.cells] = e.position, e.group
-            self.member[e.sequence, e.cells] = True
-            self._end = max(self._end, int(e.cells[-1]) + 1)
 
     def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray:
         position, positions = self.position[:size], step.positions[:, None]
@@ -279,22 +266,10 @@ class CausalCache(Cache):
         return step.placed[self].range
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerCache]:
-        placed: Placed = step.placed[self]
-        feeds = Feeds(
-            self.stored,
-            ctx,
-            lambda s: s.placed[self].cells,
-            lambda s: s.placed[self].mask,
-            len(placed.cells),
-            len(placed.cells),
-            placed.range,
-        )
+        feeds = Feeds(self.stored, ctx, self, step)
         return {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
 
     # sequences
-
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether every position that `position` would see is remembered. False between tokens of
@@ -327,14 +302,11 @@ class CausalCache(Cache):
             )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on).
-
-        Removal in the middle moves the later positions down and rotates their keys. With a window,
-        `can_resume` tells whether enough positions are left to continue.
+        """Removal in the middle rotates the keys of the later positions, which move down. With a
+        window, `can_resume` tells whether enough positions are left to continue.
 
         Raises:
-            Error: cells to be moved are shared with another sequence; nothing has changed, and an
-                empty sequence can be continued after `remove(sequence, 0, None)`.
+            Error: cells to be moved are shared with another sequence; nothing has changed.
         """
         self.check_remove(sequence, begin, end)
         self._state += 1
@@ -346,9 +318,7 @@ class CausalCache(Cache):
                 self.stored.rotate(later, begin - end)
                 self.position[later] += begin - end  # after the last call that can fail
         self._forget(sequence, np.flatnonzero(gone))
-        length = self.length(sequence)
-        if begin < length and (end is None or begin < end):
-            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
+        self.shorten(sequence, begin, end)
 
     def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
         """The cells that move if positions begin to end are removed, int64 [n]."""

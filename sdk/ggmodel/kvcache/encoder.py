@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory
+from ..model.multimodal import Span
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks, round_up
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
-    from ..model.multimodal import Span
 
 
 @dataclass(frozen=True)
@@ -99,10 +97,6 @@ class EncoderCache(Cache):
     Attributes:
         cells: number of cells: room for rows, and cell 0.
         objects: sequence → its objects.
-        lengths: int32 [sequences], the next position.
-
-    Raises:
-        Unsupported: a dtype that keys and values cannot have.
     """
 
     def __init__(
@@ -125,10 +119,8 @@ class EncoderCache(Cache):
     # a step
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        """Finds room for the step's objects, and notes the mask of its rows.
-
+        """
         Raises:
-            KvCacheFull: there is no room; nothing has changed.
             Error: an incomplete object, or a position that has an object already.
         """
         n = sum(_checked(span).count for span in step.spans)
@@ -247,24 +239,12 @@ class EncoderCache(Cache):
         layers = self.stored.ropes
         if not placed.range:
             return {layer: LayerObjects(layer, None, None) for layer in layers}
-        n = len(step.positions)
-        feeds = Feeds(
-            self.stored,
-            ctx,
-            lambda s: s.placed[self].cells,
-            lambda s: s.placed[self].mask,
-            len(placed.cells),
-            n,
-            placed.range,
-        )
+        feeds, n = Feeds(self.stored, ctx, self, step), len(step.positions)
         seen = ctx.feed(lambda s: s.placed[self].seen, DType.F32, 1, n, name="seen")
         caches = {layer: LayerCache(self.stored, feeds, layer) for layer in layers}
         return {layer: LayerObjects(layer, cache, seen) for layer, cache in caches.items()}
 
     # sequences
-
-    def length(self, sequence: int) -> int:
-        return int(self.lengths[sequence])
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return self.resume_point(sequence, position) == position
@@ -281,8 +261,7 @@ class EncoderCache(Cache):
         self.lengths[target] = min(n, self.length(source))
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on) and their objects; later ones
-        move down. Never fails."""
+        """Never fails."""
         length = self.length(sequence)
         end = length if end is None else min(end, length)
         if end <= begin:
@@ -292,7 +271,7 @@ class EncoderCache(Cache):
             for p, encoded in self.objects[sequence].items()
             if not begin <= p < end
         }
-        self.lengths[sequence] = length - (end - begin)
+        self.shorten(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)
@@ -335,22 +314,10 @@ class LayerObjects(LayerMemory):
         return self._seen
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Stores keys k [d, kv heads, rows] and values v [dv, kv heads, rows] of the rows of
-        `batch.multimodal`, in a batch that has some.
-
-        Raises:
-            Unsupported: blocks of the cache's dtype do not divide d or dv.
-            TensorError: a second call in one forward, or a batch without objects.
-        """
+        """Stores k and v of the rows of `batch.multimodal`, in a batch that has some."""
         self._used().put(k, v)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
-        `permuted_v` [range, dv, kv heads]) and the mask [range, n].
-
-        Raises:
-            TensorError: called before `put` in a batch with objects, or no row sees an object.
-        """
         return self._used().get()
 
     def _used(self) -> LayerCache:

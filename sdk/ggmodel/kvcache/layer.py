@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ..errors import TensorError, Unsupported
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
+from ..model.cache import Cache
 from ..model.memory import LayerMemory, Rotation
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 
-FromStep = Callable[[Any], np.ndarray]
 Heads = tuple[int, int]  # elements of each, and how many
 
 
@@ -26,9 +26,6 @@ class Stored:
         values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads].
         heads: layer → (width, number) of the heads of keys and of values.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
-
-    Raises:
-        Unsupported: a dtype that keys and values cannot have.
     """
 
     def __init__(
@@ -53,9 +50,6 @@ class Stored:
 
         Args:
             key, value: width of a head, heads.
-
-        Raises:
-            Unsupported: blocks of the dtype do not divide a head.
         """
         if layer in self.keys:
             return
@@ -128,29 +122,26 @@ class Feeds:
     """The inputs that all layers of one recorded batch share.
 
     Args:
-        cells: step → the cells that it writes, int64 [n].
-        mask: step → its mask, [tokens, size] of the backend's mask dtype.
+        step: placed in `cache`, whose `step.placed[cache]` has `cells`, `range` and `mask`.
 
     Attributes:
-        rows: the cells, I64 [n]; None if a step writes none.
+        n: number of cells that a step writes.
+        range: attention reads cells 0 to range.
+        rows: the cells that a step writes, I64 [n]; None if it writes none.
+        mask: [range, tokens].
     """
 
-    def __init__(
-        self,
-        stored: Stored,
-        ctx: Context,
-        cells: FromStep,
-        mask: FromStep,
-        n: int,
-        tokens: int,
-        size: int,
-    ):
-        self.stored, self.ctx, self.n, self.range = stored, ctx, n, size
-        self._cells = cells
-        self.rows = ctx.feed(cells, DType.I64, n, trusted=True, name="cells") if n else None
-        dtype = stored.backend.cache_config.mask_dtype
-        self.mask = ctx.feed(mask, dtype, size, tokens, name="mask")
+    def __init__(self, stored: Stored, ctx: Context, cache: Cache, step: Step):
+        self.stored, self.ctx, self._cache = stored, ctx, cache
+        placed = step.placed[cache]
+        self.n, self.range = n, size = len(placed.cells), placed.range
+        self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
+        dtype, tokens = stored.backend.cache_config.mask_dtype, len(step.positions)
+        self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, size, tokens, name="mask")
         self._scattered: dict[int, Tensor] = {}
+
+    def _cells(self, step: Step) -> np.ndarray:
+        return step.placed[self._cache].cells
 
     def scattered(self, width: int) -> Tensor:
         """Row indices for values with `permuted_v`: one for each number, I64 [width · n]."""
@@ -172,26 +163,13 @@ class LayerCache(LayerMemory):
     def __init__(self, stored: Stored, feeds: Feeds, layer: int):
         super().__init__(layer, stored.ropes[layer])
         self.stored, self.feeds = stored, feeds
-        self._given = False
 
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Stores k [d, kv heads, n] and v [dv, kv heads, n] in the cells of this batch.
-
-        Raises:
-            Unsupported: blocks of the cache's dtype do not divide d or dv.
-            TensorError: a second call in one forward, no cells to write, or keys that are rotated
-                otherwise than `caches()` declares.
-        """
         stored, feeds = self.stored, self.feeds
-        if self._given:
-            raise TensorError(
-                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
-                "each layer has its own, batch.cache[i]"
-            )
         if feeds.rows is None:
             raise TensorError(f"put() on the cache of layer {self.layer}: the batch has no rows")
         self.check_rotation(k)
-        self._given = True
+        self._take()
         stored.layer(self.layer, (k.dim(0), k.dim(1)), (v.dim(0), v.dim(1)))
         keys, values = stored.keys[self.layer], stored.values[self.layer]
         feeds.ctx.forward(keys.set_rows(k.reshape(keys.dim(0), -1), feeds.rows))
@@ -204,12 +182,6 @@ class LayerCache(LayerMemory):
         feeds.ctx.forward(written)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys [d, kv heads, range], values [dv, kv heads, range] (with the backend's
-        `permuted_v` [range, dv, kv heads]) and the mask [range, tokens].
-
-        Raises:
-            TensorError: called before `put` in a batch that has something to store.
-        """
         stored, size = self.stored, self.feeds.range
         if self.layer not in stored.keys or (self.feeds.n and not self._given):
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")

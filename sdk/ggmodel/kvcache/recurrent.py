@@ -14,16 +14,14 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ..errors import ConfigError, Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
 
 
 class Recurrent(CacheSpec):
@@ -85,13 +83,13 @@ class Placed:
 
     Attributes:
         groups: (tokens a sequence, sequences) of neighbours with equally many tokens.
-        reads, writes: int32 [sequences], slots; None when only reserving.
+        read, written: int32 [sequences], slots; None when only reserving.
         before: sequence → its states and length before the step.
     """
 
     groups: tuple[tuple[int, int], ...]
-    reads: np.ndarray | None = None
-    writes: np.ndarray | None = None
+    read: np.ndarray | None = None
+    written: np.ndarray | None = None
     before: Mapping[int, tuple[tuple[State, ...], int]] = field(default_factory=dict)
 
 
@@ -108,7 +106,6 @@ class RecurrentCache(Cache):
     Attributes:
         slots: number of slots: for each sequence its checkpoints, its state, and the next one.
         states: sequence → its states, the earliest first.
-        lengths: sequence → its next position.
         stored: layer → name → F32 [elements, slots].
     """
 
@@ -119,7 +116,7 @@ class RecurrentCache(Cache):
         self.max_batch = size.max_batch
         self.slots = 1 + size.sequences * (checkpoints + 2)
         self.states: list[tuple[State, ...]] = [()] * size.sequences
-        self.lengths = [0] * size.sequences
+        self.lengths = np.zeros(size.sequences, np.int32)
         self._shapes = {layer: spec.shapes for layer, spec in layers.items()}
         self._ctx = backend.new_context()
         self.stored = {
@@ -155,7 +152,7 @@ class RecurrentCache(Cache):
             kept = [state for state in states if state.checkpoint]
             del kept[: max(0, len(kept) - self.checkpoints)]
             self.lengths[sequence] += n
-            self.states[sequence] = (*kept, State(self.lengths[sequence], slot, n > 1))
+            self.states[sequence] = (*kept, State(self.length(sequence), slot, n > 1))
         slots = np.array([reads, writes], np.int32)
         step.placed[self] = Placed(groups, slots[0], slots[1], before)
 
@@ -211,20 +208,15 @@ class RecurrentCache(Cache):
         }
 
     def _group(self, ctx: Context, row: int, n: int, first: int, sequences: int) -> Group:
-        def reads(step: Step) -> np.ndarray:
-            return step.placed[self].reads[first : first + sequences]
+        def slots(which: str) -> Tensor:
+            def fill(step: Step) -> np.ndarray:
+                return getattr(step.placed[self], which)[first : first + sequences]
 
-        def writes(step: Step) -> np.ndarray:
-            return step.placed[self].writes[first : first + sequences]
+            return ctx.feed(fill, DType.I32, sequences, trusted=True, name=f"slots {which}")
 
-        read = ctx.feed(reads, DType.I32, sequences, trusted=True, name="slots read")
-        written = ctx.feed(writes, DType.I32, sequences, trusted=True, name="slots written")
-        return Group(row, n, sequences, read, written)
+        return Group(row, n, sequences, slots("read"), slots("written"))
 
     # sequences
-
-    def length(self, sequence: int) -> int:
-        return self.lengths[sequence]
 
     def can_resume(self, sequence: int, position: int) -> bool:
         return self.resume_point(sequence, position) == position
@@ -246,10 +238,9 @@ class RecurrentCache(Cache):
             )
 
     def remove(self, sequence: int, begin: int, end: int | None) -> None:
-        """Forgets positions begin to end (None: all from begin on), which must be the last ones.
-
+        """
         Raises:
-            Error: they are not the last ones; nothing has changed.
+            Error: the positions are not the last ones; nothing has changed.
         """
         self.check_remove(sequence, begin, end)
         if end is None or begin < end:

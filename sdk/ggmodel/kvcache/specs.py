@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
+
+import numpy as np
 
 from ..errors import ConfigError
 from ..ml import Backend, DType
@@ -13,10 +15,7 @@ from ..model.cache import CacheSpec, Size
 from ..model.memory import Rotation
 from .causal import CausalCache
 
-if TYPE_CHECKING:
-    import numpy as np
-
-P = TypeVar("P", int, "np.ndarray")
+P = TypeVar("P", int, np.ndarray)
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
@@ -88,7 +87,7 @@ class Sliding(Positions):
     rope: Rotation | None = None
 
     def __post_init__(self):
-        _need_span("window", self.window)
+        need_span("window", self.window)
         if self.memory is not None and self.memory < self.window:
             raise ConfigError(f"a memory of {self.memory} positions for a window of {self.window}")
 
@@ -140,7 +139,7 @@ class Chunked(Positions):
     rope: Rotation | None = None
 
     def __post_init__(self):
-        _need_span("chunk", self.size)
+        need_span("chunk", self.size)
 
     @property
     def kind(self) -> Hashable:
@@ -154,6 +153,6 @@ class Chunked(Positions):
         return position - position % min(self.size, _MOST)
 
 
-def _need_span(what: str, n: int) -> None:
+def need_span(what: str, n: int) -> None:
     if n < 1:
         raise ConfigError(f"a {what} of {n} positions; it must be at least 1")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import TensorError
 from ..ml import Backend, Context, DType
+from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from .specs import Causal
-
-if TYPE_CHECKING:
-    from ..model.batch import Step
 
 
 class WrapperCache(Cache):

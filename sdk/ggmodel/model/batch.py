@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import TensorError
 from ..ml import Context, DType, Tensor
-
-if TYPE_CHECKING:
-    from .multimodal import Span
+from .multimodal import Span
 
 L = TypeVar("L")
 

@@ -24,12 +24,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ..ml import Backend, Context, DType
-
-if TYPE_CHECKING:
-    from .batch import Step
+from .batch import Step
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,12 @@ class Cache(ABC):
 
     Attributes:
         max_batch: the most tokens in a step.
+        lengths: int32 [sequences], the next position of each.
         advances: whether `advance` can work.
     """
 
     max_batch: int
+    lengths: np.ndarray
     advances: bool = False
 
     @abstractmethod
@@ -135,9 +137,15 @@ class Cache(ABC):
         """Layer number → the layer's memory in a graph being recorded for steps like this placed
         one: a `LayerMemory`, or an object of the kind's own."""
 
-    @abstractmethod
     def length(self, sequence: int) -> int:
-        """The next position: the highest one + 1; 0 if the sequence is empty or unknown."""
+        """The next position: the highest one + 1; 0 if the sequence is empty."""
+        return int(self.lengths[sequence])
+
+    def shorten(self, sequence: int, begin: int, end: int | None) -> None:
+        """Takes positions begin to end (None: all from begin on) out of the length."""
+        length = self.length(sequence)
+        if begin < length and (end is None or begin < end):
+            self.lengths[sequence] = begin + (0 if end is None else max(0, length - end))
 
     @abstractmethod
     def can_resume(self, sequence: int, position: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
-from .source_code import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints, union_members
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
@@ -58,18 +57,16 @@ class Config:
                 keys = " or ".join(repr(k) for k in wanted.names)
                 raise ConfigError(f"the hyperparameter {name!r} has no value: no key {keys}")
             value = None
-        elif callable(default):
-            value = self._derived(name, lambda: default(self))
-        elif isinstance(default, str) and kind is not str:
-            value = self._derived(name, lambda: getattr(self, default))
+        elif callable(default) or (isinstance(default, str) and kind is not str):
+            value = self._derived(name, default)
         else:
             value = list(default) if isinstance(default, list) else default
         self.__dict__[name] = value
         return value
 
-    def _derived(self, name: str, value: Callable[[], Any]) -> Any:
+    def _derived(self, name: str, default: str | Callable[[Any], Any]) -> Any:
         try:
-            return value()
+            return getattr(self, default) if isinstance(default, str) else default(self)
         except ConfigError:
             raise
         except Exception as error:
@@ -156,11 +153,7 @@ def _descend(tree: Any, path: str) -> Any:
 
 @functools.cache
 def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...]:
-    """Name, field, kind of value and whether None is allowed, in order of declaration.
-
-    Raises:
-        ConfigError: an annotation is no type a hyperparameter can have; names the line.
-    """
+    """Name, field, kind of value and whether None is allowed, in order of declaration."""
     check_tags(cls, KeyField, TensorField, "gguf(...) tags tensors and belongs in a Module")
     hints = type_hints(cls)
     return tuple(
@@ -171,11 +164,8 @@ def key_fields(cls: type[Config]) -> tuple[tuple[str, KeyField, type, bool], ...
 
 
 def _kind(hint: Any, cls: type, name: str) -> tuple[type, bool]:
-    optional = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        inner = [t for t in typing.get_args(hint) if t is not types.NoneType]
-        optional = len(inner) < len(typing.get_args(hint))
-        hint = inner[0] if len(inner) == 1 else hint
+    optional, members = union_members(hint)
+    hint = members[0] if len(members) == 1 else hint
     kind = typing.get_origin(hint) or hint
     if kind not in _KINDS:
         raise ConfigError(

@@ -10,11 +10,7 @@ from .walk import class_fields
 
 
 def completed(source: TensorSource, architecture: type[Model], config: Any) -> TensorSource:
-    """The source plus the computed default tensors that it lacks.
-
-    Raises:
-        ConfigError: hyperparameters make no sense.
-    """
+    """The source plus the computed default tensors that it lacks."""
     made: dict[str, Any] = {}
     for _, _, tag, _ in class_fields(architecture):
         name = tag.names[0] if tag.names else ""

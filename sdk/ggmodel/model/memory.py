@@ -40,15 +40,36 @@ class LayerMemory(ABC):
     def __init__(self, layer: int, rope: Rotation | None = None):
         self.layer, self.rope = layer, rope
         self._rotated: set[int] = set()  # nodes
+        self._given = False
 
     @abstractmethod
     def put(self, k: Tensor, v: Tensor) -> None:
-        """Stores keys k [d, kv heads, n] and values v [dv, kv heads, n] of this batch."""
+        """Stores keys k [d, kv heads, n] and values v [dv, kv heads, n] of this batch.
+
+        Raises:
+            Unsupported: blocks of the cache's dtype do not divide d or dv.
+            TensorError: a second call in one forward, a batch with nothing to store, or keys that
+                are rotated otherwise than `caches()` declares.
+        """
 
     @abstractmethod
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
         """Keys [d, kv heads, m], values [dv, kv heads, m] (with the backend's `permuted_v`
-        [m, dv, kv heads]) and the mask [m, n]."""
+        [m, dv, kv heads]) and the mask [m, n].
+
+        Raises:
+            TensorError: called before `put` in a batch with something to store, or nothing is
+                stored that the batch could see.
+        """
+
+    def _take(self) -> None:
+        """Notes that `put` was called; raises its error for a second call."""
+        if self._given:
+            raise TensorError(
+                f"the cache of layer {self.layer} was given keys and values twice in one forward; "
+                "each layer has its own, batch.cache[i]"
+            )
+        self._given = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         """Queries or keys x [head dim, heads, n], rotated by positions I32 [n] with the rope that

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import typing
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ConfigError, TensorError, Unsupported
 from ..ml import Context, DType, Tensor
@@ -12,14 +12,11 @@ from .batch import Batch
 from .cache import CacheSpec
 from .config import Config
 from .module import Module
+from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels
 from .source_code import author_code, file_of, line_of, type_hints
 
-if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
-
+if TYPE_CHECKING:
     from PIL.Image import Image
-
-    from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels
 
 
 class Model(Module):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 import typing
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ from ..errors import ConfigError, Unsupported
 from ..ml import Tensor
 from ..ml.graph import in_scope
 from .fields import KeyField, TensorField
-from .source_code import check_tags, declared, line_of, type_hints
+from .source_code import check_tags, declared, line_of, type_hints, union_members
 
 
 class Module:
@@ -88,9 +87,9 @@ def module_fields(cls: type[Module]) -> dict[str, tuple[TensorField, FieldType]]
 
 
 def _field_type(hint: Any) -> FieldType | None:
-    optional, members = _members(hint)
+    optional, members = union_members(hint)
     if len(members) == 1 and typing.get_origin(members[0]) is list:
-        items_optional, members = _members((*typing.get_args(members[0]), object)[0])
+        items_optional, members = union_members((*typing.get_args(members[0]), object)[0])
         many = True
     else:
         items_optional = many = False
@@ -100,15 +99,6 @@ def _field_type(hint: Any) -> FieldType | None:
     if not all(issubclass(t, (Tensor, Module)) for t in concrete):
         return None
     return FieldType(concrete, optional, many, items_optional, len(concrete) < len(members))
-
-
-def _members(hint: Any) -> tuple[bool, tuple[Any, ...]]:
-    """Whether None is among the members of a union, and the others."""
-    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
-        return False, (hint,)
-    members = typing.get_args(hint)
-    others = tuple(t for t in members if t is not types.NoneType)
-    return len(others) < len(members), others
 
 
 def _is_interface(t: type) -> bool:

@@ -20,11 +20,7 @@ _MOST = 1 << 16  # tensors that are stacked: a count comes from a file
 
 
 def value_of(config: Any, dim: int | str) -> int:
-    """A number, or the config attribute of that name.
-
-    Raises:
-        ConfigError: there is no such attribute, or it is no integer.
-    """
+    """A number, or the config attribute of that name."""
     if isinstance(dim, int):
         return dim
     try:

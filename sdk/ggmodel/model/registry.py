@@ -37,8 +37,6 @@ _REGISTER = re.compile(r"""@register\(\s*["']([^"']+)["']""")
 _POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
 _lock = threading.RLock()
 _registered: dict[str, type[Model]] = {}
-
-
 # For files of folders: name of the module → the state of its files when it was imported, and what
 # they registered.
 _stamps: dict[str, tuple[tuple[str, int, int], ...]] = {}
@@ -102,25 +100,22 @@ def find(name: str, folder: str | Path | None = None, pooled: bool = False) -> t
 
 def _find(name: str, folder: str | Path | None) -> type[Model]:
     importable = re.sub(r"\W", "_", name)
-    with _lock:
-        if folder is not None:
-            if not Path(folder).is_dir():
-                raise ArchitectureError(f"models={str(folder)!r} is no folder")
-            found = _in_folder(name, importable, Path(folder))
-            if found is not None:
-                return found
+    units = _checked_units(folder)
+    if folder is not None and (found := _in_folder(name, importable, Path(folder))) is not None:
+        return found
+    if name not in _registered:
+        modules = _built_in()
+        _import_built_in([m for m in modules if m.rpartition(".")[2] == importable])
         if name not in _registered:
-            modules = _built_in()
-            named = [m for m in modules if m.rpartition(".")[2] == importable]
-            _import_built_in(named)
-            if name not in _registered:
-                _import_built_in(modules)
-        if name not in _registered:
-            _from_entry_points(name)
-        if name in _registered:
-            return _registered[name]
-        if folder is not None and (found := _in_any_file(name, Path(folder))) is not None:
-            return found
+            _import_built_in(modules)
+    if name not in _registered:
+        _from_entry_points(name)
+    if name in _registered:
+        return _registered[name]
+    for unit in units:  # an architecture in a file of another name
+        found = _registered_by(unit, *_registering(unit))
+        if name in found:
+            return found[name]
     known = supported(folder)
     near = difflib.get_close_matches(name[:100], known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -141,12 +136,9 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
             cannot be imported (names the line).
     """
     served: dict[str, type[Model]] = {}
-    if folder is not None and not Path(folder).is_dir():
-        raise ArchitectureError(f"models={str(folder)!r} is no folder")
     with _lock:
-        if folder is not None:
-            for path in _units(Path(folder)):
-                _enter(served, _registered_by(path, *_registering(path)))
+        for unit in _checked_units(folder):
+            _enter(served, _registered_by(unit, *_registering(unit)))
         _import_built_in(_built_in())
         for entry in () if any(n in served for n in names) else _entry_points():
             with author_code(f"the entry point {entry.value!r} cannot be imported", None):
@@ -162,15 +154,6 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         f"no architecture serves {wanted}{hint} Served are: {', '.join(sorted(served))}. Another "
         "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
     )
-
-
-def _in_any_file(name: str, folder: Path) -> type[Model] | None:
-    """An architecture in a file of another name."""
-    for path in _units(folder):
-        found = _registered_by(path, *_registering(path))
-        if name in found:
-            return found[name]
-    return None
 
 
 def _enter(served: dict[str, type[Model]], registered: Mapping[str, type[Model]]) -> None:
@@ -195,6 +178,12 @@ def _units(folder: Path) -> list[Path]:
     """The files to import: single ones, and the `__init__.py` of folders."""
     files = [*folder.glob("[!_.]*.py"), *folder.glob("[!_.]*/__init__.py")]
     return sorted((p.resolve() for p in files), key=_name_of)
+
+
+def _checked_units(folder: str | Path | None) -> list[Path]:
+    if folder is not None and not Path(folder).is_dir():
+        raise ArchitectureError(f"models={str(folder)!r} is no folder")
+    return [] if folder is None else _units(Path(folder))
 
 
 def _name_of(unit: Path) -> str:
@@ -266,7 +255,7 @@ def _in_folder(name: str, importable: str, folder: Path) -> type[Model] | None:
                 f"decorate its model with @register({name!r})"
             )
     for unit in _units(folder):
-        if unit.name == "__init__.py" and importable in _registering(unit):
+        if importable in _registering(unit):
             found = _registered_by(unit, importable)
             if name in found:
                 return found[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+import types
 import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,11 +45,7 @@ def check_tags(cls: type, right: type, wrong: type, advice: str) -> None:
 
 
 def type_hints(cls: type) -> dict[str, Any]:
-    """The annotations of a class and its bases as types.
-
-    Raises:
-        ConfigError: one cannot be resolved; names the field and its line.
-    """
+    """The annotations of a class and its bases as types."""
     try:
         return typing.get_type_hints(cls)
     except Exception as error:
@@ -58,6 +55,15 @@ def type_hints(cls: type) -> dict[str, Any]:
             f"resolved ({error}); what it names must exist when the module is imported, "
             "not under TYPE_CHECKING alone"
         ) from error
+
+
+def union_members(hint: Any) -> tuple[bool, tuple[Any, ...]]:
+    """Whether None is among the members of a union, and the others."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return False, (hint,)
+    members = typing.get_args(hint)
+    others = tuple(t for t in members if t is not types.NoneType)
+    return len(others) < len(members), others
 
 
 def _unresolved(cls: type) -> tuple[str, str]:
@@ -87,7 +93,7 @@ def line_of(cls: type, field: str = "") -> str:
             if field and line.strip().startswith(starts):
                 return f"{file}:{first + i}"
         return f"{file}:{first}"
-    return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__
+    return file_of(cls) or cls.__module__
 
 
 @contextmanager

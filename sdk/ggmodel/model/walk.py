@@ -130,12 +130,7 @@ class Walk(ABC, Generic[N]):
         return []
 
     def module(self, module: Module, slot: Slot[N]) -> Found[N]:
-        """The outcome for a module under the first of its names that has any of its tensors.
-
-        Raises:
-            ConfigError: the declaration makes no sense; names the field.
-            ArchitectureError: a module's constructor fails; names the line.
-        """
+        """The outcome for a module under the first of its names that has any of its tensors."""
         tried: list[Found[N]] = []
         for names in slot.names.alternates(False):
             found = self._fields(module, names, slot)

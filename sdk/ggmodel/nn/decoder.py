@@ -17,6 +17,7 @@ from ..model.module import Module
 from .feedforward import GatedMLP, unless
 from .layers import Embedding, Linear, RMSNorm
 from .scaling import RopeConfig, Rotary
+from .windows import local_layers
 
 
 class DecoderConfig(RopeConfig):
@@ -36,6 +37,8 @@ class DecoderConfig(RopeConfig):
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
     out_width = property(lambda h: h.heads * h.value_dim)
+    # Layer → whether it is local, for subclasses with a `window` and a `pattern`.
+    local = property(lambda h: local_layers(h.pattern, h.layers, h.window))
 
     @property
     def hidden(self) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..ml import RopeType, Tensor
@@ -17,9 +19,6 @@ from ..model.fields import gguf, kv
 from ..model.module import Module
 from ..model.operations import Computed
 from .rope import Rope
-
-if TYPE_CHECKING:
-    import numpy as np
 
 HF = Mapping[str, Any]
 _WIDEST = 1 << 16  # a file's numbers must not make us take memory without end
@@ -33,11 +32,7 @@ def scaling_of(hf: HF) -> Mapping[str, Any]:
 
 
 def scaling_kind(hf: HF) -> str:
-    """ "" for none, "linear", "llama3", "yarn" or "longrope".
-
-    Raises:
-        Unsupported: another scaling.
-    """
+    """ "" for none, "linear", "llama3", "yarn" or "longrope"."""
     scaling = scaling_of(hf)
     kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
     kind = {None: "", "default": "", "su": "longrope"}.get(kind, kind)
@@ -54,8 +49,6 @@ def llama3_factors(hf: HF) -> np.ndarray | None:
     Long wavelengths are stretched by `factor`, short ones kept, those in between blended
     (transformers, modeling_rope_utils, `_compute_llama3_parameters`).
     """
-    import numpy as np
-
     scaling = hf.get("rope_scaling") or {}
     if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
         return None
@@ -83,13 +76,7 @@ def yarn_factors(h: RopeConfig) -> np.ndarray | None:
 
     A pair that turns `beta_fast` times or more in the original context keeps its frequency; one
     that turns `beta_slow` times or less has it divided by the factor; those in between are blended
-    (arXiv 2309.00071, appendix A.2).
-
-    Raises:
-        ConfigError: impossible hyperparameters.
-    """
-    import numpy as np
-
+    (arXiv 2309.00071, appendix A.2)."""
     if h.scaling != "yarn":
         return None
     context, dims = h.original_context or getattr(h, "context", 0), h.rope_dims
@@ -178,8 +165,6 @@ def paper_magnitude(factor: float, scale: float = 1.0) -> float:
 
 def _longrope_factors(length: str) -> Computed:
     def factors(hf: HF) -> np.ndarray | None:
-        import numpy as np
-
         found = _of("longrope", f"{length}_factor")(hf)
         return None if found is None else np.array(found, np.float32)
 

@@ -23,11 +23,7 @@ _BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
 
 
 def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
-    """The encoder of the whole vocabulary.
-
-    Raises:
-        TokenizerError: the vocabulary contradicts itself.
-    """
+    """The encoder of the whole vocabulary."""
     try:
         return _wordpiece(vocab) if vocab.model == "bert" else _whole(vocab)
     except TokenizerError:

@@ -14,14 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .build import (
-    assemble,
-    build,
-    in_byte_alphabet,
-    is_text,
-    kept_apart,
-    stand_ins,
-)
+from .build import assemble, build, in_byte_alphabet, is_text, kept_apart, stand_ins
 from .merges import has_one_score, may_merge, merges_by_rank, merges_by_score
 from .vocabulary import Vocabulary
 
@@ -39,10 +32,6 @@ class Encoder:
     """Encodes by parts, and by `build(vocab)` once parts have cost as much; thread-safe."""
 
     def __init__(self, vocab: Vocabulary):
-        """
-        Raises:
-            TokenizerError: the vocabulary contradicts itself.
-        """
         self._parts = _parts_of(vocab)
         self._whole = None if self._parts else build(vocab)
         if self._parts:

@@ -20,11 +20,7 @@ _LONGEST = 256
 
 
 def merge_pairs(lines: list[str]) -> list[Merge]:
-    """The pairs in the lines of `tokenizer.ggml.merges`.
-
-    Raises:
-        TokenizerError: a line is no pair.
-    """
+    """The pairs in the lines of `tokenizer.ggml.merges`."""
     if set(map(str.count, lines, repeat(" "))) == {1}:
         pieces = " ".join(lines).split(" ")
         if "" not in pieces:

@@ -78,12 +78,8 @@ class Splitter:
         self._left = strip_left
         self._right = strip_right
         self._lengths: dict[str, list[int]] = {}
-        for text in tokens:
-            lengths = self._lengths.setdefault(text[0], [])
-            if len(text) not in lengths:
-                lengths.append(len(text))
-        for lengths in self._lengths.values():
-            lengths.sort(reverse=True)
+        for length, first in sorted({(len(text), text[0]) for text in tokens}, reverse=True):
+            self._lengths.setdefault(first, []).append(length)
         starts = sorted({re.escape(text[:2]) for text in tokens})
         self._start = re.compile("|".join(starts)) if starts else None
 

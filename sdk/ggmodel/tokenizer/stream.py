@@ -23,11 +23,7 @@ class TextStream:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, id: int) -> str:
-        """Adds one token, and returns the text that is complete now, maybe "".
-
-        Raises:
-            TokenizerError: the id lies outside the vocabulary.
-        """
+        """Adds one token, and returns the text that is complete now, maybe ""."""
         tokenizer = self._tokenizer
         data, starts_text = tokenizer.bytes_and_start(id)
         if starts_text:

@@ -21,6 +21,8 @@ _TEMPLATE = "tokenizer.chat_template"
 class Tokenizer(TransformersNames):
     """A vocabulary that encodes and decodes; made by `from_metadata`.
 
+    Methods that take an id raise TokenizerError if it lies outside the vocabulary.
+
     Attributes:
         size: number of tokens.
         bos: id of the token that begins a sequence, or None.
@@ -173,9 +175,6 @@ class Tokenizer(TransformersNames):
             ids: token ids.
             skip_special: leave out special tokens (see `is_special`). They show by default, as in
                 llama.cpp and transformers; user-defined tokens show always.
-
-        Raises:
-            TokenizerError: an id lies outside the vocabulary.
         """
         stream = self.stream(skip_special=skip_special)
         return "".join([stream.push(id) for id in ids]) + stream.flush()
@@ -223,11 +222,7 @@ class Tokenizer(TransformersNames):
         return TextStream(self, skip_special, begins and self.hides_space)
 
     def token_bytes(self, id: int) -> bytes:
-        """The raw bytes of one token; special tokens give their own text.
-
-        Raises:
-            TokenizerError: the id lies outside the vocabulary.
-        """
+        """The raw bytes of one token; special tokens give their own text."""
         found = self._known.get(id)
         return token_bytes(self._vocab, self._checked(id)) if found is None else found[0]
 
@@ -239,11 +234,7 @@ class Tokenizer(TransformersNames):
         return found
 
     def token(self, id: int) -> str:
-        """The spelling of a token in the vocabulary, such as "▁the" or "Ġthe".
-
-        Raises:
-            TokenizerError: the id lies outside the vocabulary.
-        """
+        """The spelling of a token in the vocabulary, such as "▁the" or "Ġthe"."""
         return self._vocab.tokens[self._checked(id)]
 
     def id_of(self, token: str) -> int | None:
@@ -251,20 +242,12 @@ class Tokenizer(TransformersNames):
         return self._vocab.ids.get(token)
 
     def is_special(self, id: int) -> bool:
-        """Whether the token is for the model rather than for readers (control or unknown).
-
-        Raises:
-            TokenizerError: the id lies outside the vocabulary.
-        """
+        """Whether the token is for the model rather than for readers (control or unknown)."""
         kind = self._vocab.types[self._checked(id)]
         return kind in (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def starts_text(self, id: int) -> bool:
-        """Whether the text after this token is encoded as at the beginning.
-
-        Raises:
-            TokenizerError: the id lies outside the vocabulary.
-        """
+        """Whether the text after this token is encoded as at the beginning."""
         kind = self._vocab.types[self._checked(id)]
         return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -16,18 +15,13 @@ class Encoding(dict[str, list[Any]]):
         raise AttributeError(name)
 
 
-class TransformersNames(ABC):
+class TransformersNames:
     """Transformers' names for what a `Tokenizer` has under its own."""
 
     size: int
     bos: int | None
     eos: int | None
-
-    @abstractmethod
-    def encode(
-        self, text: str, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
-        """The ids of `text`."""
+    encode: Callable[..., list[int]]
 
     @property
     def vocab_size(self) -> int:

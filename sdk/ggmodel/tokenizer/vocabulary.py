@@ -72,11 +72,7 @@ class Vocabulary:
     def token_id(self, name: str, default: int | None = None) -> int | None:
         """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
 
-        `default` is used when the key is absent and the id exists.
-
-        Raises:
-            ConfigError: the value is no integer or lies outside the vocabulary.
-        """
+        `default` is used when the key is absent and the id exists."""
         key = f"{PREFIX}{name}_token_id"
         value = self.keys.get(key, int, None)
         if value is None:
@@ -98,11 +94,7 @@ class Keys:
         self._metadata = metadata
 
     def get(self, key: str, kind: type, default: Any = _REQUIRED) -> Any:
-        """The value at `key`, or `default`.
-
-        Raises:
-            ConfigError: the key is missing and has no default, or its value is no `kind`.
-        """
+        """The value at `key`, or `default`."""
         value = self._metadata.get(key)
         if value is None:
             if default is _REQUIRED:
@@ -118,11 +110,7 @@ class Keys:
         return value
 
     def array(self, key: str, kinds: tuple[type, ...], required: bool) -> list[Any] | None:
-        """The array at `key` as a list, or None when it is absent and not required.
-
-        Raises:
-            ConfigError: the key is missing, no array, or holds something other than `kinds`.
-        """
+        """The array at `key` as a list, or None when it is absent and not required."""
         value = self._metadata.get(key)
         if value is None:
             return self.get(key, list) if required else None
