@@ -8,7 +8,6 @@ up an emitter or evaluator by the entry's name. All shapes are ggml order: dim 0
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +57,11 @@ class Operand:
     layout: Layout = Layout.ANY
     optional: bool = False
     selects: tuple[int, int] | None = None
+
+
+def dense(name: str, dtypes: frozenset[DType] = FULL, optional: bool = False) -> Operand:
+    """An operand whose kernels want contiguous memory, and F32 for other float dtypes."""
+    return Operand(name, dtypes, F32, Layout.CONTIGUOUS, optional)
 
 
 class Result(NamedTuple):
@@ -120,11 +124,6 @@ def need(condition: bool, message: str | Callable[[], str]) -> None:
     a function."""
     if not condition:
         raise Mismatch(message if isinstance(message, str) else message())
-
-
-def need_eps(eps: float) -> None:
-    """Raises `Mismatch` for an eps that is negative, infinite or NaN."""
-    need(0 <= eps < math.inf, lambda: f"eps is {eps}; 0 or more is needed")
 
 
 def need_possible(ne: Shape, dtype: DType) -> None:
