@@ -188,6 +188,13 @@ def failure(
     return TensorError(f"{op}: {reason}\n  operands: {inner}{settings}{where}")
 
 
+def impossible(node: Node, reason: str) -> TensorError:
+    """The `failure` of an op that was recorded."""
+    assert node.op is not None
+    scope = node.name.rpartition(".")[0]
+    return failure(node.op.name, node.sources, node.attrs, scope, node.site, reason)
+
+
 def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:
     graph = None
     for x in operands:

@@ -86,7 +86,7 @@ class ProcessBackend(Backend):
         return True
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
-        return self._ask("batches_to_reserve", largest)
+        return self._ask("of_backend", "batches_to_reserve", largest)
 
     def check_open(self) -> None:
         super().check_open()
@@ -156,11 +156,11 @@ class ProcessBackend(Backend):
 
     def backend_memory(self) -> BackendMemory:
         self.check_open()
-        return self._ask("memory")
+        return self._ask("of_backend", "backend_memory")
 
     def backend_devices(self) -> list[DeviceInfo]:
         self.check_open()
-        return self._ask("devices_of")
+        return self._ask("of_backend", "backend_devices")
 
     # life
 

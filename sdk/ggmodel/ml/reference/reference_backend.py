@@ -11,9 +11,9 @@ from ...gguf_file import TensorSource
 from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
 from ..graph import Graph
-from ..memory import AllocationStatus, BackendMemory
+from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
-from ..placement import count_memory, weights_of
+from ..placement import INPUT, weights_of
 from ..storage import State, Weight
 from ..tensor import Tensor
 from .elements import Elements
@@ -94,16 +94,23 @@ class ReferenceBackend(Backend):
     # memory
 
     def backend_memory(self) -> BackendMemory:
-        memory = count_memory(self.block_count, self._weights.values(), self._states.values())
-        memory.cpu.graph = self._graph_size
+        slots = self.block_count + 1
+        cpu = DeviceMemory("CPU", [0] * slots, [0] * slots, self._graph_size)
         if self._allocated:
-            memory.cpu.status = AllocationStatus.ALLOCATED
-        memory.mapped = sum(
-            node.nbytes
-            for node in self._weights.values()
-            if isinstance(node.storage, Weight)
-            and self.source.mapped(node.storage.info.file) is not None
-        )
+            cpu.status = AllocationStatus.ALLOCATED
+        memory = BackendMemory(cpu)
+        for node in self._weights.values():
+            assert isinstance(node.storage, Weight)
+            if node.storage.layer == INPUT:
+                memory.input_weights += node.nbytes
+            else:
+                cpu.weights[node.storage.layer] += node.nbytes
+            if self.source.mapped(node.storage.info.file) is not None:
+                memory.mapped += node.nbytes
+        for node in self._states.values():
+            assert isinstance(node.storage, State)
+            # States beyond the last layer count with the output layer.
+            cpu.cache[min(node.storage.layer, self.block_count)] += node.nbytes
         return memory
 
     # life
