@@ -166,6 +166,7 @@ class Backend(ABC):
         block_count: the number of layers, by which memory is reported.
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
+        closed: whether `close` was called.
     """
 
     flash_attention: bool
@@ -185,7 +186,7 @@ class Backend(ABC):
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self._states: dict[int, Node] = {}
         self._allocated = False
-        self._closed = False
+        self.closed = False
 
     @abstractmethod
     def get(self, name: str) -> Tensor | None:
@@ -319,9 +320,9 @@ class Backend(ABC):
 
     def close(self) -> None:
         """Frees everything; idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         for executable in list(self._executables):
             executable.close()
         self.free_states(list(self._states.values()))
@@ -333,14 +334,9 @@ class Backend(ABC):
     def _release(self) -> None:
         """Frees the rest, after graphs and states."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
     def check_open(self) -> None:
         """Raises `GraphError` if this backend can compute no more."""
-        if self._closed:
+        if self.closed:
             raise GraphError("this backend is closed")
 
     def new_context(self) -> Context:

@@ -78,7 +78,7 @@ def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexC
     for node in graph.schedule:
         assert node.op is not None
         for i, ids in enumerate(node.sources):
-            selects = node.op.spec(i).selects
+            selects = node.op.operands[i].selects
             if selects is None or ids is None:
                 continue
             origins = origins or _Origins(graph)
@@ -221,7 +221,7 @@ def fewest_rows(graph: Graph, leaf: Node) -> int | None:
         if node.op is not None
         and ids is not None
         and (ids.base or ids) is leaf
-        and (selects := node.op.spec(i).selects) is not None
+        and (selects := node.op.operands[i].selects) is not None
         and (table := node.sources[selects[0]]) is not None
     ]
     return min(counts, default=None)

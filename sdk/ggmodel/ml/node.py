@@ -155,7 +155,7 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     operands: tuple[Node | None, ...] = (self, *others)
     graph = _graph_of(op, operands)
     try:
-        operands = tuple([_prepare(x, op.spec(i), graph) for i, x in enumerate(operands)])
+        operands = tuple([_prepare(x, op.operands[i], graph) for i, x in enumerate(operands)])
         result = op.rule(*operands, **attrs)
         need_possible(result.ne, result.dtype)
     except (Mismatch, ZeroDivisionError) as error:

@@ -88,32 +88,27 @@ class Op:
     """An entry of the table.
 
     Attributes:
-        variadic: the last operand may occur any number of times.
         own: no method of the given interface (see docs/ml.md) records it.
     """
 
     name: str
     operands: tuple[Operand, ...]
     rule: Callable[..., Result]
-    variadic: bool = False
     own: bool = False
-
-    def spec(self, i: int) -> Operand:
-        return self.operands[min(i, len(self.operands) - 1)] if self.variadic else self.operands[i]
 
 
 OPS: dict[str, Op] = {}
 
 
 def define(
-    name: str, *operands: Operand, variadic: bool = False, own: bool = False
+    name: str, *operands: Operand, own: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator: enters the rule that it decorates into the table under `name`; see `Op`."""
 
     def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
-        OPS[name] = Op(name, operands, rule, variadic, own)
+        OPS[name] = Op(name, operands, rule, own)
         return rule
 
     return enter

@@ -247,7 +247,7 @@ class GGMLBackend(Backend):
         self.hardware.close()
 
     def check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             super().check_open()
         if self._process != os.getpid():
             raise GraphError(

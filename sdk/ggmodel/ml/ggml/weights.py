@@ -78,7 +78,7 @@ class Weights:
         self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
         self._devices: dict[tuple[int, int], Device] = {}
         self._spots: dict[int, list[Spot]] = {}
-        self._groups: list[Buffer | Mapping] = []
+        self._groups: list[Buffer] = []
         self._to_copy: list[Transfer] = []
 
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
@@ -203,7 +203,7 @@ class Weights:
 
     def _keep(
         self,
-        group: Buffer | Mapping,
+        group: Buffer,
         nodes: list[tuple[Tensor, Spot]],
         kind: str,
         idle: Set[int] = frozenset(),

@@ -114,11 +114,7 @@ class Elementwise(Node):
         """self · s: […] → […] F32."""
         return record(self, "scale", s=float(s))
 
-    def __add__(self, other: Node) -> Self:
-        return self.add(other)
-
-    def __sub__(self, other: Node) -> Self:
-        return self.sub(other)
+    __add__, __sub__ = add, sub
 
     def __mul__(self, other: Node | float) -> Self:
         return self.mul(other) if isinstance(other, Node) else self.scale(other)
@@ -128,12 +124,11 @@ class Elementwise(Node):
     def __truediv__(self, other: Node | float) -> Self:
         return self.div(other) if isinstance(other, Node) else self.scale(1.0 / other)
 
-    def __neg__(self) -> Self:
-        return self.neg()
-
     def neg(self) -> Self:
         """−x: […] → […]."""
         return record(self, "neg")
+
+    __neg__ = neg
 
     def sqr(self) -> Self:
         """x²: […] → […]."""

@@ -24,6 +24,7 @@ from ..table import (
     need,
     need_writable,
     pad4,
+    repeats_into,
 )
 
 if TYPE_CHECKING:
@@ -92,10 +93,7 @@ def _pad(x: Node, amounts: Shape) -> Result:
 
 @define("repeat", Operand("x", FLOATS | {I32}, F32, Layout.ROWS))
 def _repeat(x: Node, ne: Shape) -> Result:
-    need(
-        all(n > 0 and m % n == 0 for n, m in zip(x.ne, ne, strict=True)),
-        f"{list(ne)} is no multiple of {list(x.shape)}",
-    )
+    need(repeats_into(x.ne, ne), f"{list(ne)} is no multiple of {list(x.shape)}")
     return Result(ne, x.dtype)
 
 

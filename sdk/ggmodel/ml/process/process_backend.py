@@ -139,7 +139,7 @@ class ProcessBackend(Backend):
         super().free_states(nodes)
         self._freed += [node.uid for node in nodes]
         # A closing backend frees them itself.
-        if not self._closed and self._tell("free_states", self._freed):
+        if not self.closed and self._tell("free_states", self._freed):
             self._freed = []
 
     def _allocate_state(self, node: Node) -> None:
