@@ -12,14 +12,7 @@ from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf_file import TensorInfo, TensorSource
 from ...gguf_file.types import DType
 from ...native import ffi, lib
-from ..backend import (
-    Backend,
-    BackendParams,
-    CacheConfig,
-    FlashAttention,
-    Optimize,
-    Progress,
-)
+from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Optimize, Progress
 from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
