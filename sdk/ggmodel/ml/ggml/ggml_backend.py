@@ -19,7 +19,6 @@ from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
 from ..placement import INPUT, layer_of
 from ..storage import State
-from ..tensor import Tensor
 from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
@@ -73,9 +72,6 @@ class GGMLBackend(Backend):
         ]
         possible = physically_possible(sum(info.nbytes for info in found))
         return found if possible and self.params.alloc_memory else []
-
-    def get(self, name: str) -> Tensor | None:
-        return self.weights.nodes.get(name)
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         try:

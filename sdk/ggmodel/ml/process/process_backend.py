@@ -15,9 +15,7 @@ from ..devices import DeviceInfo
 from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
-from ..placement import weights_of
 from ..storage import Feed, HostData, State, Weight
-from ..tensor import Tensor
 from .packing import Leaf, describe, pack_graph
 from .runner_process import NoAnswer, RunnerProcess
 
@@ -47,7 +45,6 @@ class ProcessBackend(Backend):
         name: str = "ggml",
     ):
         super().__init__(source, params)
-        self._weights = weights_of(self)
         self._freed: list[int] = []  # states that the process may still have
         self._owns_runner = runner is None
         self.runner = RunnerProcess(params.rpc) if runner is None else runner
@@ -92,9 +89,6 @@ class ProcessBackend(Backend):
         super().check_open()
         self.runner.check()
 
-    def get(self, name: str) -> Tensor | None:
-        return self._weights.get(name)
-
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         packed = [pack_graph(graph, (), self.leaf)[0] for graph in graphs]
         self.runner.occupy(self.number, self._ask("allocate", packed))
@@ -117,7 +111,7 @@ class ProcessBackend(Backend):
         Raises:
             GraphError: it is another backend's, or was freed.
         """
-        if isinstance(node.storage, Weight) and self._weights.get(node.name) is node:
+        if isinstance(node.storage, Weight) and self.tensors.get(node.name) is node:
             return node.name
         if node.uid in self._states:
             return (node.uid, node.name)

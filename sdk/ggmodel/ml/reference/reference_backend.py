@@ -13,9 +13,8 @@ from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progr
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
-from ..placement import INPUT, weights_of
+from ..placement import INPUT
 from ..storage import State, Weight
-from ..tensor import Tensor
 from .elements import Elements
 from .executable import ReferenceExecutable
 
@@ -34,12 +33,8 @@ class ReferenceBackend(Backend):
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
-        self._weights = weights_of(self)
         self._decoded: dict[int, Elements] = {}
         self._graph_size = 0
-
-    def get(self, name: str) -> Tensor | None:
-        return self._weights.get(name)
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         """Nothing: weights are read on use."""
@@ -99,7 +94,7 @@ class ReferenceBackend(Backend):
         if self._allocated:
             cpu.status = AllocationStatus.ALLOCATED
         memory = BackendMemory(cpu)
-        for node in self._weights.values():
+        for node in self.tensors.values():
             assert isinstance(node.storage, Weight)
             if node.storage.layer == INPUT:
                 memory.input_weights += node.nbytes
