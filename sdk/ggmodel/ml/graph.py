@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError
+from .storage import Feed, HostData
 
 if TYPE_CHECKING:
     from .node import Node
@@ -93,7 +94,7 @@ class Graph:
                 if node.uid in pending or node.uid in self._known:
                     continue
                 if node.op is None:
-                    if node.is_input:
+                    if isinstance(node.storage, (HostData, Feed)):
                         self._known.add(node.uid)
                         self.inputs.append(node)
                     continue
@@ -106,7 +107,7 @@ class Graph:
     @property
     def replayable(self) -> bool:
         """Whether all inputs are feeds, so that a compiled graph serves every step."""
-        return all(node.is_feed for node in self.inputs)
+        return all(isinstance(node.storage, Feed) for node in self.inputs)
 
     def admit(self) -> None:
         """Counts one more recorded op; raises `GraphError` when closed or past the node limit."""

@@ -77,16 +77,6 @@ class Node:
         self.value: np.ndarray | None = None
 
     @property
-    def is_input(self) -> bool:
-        """Whether the host gives its values, once or before each run."""
-        return isinstance(self.storage, (HostData, Feed))
-
-    @property
-    def is_feed(self) -> bool:
-        """Whether its values are filled in before each run."""
-        return isinstance(self.storage, Feed)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Dims without trailing ones, dim 0 fastest; at least one."""
         return trim(self.ne)
