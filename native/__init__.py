@@ -1,16 +1,16 @@
 """The binding to ggml: `lib` has its functions, `ffi` its types.
 
 Importing this package loads ggml. Functions that build graphs are guarded (see guards.py): where
-ggml would abort the process they return NULL, or false if they return nothing in C. So write
-`check(lib.ggml_mul_mat(ctx, a, b))` or `lib.ggml_mul_mat(ctx, a, b) or fail()`. After an abort the
-context holds a half-built tensor and must be freed. Other aborts of ggml, such as during compute,
-write to stderr and end the process: check before you compute.
+ggml would abort the process they return NULL, or false if they return nothing in C, and
+`last_abort` tells why. After an abort the context holds a half-built tensor and must be freed.
+Other aborts of ggml, such as during compute, write to stderr and end the process: check before you
+compute.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from ..errors import NativeError
 from . import install, loader
@@ -18,12 +18,9 @@ from .loader import cache
 from .threads import ThreadPool
 
 __all__ = [
-    "Abort",
     "ThreadPool",
     "cache",
-    "check",
     "describe",
-    "fail",
     "ffi",
     "last_abort",
     "lib",
@@ -31,8 +28,6 @@ __all__ = [
     "proc",
     "version",
 ]
-
-_T = TypeVar("_T")
 
 _found = install.find()
 _module = loader.load(_found)
@@ -44,29 +39,9 @@ version: str = _found.version
 _last_abort = lib.ggmodel_last_abort
 
 
-class Abort(NativeError):
-    """ggml would have aborted the process; `text` is its message, such as a failed assert."""
-
-    def __init__(self, text: str):
-        super().__init__(f"ggml: {text}")
-        self.text = text
-
-
 def last_abort() -> str:
     """The text of the abort in this thread's latest guarded call, or "" if it succeeded."""
     return ffi.string(_last_abort()).decode(errors="replace")
-
-
-def fail() -> NoReturn:
-    """Raise the abort of this thread's latest guarded call, which returned NULL or false."""
-    raise Abort(last_abort() or "a function returned NULL")
-
-
-def check(result: _T) -> _T:
-    """Return the result of a guarded call, or raise `Abort` if it failed."""
-    if not result:
-        fail()
-    return result
 
 
 def proc(reg: Any, name: str, ctype: str | None = None) -> Any:

@@ -264,7 +264,7 @@ class Program:
                 operands.append(rng.choice(similar))
             elif wrong and drawn > 0.96:
                 operands.append(None)
-            elif (selects := OPS[op].spec(i).selects) and drawn < 0.5:
+            elif (selects := OPS[op].operands[i].selects) and drawn < 0.5:
                 table = operands[selects[0]]
                 operands.append(self.indices(ne, table.ne[selects[1]] if table else 1))
             else:
@@ -287,7 +287,7 @@ class Program:
         operands, attrs = list(t.operands), t.attrs
         for i, x in enumerate(operands):
             if x is not None and rng.random() < 0.4 / len(operands):
-                allowed = sorted(OPS[t.op].spec(i).dtypes)
+                allowed = sorted(OPS[t.op].operands[i].dtypes)
                 operands[i] = x[0], rng.choice(allowed)
         dims = sorted({n for x in operands if x is not None for n in x[0] if n > 1})
         renamed: dict[int, int] = {}

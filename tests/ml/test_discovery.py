@@ -138,9 +138,8 @@ def test_the_filter_id_is_the_one_before_devices_were_hidden(monkeypatch: pytest
 
 
 def test_versions_that_the_driver_does_not_tell():
-    unknown = nvidia.Versions()
-    assert nvidia.versions(None, "0000:c1:00.0") == unknown
-    assert nvidia.versions(Driver(), "0000:c2:00.0") == unknown
+    assert nvidia.versions(None, "0000:c1:00.0") == {}
+    assert nvidia.versions(Driver(), "0000:c2:00.0") == {}
     failing = Driver()
     failing.failing = True
-    assert nvidia.versions(failing, "0000:c1:00.0") == unknown
+    assert nvidia.versions(failing, "0000:c1:00.0") == {}

@@ -7,14 +7,7 @@ fastest.
 from __future__ import annotations
 
 from ..gguf_file.types import DType
-from .backend import (
-    Backend,
-    BackendParams,
-    CacheConfig,
-    Executable,
-    FlashAttention,
-    Optimize,
-)
+from .backend import Backend, BackendParams, CacheConfig, Executable, FlashAttention, Optimize
 from .context import Context
 from .devices import (
     DeviceComparison,

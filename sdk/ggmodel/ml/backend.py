@@ -24,6 +24,7 @@ from .gpu_layers import GPULayersList
 from .graph import Graph
 from .memory import BackendMemory
 from .node import Node
+from .placement import weights_of
 from .storage import State, Weight
 from .tensor import Tensor
 
@@ -164,8 +165,10 @@ class Backend(ABC):
         source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
         block_count: the number of layers, by which memory is reported.
+        tensors: the weights by name.
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
+        closed: whether `close` was called.
     """
 
     flash_attention: bool
@@ -182,14 +185,15 @@ class Backend(ABC):
                 f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
                 f"not 0 to {_MOST_BLOCKS}"
             )
+        self.tensors = weights_of(self)
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self._states: dict[int, Node] = {}
         self._allocated = False
-        self._closed = False
+        self.closed = False
 
-    @abstractmethod
     def get(self, name: str) -> Tensor | None:
         """The weight of that name, or None."""
+        return self.tensors.get(name)
 
     def allocate(self, *graphs: Graph) -> None:
         """Places weights and states by the ops of the traced graphs, and allocates them; only the
@@ -319,9 +323,9 @@ class Backend(ABC):
 
     def close(self) -> None:
         """Frees everything; idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         for executable in list(self._executables):
             executable.close()
         self.free_states(list(self._states.values()))
@@ -333,14 +337,9 @@ class Backend(ABC):
     def _release(self) -> None:
         """Frees the rest, after graphs and states."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
     def check_open(self) -> None:
         """Raises `GraphError` if this backend can compute no more."""
-        if self._closed:
+        if self.closed:
             raise GraphError("this backend is closed")
 
     def new_context(self) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError, OutOfMemory, TensorError
@@ -169,20 +169,13 @@ class Context:
 
     def compute(self, *tensors: Tensor) -> None:
         """Runs the graph, and gives these tensors their values; without any it only runs."""
-        self.compute_with_notify(lambda: None, *tensors)
+        self.forward(*tensors)
+        run_once(self.graph, tensors)
 
     def compute_with_notify(self, begun: Callable[[], None], *tensors: Tensor) -> None:
         """`compute`, calling `begun` once the graph is laid out and about to run."""
         self.forward(*tensors)
-        executable = self.backend.compile(self.graph, tensors)
-        try:
-            begun()
-            executable.run()
-            for t in tensors:
-                if t.op is not None:  # leaves have their own
-                    t.value = executable.value(t).copy()
-        finally:
-            executable.close()
+        run_once(self.graph, tensors, begun)
 
     def reserve(self) -> None:
         """Allocates the buffers this graph needs without running it."""
@@ -218,6 +211,18 @@ class Context:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def run_once(
+    graph: Graph, tensors: tuple[Tensor, ...], begun: Callable[[], None] = lambda: None
+) -> None:
+    """Runs a graph, after `begun`, and gives these tensors their values; leaves have their own."""
+    with closing(graph.backend.compile(graph, tensors)) as executable:
+        begun()
+        executable.run()
+        for t in tensors:
+            if t.op is not None:
+                t.value = executable.value(t).copy()
 
 
 def _host_array(node: Node, data: memoryview | None) -> np.ndarray:

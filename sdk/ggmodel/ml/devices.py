@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
-
-from ..errors import FormatError
 
 _MIB = 1 << 20
 
@@ -141,33 +139,6 @@ class DeviceInfo(DeviceID):
         values = {key: getattr(self, name) for name, key in _KEYS.items()}
         values["LibraryPath"] = list(self.library_path)
         return {k: v for k, v in values.items() if v or k in _ALWAYS_THERE}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> DeviceInfo:
-        """The inverse of `to_json`; unknown keys are ignored.
-
-        Raises:
-            FormatError: no id, or a value of the wrong type.
-        """
-        if not isinstance(value, Mapping) or not isinstance(value.get("id"), str):
-            raise FormatError(f"a device is an object with an id, not {value!r:.80}")
-        given: dict[str, Any] = {}
-        for field in fields(cls):
-            key = _KEYS[field.name]
-            if value.get(key) is None:
-                continue
-            item, wanted = value[key], str if field.name == "id" else type(field.default)
-            if wanted is tuple:
-                fits = isinstance(item, list) and all(isinstance(x, str) for x in item)
-                item, kind = tuple(item) if fits else item, "list of str"
-            else:
-                fits, kind = type(item) is wanted, wanted.__name__
-            if not fits:
-                raise FormatError(
-                    f"device {value['id']}: {key} is {type(item).__name__}, not {kind}"
-                )
-            given[field.name] = item
-        return cls(**given)
 
 
 _KEYS = {f.name: f.name for f in fields(DeviceInfo)} | {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast, overload
 
 from ..errors import GraphError, TensorError
 from ..gguf_file.types import DType
-from .context import Context
+from .context import Context, run_once
 from .quantized import to_float32
 from .tensor import Tensor
 
@@ -87,12 +87,7 @@ def _computed(ctx: Context | None, tensor: Tensor) -> Tensor:
     if graph.closed:
         raise GraphError(f"{tensor.describe()} has no value, and its context is closed")
     graph.forward(tensor)
-    executable = graph.backend.compile(graph, (tensor,))
-    try:
-        executable.run()
-        tensor.value = executable.value(tensor).copy()
-    finally:
-        executable.close()
+    run_once(graph, (tensor,))
     return tensor
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphError
+from .storage import Feed, HostData
 
 if TYPE_CHECKING:
     from .node import Node
@@ -77,8 +78,7 @@ class Graph:
         self.batch_size = 0  # a hint for backends that copy weights to a device; 0 is unknown
         self.closed = False
         self.recorded = 0
-        self._scheduled: set[int] = set()
-        self._known_inputs: set[int] = set()
+        self._known: set[int] = set()  # scheduled, or an input
 
     def forward(self, *roots: Node) -> None:
         """Schedules each root after everything it reads, in the order recorded.
@@ -91,28 +91,25 @@ class Graph:
             stack = [root]
             while stack:
                 node = stack.pop()
-                if node.uid in pending or node.uid in self._scheduled:
+                if node.uid in pending or node.uid in self._known:
                     continue
                 if node.op is None:
-                    self._note_input(node)
+                    if isinstance(node.storage, (HostData, Feed)):
+                        self._known.add(node.uid)
+                        self.inputs.append(node)
                     continue
                 pending[node.uid] = node
                 stack.extend(s for s in node.sources if s is not None)
             for uid in sorted(pending):
-                self._scheduled.add(uid)
+                self._known.add(uid)
                 self.schedule.append(pending[uid])
-
-    def _note_input(self, node: Node) -> None:
-        if node.is_input and node.uid not in self._known_inputs:
-            self._known_inputs.add(node.uid)
-            self.inputs.append(node)
 
     @property
     def replayable(self) -> bool:
         """Whether all inputs are feeds, so that a compiled graph serves every step."""
-        return all(node.is_feed for node in self.inputs)
+        return all(isinstance(node.storage, Feed) for node in self.inputs)
 
-    def admit(self) -> int:
+    def admit(self) -> None:
         """Counts one more recorded op; raises `GraphError` when closed or past the node limit."""
         if self.closed:
             raise GraphError("this context is closed; make a new one with backend.new_context()")
@@ -122,7 +119,6 @@ class Graph:
                 f"the graph has more than {self.max_nodes} ops; "
                 "make its context with backend.new_context_size(n)"
             )
-        return self.recorded
 
 
 def current_graph() -> Graph | None:

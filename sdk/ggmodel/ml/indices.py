@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ComputeError
 from .graph import Graph
-from .node import Node, failure
+from .node import Node, impossible
 from .storage import Feed, Weight
 from .table import F32, I32, I64
 
@@ -78,7 +78,7 @@ def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexC
     for node in graph.schedule:
         assert node.op is not None
         for i, ids in enumerate(node.sources):
-            selects = node.op.spec(i).selects
+            selects = node.op.operands[i].selects
             if selects is None or ids is None:
                 continue
             origins = origins or _Origins(graph)
@@ -138,13 +138,11 @@ class _Origins:
                 found = self._range(x, set())
                 moved = found is not None and found[0] > -1 and found[1] < bound
             if not moved:
-                scope = reader.name.rpartition(".")[0]
-                assert reader.op is not None
-                raise failure(
-                    reader.op.name, reader.sources, reader.attrs, scope, reader.site,
+                raise impossible(
+                    reader,
                     f"the indices come from {owner.describe()}, which may hold others than those "
                     f"of {bound} rows; end their computation with clamp(0, {bound - 1}).cast(I32)",
-                )  # fmt: skip
+                )
 
     def _range(self, x: Node, above: set[int]) -> Range | None:
         """The range of the computed values of x; None if unknown."""
@@ -223,7 +221,7 @@ def fewest_rows(graph: Graph, leaf: Node) -> int | None:
         if node.op is not None
         and ids is not None
         and (ids.base or ids) is leaf
-        and (selects := node.op.spec(i).selects) is not None
+        and (selects := node.op.operands[i].selects) is not None
         and (table := node.sources[selects[0]]) is not None
     ]
     return min(counts, default=None)

@@ -77,16 +77,6 @@ class Node:
         self.value: np.ndarray | None = None
 
     @property
-    def is_input(self) -> bool:
-        """Whether the host gives its values, once or before each run."""
-        return isinstance(self.storage, (HostData, Feed))
-
-    @property
-    def is_feed(self) -> bool:
-        """Whether its values are filled in before each run."""
-        return isinstance(self.storage, Feed)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Dims without trailing ones, dim 0 fastest; at least one."""
         return trim(self.ne)
@@ -155,7 +145,7 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     operands: tuple[Node | None, ...] = (self, *others)
     graph = _graph_of(op, operands)
     try:
-        operands = tuple([_prepare(x, op.spec(i), graph) for i, x in enumerate(operands)])
+        operands = tuple([_prepare(x, op.operands[i], graph) for i, x in enumerate(operands)])
         result = op.rule(*operands, **attrs)
         need_possible(result.ne, result.dtype)
     except (Mismatch, ZeroDivisionError) as error:
@@ -186,6 +176,13 @@ def failure(
     inner = ", ".join("None" if x is None else x.describe() for x in operands)
     where = "".join((f"\n  in module {scope}" if scope else "", f"\n  at {site}" if site else ""))
     return TensorError(f"{op}: {reason}\n  operands: {inner}{settings}{where}")
+
+
+def impossible(node: Node, reason: str) -> TensorError:
+    """The `failure` of an op that was recorded."""
+    assert node.op is not None
+    scope = node.name.rpartition(".")[0]
+    return failure(node.op.name, node.sources, node.attrs, scope, node.site, reason)
 
 
 def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:

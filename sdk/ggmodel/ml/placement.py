@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .memory import BackendMemory, DeviceMemory
-from .node import Node
-from .storage import State, Weight
+from .storage import Weight
 from .table import pad4
 from .tensor import Tensor
 
@@ -39,22 +36,3 @@ def weights_of(backend: Backend) -> dict[str, Tensor]:
         node = nodes[name] = Tensor(pad4(info.shape), info.dtype, name=name)
         node.storage = Weight(backend, info, layer_of(name, backend.block_count))
     return nodes
-
-
-def count_memory(
-    block_count: int, weights: Iterable[Node], states: Iterable[Node]
-) -> BackendMemory:
-    """The report of weights and states that all lie on the CPU; states beyond the last layer count
-    with the output layer."""
-    cpu = DeviceMemory("CPU", [0] * (block_count + 1), [0] * (block_count + 1))
-    memory = BackendMemory(cpu)
-    for node in weights:
-        assert isinstance(node.storage, Weight)
-        if node.storage.layer == INPUT:
-            memory.input_weights += node.nbytes
-        else:
-            cpu.weights[node.storage.layer] += node.nbytes
-    for node in states:
-        assert isinstance(node.storage, State)
-        cpu.cache[min(node.storage.layer, block_count)] += node.nbytes
-    return memory

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path("/")
+# Of control groups of versions 2 and 1 (huge where there is none): limit and use of memory, and the
+# prefix of its statistics.
+_MEMORY = (
+    ("memory.max", "memory.current", ""),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,17 +61,14 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
         free = sum(parts) if parts else total
     swap = memory.get("SwapFree", 0)
     for folder in groups:
-        limit = _number(folder / "memory.max")
-        if limit is not None:
-            used = _number(folder / "memory.current") or 0
-            free = min(free, limit - used + _reclaimable(folder, ""))
+        for limit_file, used_file, prefix in _MEMORY:
+            limit = _number(folder / limit_file)
+            if limit is not None:
+                used = _number(folder / used_file) or 0
+                free = min(free, limit - used + _reclaimable(folder, prefix))
         swap_limit = _number(folder / "memory.swap.max")
         if swap_limit is not None:
             swap = min(swap, swap_limit - (_number(folder / "memory.swap.current") or 0))
-        limit = _number(folder / "memory.limit_in_bytes")  # version 1; huge where there is none
-        if limit is not None:
-            used = _number(folder / "memory.usage_in_bytes") or 0
-            free = min(free, limit - used + _reclaimable(folder, "total_"))
     return SystemInfo(available_cores(root), total, max(0, min(free, total)), max(0, swap))
 
 
@@ -81,8 +84,7 @@ def total_memory(root: Path = _ROOT) -> int:
 def _within(groups: Iterable[Path], meminfo: Mapping[str, int]) -> int:
     """The total memory within the limits of these control groups."""
     total = meminfo.get("MemTotal") or _installed_memory()
-    names = ("memory.max", "memory.limit_in_bytes")  # of versions 2 and 1
-    limits = [_number(folder / name) for folder in groups for name in names]
+    limits = [_number(folder / name) for folder in groups for name, _, _ in _MEMORY]
     return min([total, *(limit for limit in limits if limit is not None)])
 
 

@@ -8,7 +8,6 @@ up an emitter or evaluator by the entry's name. All shapes are ggml order: dim 0
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,6 +59,11 @@ class Operand:
     selects: tuple[int, int] | None = None
 
 
+def dense(name: str, dtypes: frozenset[DType] = FULL, optional: bool = False) -> Operand:
+    """An operand whose kernels want contiguous memory, and F32 for other float dtypes."""
+    return Operand(name, dtypes, F32, Layout.CONTIGUOUS, optional)
+
+
 class Result(NamedTuple):
     """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
 
@@ -84,32 +88,27 @@ class Op:
     """An entry of the table.
 
     Attributes:
-        variadic: the last operand may occur any number of times.
         own: no method of the given interface (see docs/ml.md) records it.
     """
 
     name: str
     operands: tuple[Operand, ...]
     rule: Callable[..., Result]
-    variadic: bool = False
     own: bool = False
-
-    def spec(self, i: int) -> Operand:
-        return self.operands[min(i, len(self.operands) - 1)] if self.variadic else self.operands[i]
 
 
 OPS: dict[str, Op] = {}
 
 
 def define(
-    name: str, *operands: Operand, variadic: bool = False, own: bool = False
+    name: str, *operands: Operand, own: bool = False
 ) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Decorator: enters the rule that it decorates into the table under `name`; see `Op`."""
 
     def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
-        OPS[name] = Op(name, operands, rule, variadic, own)
+        OPS[name] = Op(name, operands, rule, own)
         return rule
 
     return enter
@@ -120,11 +119,6 @@ def need(condition: bool, message: str | Callable[[], str]) -> None:
     a function."""
     if not condition:
         raise Mismatch(message if isinstance(message, str) else message())
-
-
-def need_eps(eps: float) -> None:
-    """Raises `Mismatch` for an eps that is negative, infinite or NaN."""
-    need(0 <= eps < math.inf, lambda: f"eps is {eps}; 0 or more is needed")
 
 
 def need_possible(ne: Shape, dtype: DType) -> None:

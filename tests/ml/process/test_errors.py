@@ -23,14 +23,13 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendMemory, BackendParams, DType, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.ml.process.protocol import pack_error, unpack_error
-from ggmodel.native import Abort
 from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, normal
 
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, Error)]
 
 
-@pytest.mark.parametrize("kind", [*CLASSES, Abort, OSError, KeyError])
+@pytest.mark.parametrize("kind", [*CLASSES, OSError, KeyError])
 def test_an_error_is_rebuilt(kind: type[Exception]):
     error: Any = kind("the text")
     error.noted = {"a": 1}

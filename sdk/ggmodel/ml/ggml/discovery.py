@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from ...native import ffi, install, lib, prefix
@@ -61,7 +61,7 @@ def describe_device(handle: Any, library: str, index: int) -> DeviceInfo:
         system = system_info()
         return replace(info, total_memory=system.total_memory, free_memory=system.free_memory)
     if library == "CUDA" and info.pci_id:
-        return replace(info, **asdict(nvidia.versions(nvidia.driver_library(), info.pci_id)))
+        return replace(info, **nvidia.versions(nvidia.driver_library(), info.pci_id))
     return info
 
 

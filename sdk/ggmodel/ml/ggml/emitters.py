@@ -47,10 +47,29 @@ _DIRECT = {
 for _name, _function in _DIRECT.items():
     EMITTERS[_name] = _direct(getattr(lib, f"ggml_{_function}"))
 
-for _name in ("norm", "rms_norm", "l2_norm"):
-    EMITTERS[_name] = (lambda function: lambda c, x, a: function(c, x[0], a["eps"]))(
-        getattr(lib, f"ggml_{_name}")
-    )
+# Ops whose ggml function takes attributes beside the operands.
+EMITTERS.update(
+    norm=lambda c, x, a: lib.ggml_norm(c, x[0], a["eps"]),
+    rms_norm=lambda c, x, a: lib.ggml_rms_norm(c, x[0], a["eps"]),
+    l2_norm=lambda c, x, a: lib.ggml_l2_norm(c, x[0], a["eps"]),
+    scale=lambda c, x, a: lib.ggml_scale(c, x[0], a["s"]),
+    fill=lambda c, x, a: lib.ggml_fill(c, x[0], a["value"]),
+    silu_alpha_limit=lambda c, x, a: lib.ggml_swiglu_oai(c, *x, a["alpha"], a["limit"]),
+    cast=lambda c, x, a: lib.ggml_cast(c, x[0], int(a["dtype"])),
+    reshape=lambda c, x, a: lib.ggml_reshape_4d(c, x[0], *a["ne"]),
+    # ggml assumes a dense dim 0; a view of a permuted tensor gets its strides later.
+    view=lambda c, x, a: lib.ggml_view_4d(c, x[0], *a["ne"], *a["nb"][1:], a["offset"]),
+    permute=lambda c, x, a: lib.ggml_permute(c, x[0], *a["order"]),
+    pad=lambda c, x, a: lib.ggml_pad(c, x[0], *a["amounts"]),
+    repeat=lambda c, x, a: lib.ggml_repeat_4d(c, x[0], *a["ne"]),
+    concat=lambda c, x, a: lib.ggml_concat(c, *x, a["dim"]),
+    set=lambda c, x, a: lib.ggml_set(c, *x, *a["nb"], a["offset"]),
+    set_inplace=lambda c, x, a: lib.ggml_set_inplace(c, *x, *a["nb"], a["offset"]),
+    tri=lambda c, x, a: lib.ggml_tri(c, x[0], a["kind"]),
+    interpolate=lambda c, x, a: lib.ggml_interpolate(c, x[0], *a["ne"], int(a["mode"])),
+    # One snapshot of the states, after the last token.
+    ssm_scan=lambda c, x, a: lib.ggml_ssm_scan(c, *x, 1),
+)
 
 
 @emits("mulmat")
@@ -71,72 +90,11 @@ def _add_id(c: Any, x: tuple, a: dict) -> Any:
     return lib.ggml_add_id(c, *x)
 
 
-@emits("scale")
-def _scale(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_scale(c, x[0], a["s"])
-
-
 @emits("clamp")
 def _clamp(c: Any, x: tuple, a: dict) -> Any:
     # ggml's clamp writes to its operand, so it is given a copy.
     copy = lib.ggml_dup(c, x[0])
     return copy and lib.ggml_clamp(c, copy, a["lo"], a["hi"])
-
-
-@emits("fill")
-def _fill(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_fill(c, x[0], a["value"])
-
-
-@emits("silu_alpha_limit")
-def _silu_alpha_limit(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_swiglu_oai(c, x[0], x[1], a["alpha"], a["limit"])
-
-
-@emits("cast")
-def _cast(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_cast(c, x[0], int(a["dtype"]))
-
-
-@emits("reshape")
-def _reshape(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_reshape_4d(c, x[0], *a["ne"])
-
-
-@emits("view")
-def _view(c: Any, x: tuple, a: dict) -> Any:
-    # ggml assumes a dense dim 0; a view of a permuted tensor gets its strides later.
-    return lib.ggml_view_4d(c, x[0], *a["ne"], *a["nb"][1:], a["offset"])
-
-
-@emits("permute")
-def _permute(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_permute(c, x[0], *a["order"])
-
-
-@emits("pad")
-def _pad(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_pad(c, x[0], *a["amounts"])
-
-
-@emits("repeat")
-def _repeat(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_repeat_4d(c, x[0], *a["ne"])
-
-
-@emits("concat")
-def _concat(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_concat(c, x[0], x[1], a["dim"])
-
-
-@emits("set")
-def _set(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_set(c, x[0], x[1], *a["nb"], a["offset"])
-
-
-@emits("set_inplace")
-def _set_inplace(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_set_inplace(c, x[0], x[1], *a["nb"], a["offset"])
 
 
 @emits("argsort")
@@ -150,11 +108,6 @@ def _argsort(c: Any, x: tuple, a: dict) -> Any:
 def _solve_tri(c: Any, x: tuple, a: dict) -> Any:
     left, lower, unit_diag = True, True, False  # ggml's only variant
     return lib.ggml_solve_tri(c, x[0], x[1], left, lower, unit_diag)
-
-
-@emits("tri")
-def _tri(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_tri(c, x[0], a["kind"])
 
 
 @emits("arange")
@@ -204,52 +157,42 @@ def _im2col(c: Any, x: tuple, a: dict) -> Any:
     return lib.ggml_im2col(c, x[0], x[1], *spatial, True, lib.GGML_TYPE_F32)
 
 
+# Not ggml_conv_2d and ggml_conv_3d, which round the patches to F16.
+
+
 @emits("conv_2d")
 def _conv_2d(c: Any, x: tuple, a: dict) -> Any:
-    # Not ggml_conv_2d, which rounds the patches to F16.
-    kernel = x[0]
-    kw, kh, channels, out = kernel.ne
     patches = _im2col(c, x, a)
     if not patches:
         return ffi.NULL
-    width, height, batch = patches.ne[1], patches.ne[2], patches.ne[3]
-    k = kw * kh * channels
-    rows = lib.ggml_reshape_2d(c, patches, k, width * height * batch)
-    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
-    by_channel = lib.ggml_reshape_4d(c, product, width, height, batch, out)
-    return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
+    return _convolved(c, patches, x[0], x[0].ne[3], tuple(patches.ne)[1:])
 
 
 @emits("conv_3d")
 def _conv_3d(c: Any, x: tuple, a: dict) -> Any:
-    # Not ggml_conv_3d, which rounds the patches to F16.
     kernel, image = x
     channels = a["channels"]
     spatial = (*a["stride"], *a["pad"], *a["dilation"])
     patches = lib.ggml_im2col_3d(c, kernel, image, channels, *spatial, lib.GGML_TYPE_F32)
     if not patches:
         return ffi.NULL
-    k, width, height, slices = patches.ne
+    _, width, height, slices = patches.ne
     batch, out = image.ne[3] // channels, kernel.ne[3] // channels
     depth = slices // batch
-    rows = lib.ggml_reshape_2d(c, patches, k, width * height * slices)
-    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
-    by_channel = lib.ggml_reshape_4d(c, product, width * height, depth, batch, out)
-    dense = lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
+    dense = _convolved(c, patches, kernel, out, (width * height, depth, batch))
     return lib.ggml_reshape_4d(c, dense, width, height, depth, out * batch)
 
 
-@emits("ssm_scan")
-def _ssm_scan(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_ssm_scan(c, *x, 1)  # one snapshot of the states, after the last token
+def _convolved(c: Any, patches: Any, kernel: Any, out: int, ne: tuple[int, ...]) -> Any:
+    """Patches [k, a · b · c] times kernel [k, out], as [a, b, out, c] for ne (a, b, c)."""
+    k = patches.ne[0]
+    rows = lib.ggml_reshape_2d(c, patches, k, math.prod(ne))
+    product = lib.ggml_mul_mat(c, rows, lib.ggml_reshape_2d(c, kernel, k, out))
+    by_channel = lib.ggml_reshape_4d(c, product, *ne, out)
+    return lib.ggml_cont(c, lib.ggml_permute(c, by_channel, 0, 1, 3, 2))
 
 
 @emits("avg_pool_2d")
 def _avg_pool_2d(c: Any, x: tuple, a: dict) -> Any:
     k, s, p = a["k"], a["s"], a["p"]
     return lib.ggml_pool_2d(c, x[0], lib.GGML_OP_POOL_AVG, k, k, s, s, p, p)
-
-
-@emits("interpolate")
-def _interpolate(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_interpolate(c, x[0], *a["ne"], int(a["mode"]))

@@ -12,21 +12,13 @@ from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf_file import TensorInfo, TensorSource
 from ...gguf_file.types import DType
 from ...native import ffi, lib
-from ..backend import (
-    Backend,
-    BackendParams,
-    CacheConfig,
-    FlashAttention,
-    Optimize,
-    Progress,
-)
+from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Optimize, Progress
 from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
 from ..placement import INPUT, layer_of
 from ..storage import State
-from ..tensor import Tensor
 from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
@@ -80,9 +72,6 @@ class GGMLBackend(Backend):
         ]
         possible = physically_possible(sum(info.nbytes for info in found))
         return found if possible and self.params.alloc_memory else []
-
-    def get(self, name: str) -> Tensor | None:
-        return self.weights.nodes.get(name)
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         try:
@@ -247,7 +236,7 @@ class GGMLBackend(Backend):
         self.hardware.close()
 
     def check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             super().check_open()
         if self._process != os.getpid():
             raise GraphError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from ...errors import ComputeError, ConfigError
@@ -55,11 +56,8 @@ class Device:
 
     def holds(self, node: Node) -> bool:
         """Whether a tensor fits there: GPUs may address less at once than they have."""
-        arena = Arena(1)
-        try:
+        with closing(Arena(1)) as arena:
             return lib.ggml_backend_supports_op(self.backend, arena.tensor(node))
-        finally:
-            arena.close()
 
     def close(self) -> None:
         backend, self.backend = self.backend, None
@@ -187,9 +185,6 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _takes_over(device: Device) -> bool:
     """Whether the device takes over a large product of a weight in system memory."""
-    arena = Arena(8)
-    try:
+    with closing(Arena(8)) as arena:
         a, b = (lib.ggml_new_tensor_2d(arena.ctx, lib.GGML_TYPE_F32, 256, 512) for _ in range(2))
         return lib.ggml_backend_dev_offload_op(device.handle, lib.ggml_mul_mat(arena.ctx, a, b))
-    finally:
-        arena.close()

@@ -16,18 +16,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from ...errors import NativeError, OutOfMemory
+from ...atomic import atomic_write
+from ...errors import NativeError
 from ...gguf_file.types import DType
 from ...native import cache, describe, ffi, lib, proc, version
-from .memory import Arena
+from .alone import Alone
 
 log = logging.getLogger("ggmodel.ml")
 
@@ -99,46 +98,31 @@ def at(choice: Sequence[bool], columns: int) -> bool:
 
 def _measure(dtype: DType, buffer_type: Any) -> list[bool]:
     with _Bench() as bench:
-        plain = bench.buffer_type
-        return bench.faster(
-            [
-                (_product(bench, plain, dtype, n), _product(bench, buffer_type, dtype, n))
-                for n in COLUMNS
-            ]
-        )
+        kinds = (None, buffer_type)
+        return bench.faster([[_product(bench, k, dtype, n) for k in kinds] for n in COLUMNS])
 
 
 def _measure_attention(key: int, value: int) -> list[bool]:
     with _Bench() as bench:
-        pair = _attention(bench, key, value, True), _attention(bench, key, value, False)
-        return bench.faster([pair])
+        return bench.faster([[_attention(bench, key, value, f32) for f32 in (True, False)]])
 
 
 def _product(bench: _Bench, kind: Any, dtype: DType, columns: int) -> _Timed:
-    arena = Arena(8, 8)
-    weight = lib.ggml_new_tensor_2d(arena.ctx, int(dtype), _WIDTH, _ROWS)
-    x = lib.ggml_new_tensor_2d(arena.ctx, lib.GGML_TYPE_F32, _WIDTH, columns)
-    y = lib.ggml_mul_mat(arena.ctx, weight, x)
-    buffers = [_allocated(kind, [weight]), _allocated(bench.buffer_type, [x, y])]
-    lib.ggml_backend_buffer_set_usage(buffers[0], lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-    zeros = bytes(lib.ggml_nbytes(weight))  # any numbers do, except NaN
-    lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
-    lib.ggml_backend_buffer_clear(buffers[1], 0)
-    return bench.timed(arena, buffers, y)
+    timed = bench.timed(kind)
+    timed.multiplies(dtype, _WIDTH, _ROWS, columns)
+    return timed
 
 
 def _attention(bench: _Bench, key: int, value: int, in_f32: bool) -> _Timed:
-    arena = Arena(8, 8)
-    half, full = lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
-    q = lib.ggml_new_tensor_4d(arena.ctx, full, key, 1, _HEADS, 1)
-    k = lib.ggml_new_tensor_4d(arena.ctx, half, key, _CELLS, _HEADS, 1)
-    v = lib.ggml_new_tensor_4d(arena.ctx, half, value, _CELLS, _HEADS, 1)
-    mask = lib.ggml_new_tensor_4d(arena.ctx, half, _CELLS, 1, 1, 1)
-    read = lib.ggml_cast(arena.ctx, v, full) if in_f32 else v
-    y = lib.ggml_flash_attn_ext(arena.ctx, q, k, read, mask, 1.0, 0.0, 0.0)
-    buffer = _allocated(bench.buffer_type, [q, k, v, mask, y] + [read] * in_f32)
-    lib.ggml_backend_buffer_clear(buffer, 0)
-    return bench.timed(arena, [buffer], y)
+    timed = bench.timed()
+    c, half, full = timed.ctx, lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
+    q = lib.ggml_new_tensor_4d(c, full, key, 1, _HEADS, 1)
+    k = lib.ggml_new_tensor_4d(c, half, key, _CELLS, _HEADS, 1)
+    v = lib.ggml_new_tensor_4d(c, half, value, _CELLS, _HEADS, 1)
+    mask = lib.ggml_new_tensor_4d(c, half, _CELLS, 1, 1, 1)
+    read = lib.ggml_cast(c, v, full) if in_f32 else v
+    timed.computes(lib.ggml_flash_attn_ext(c, q, k, read, mask, 1.0, 0.0, 0.0))
+    return timed
 
 
 class _Bench:
@@ -149,15 +133,15 @@ class _Bench:
         self.backend = lib.ggml_backend_dev_init(cpu, ffi.NULL)
         registry = lib.ggml_backend_dev_backend_reg(cpu)
         proc(registry, "ggml_backend_set_n_threads")(self.backend, 1)
-        self.buffer_type = lib.ggml_backend_dev_buffer_type(cpu)
+        self._plain = lib.ggml_backend_dev_buffer_type(cpu)
         self._undo = ExitStack()
         self._undo.callback(lib.ggml_backend_free, self.backend)
         return self
 
-    def timed(self, arena: Arena, buffers: list[Any], y: Any) -> _Timed:
-        return self._undo.enter_context(closing(_Timed(self.backend, arena, buffers, y)))
+    def timed(self, rearranging: Any = None) -> _Timed:
+        return self._undo.enter_context(closing(_Timed(self.backend, self._plain, rearranging)))
 
-    def faster(self, pairs: Sequence[tuple[_Timed, _Timed]]) -> list[bool]:
+    def faster(self, pairs: Sequence[Sequence[_Timed]]) -> list[bool]:
         """For each pair whether the first is clearly faster."""
         # In turn, so that other work on the machine slows both.
         for _ in range(_RUNS):
@@ -170,42 +154,19 @@ class _Bench:
         self._undo.close()
 
 
-class _Timed:
-    """A result that is computed alone.
+class _Timed(Alone):
+    """An op that is computed again and again.
 
     Attributes:
         seconds: its shortest time.
     """
 
-    def __init__(self, backend: Any, arena: Arena, buffers: list[Any], y: Any):
-        self._backend, self._arena, self._buffers = backend, arena, buffers
-        self.seconds = float("inf")
-        self._graph = lib.ggml_new_graph_custom(arena.ctx, 8, False)
-        lib.ggml_build_forward_expand(self._graph, y)
+    seconds = float("inf")
 
     def run(self) -> None:
         begin = time.thread_time()  # leaves out time when others had the core
-        lib.ggml_backend_graph_compute(self._backend, self._graph)
+        super().run()
         self.seconds = min(self.seconds, time.thread_time() - begin)
-
-    def close(self) -> None:
-        for buffer in self._buffers:
-            lib.ggml_backend_buffer_free(buffer)
-        self._arena.close()
-
-
-def _allocated(buffer_type: Any, tensors: Sequence[Any]) -> Any:
-    alignment = lib.ggml_backend_buft_get_alignment(buffer_type)
-    sizes = [lib.ggml_backend_buft_get_alloc_size(buffer_type, t) for t in tensors]
-    padded = [-(-size // alignment) * alignment for size in sizes]
-    buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, sum(padded))
-    if not buffer:
-        raise OutOfMemory(f"{sum(padded):,} bytes to try kernels with cannot be had")
-    address = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(buffer)))
-    for t, size in zip(tensors, padded, strict=True):
-        lib.ggml_backend_tensor_alloc(buffer, t, ffi.cast("void *", address))
-        address += size
-    return buffer
 
 
 # remembering
@@ -223,10 +184,8 @@ def _remember(known: dict[str, Any]) -> None:
     try:
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".kernels-") as folder:
-            new = Path(folder) / path.name
+        with atomic_write(path) as new:
             new.write_text(json.dumps(known))
-            os.replace(new, path)
     except (OSError, NativeError) as error:
         log.debug("kernels: not remembered: %s", error)
 

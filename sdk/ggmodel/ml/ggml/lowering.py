@@ -13,7 +13,7 @@ from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..memory import AllocationStatus
-from ..node import Node, failure
+from ..node import Node, impossible
 from ..storage import Fill, State, Weight, fill_of, write_inputs
 from . import kernels
 from .compute import need_success
@@ -100,14 +100,14 @@ class GGMLExecutable(Executable):
             try:
                 t = emitter(ctx, operands, node.attrs)
             except OverflowError as error:
-                self._refuse(node, f"a number is too large for ggml: {error}")
+                raise impossible(node, f"a number is too large for ggml: {error}") from None
             if not t:
-                self._refuse(node, f"ggml refused it: {last_abort()}")
+                raise impossible(node, f"ggml refused it: {last_abort()}")
             # The CPU is the scheduler's last resort, and must support every op.
             if lib.ggml_backend_supports_op(cpu, t):
                 self._settle(t, node)
                 return t
-        self._refuse(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
+        raise impossible(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
 
     def _with_values_to_read(self, ctx: Any, q: Any, k: Any, v: Any, *more: Any) -> tuple:
         """Operands of attention, with values in the faster dtype of the CPU's kernel."""
@@ -138,12 +138,9 @@ class GGMLExecutable(Executable):
             for d in devices
         ):
             name = ffi.string(lib.ggml_backend_buft_name(home)).decode()
-            self._refuse(node, f"its result lies in memory of {name}, which has no kernel for it")
-
-    def _refuse(self, node: Node, reason: str) -> Any:
-        scope = node.name.rpartition(".")[0]
-        assert node.op is not None
-        raise failure(node.op.name, node.sources, node.attrs, scope, node.site, reason)
+            raise impossible(
+                node, f"its result lies in memory of {name}, which has no kernel for it"
+            )
 
     def _operand(self, x: Node | None, i: int, reader: Node, fast: bool) -> Any:
         if x is None:

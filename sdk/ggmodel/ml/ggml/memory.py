@@ -113,8 +113,8 @@ def _does_not_fit(device: Device, nodes: Sequence[Node], nbytes: int) -> OutOfMe
     return OutOfMemory(f"{nbytes:,} bytes for {what} do not fit in the memory of {device.name}")
 
 
-class Mapping:
-    """Weights in a mapped file. Attributes as those of `Buffer`."""
+class Mapping(Buffer):
+    """Weights in a mapped file."""
 
     def __init__(self, view: memoryview, nodes: Iterable[Node]):
         nodes = list(nodes)
@@ -136,10 +136,7 @@ class Mapping:
         return t
 
     def close(self) -> None:
-        handle, self.handle = self.handle, None
-        if handle:
-            lib.ggml_backend_buffer_free(handle)
-        self.arena.close()
+        super().close()
         self._view = None
 
 

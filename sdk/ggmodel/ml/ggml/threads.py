@@ -72,7 +72,8 @@ class Threads:
     """The threads of a CPU backend: `begin` before a graph and `end` after it.
 
     A change starts a new pool, because threads without work would keep looking for some. The
-    number stays if the system does not tell how long threads wait for cores.
+    number stays if the system does not tell how long threads wait for cores. One thread at a time
+    computes; another one that takes over is watched from the next window on.
 
     Args:
         backend: the `ggml_backend_t`, which is closed first.
@@ -105,8 +106,6 @@ class Threads:
                 self._policy.start(now, cores_left())
             self._apply()
             self._open(now)
-        elif self._adapts and threading.get_ident() not in self._callers:
-            self._join()
         return now
 
     def end(self, began: float) -> None:
@@ -117,19 +116,11 @@ class Threads:
             self._judge(now)
 
     def _open(self, now: float) -> None:
-        """Begins a window."""
+        """Begins a window, in the thread that computes."""
         self._opened, self._computed = now, 0.0
-        self._callers: set[int] = set()
-        self._waited = waited(self._pool.tasks) if self._pool and self.n > 1 else {}
-        self._join()
+        tasks = (*self._pool.tasks, threading.get_native_id()) if self._pool else ()
+        self._waited = waited(tasks) if self.n > 1 else {}
         self._idle = idle() if self.n < self._policy.most else 0.0
-
-    def _join(self) -> None:
-        """Adds the calling thread to the window, which several threads may share in turn. Python's
-        id of it is enough for that; the system's would cost a system call."""
-        self._callers.add(threading.get_ident())
-        if self.n > 1:
-            self._waited |= waited((threading.get_native_id(),))
 
     def _judge(self, now: float) -> None:
         later = waited(self._waited)

@@ -19,7 +19,7 @@ from ...native import ffi, lib, proc
 from ..backend import Optimize, Progress
 from ..graph import Graph
 from ..node import Node
-from ..placement import INPUT, layer_of, weights_of
+from ..placement import INPUT, layer_of
 from ..storage import Weight
 from ..system import system_info
 from ..tensor import Tensor
@@ -70,7 +70,7 @@ class Weights:
 
     def __init__(self, backend: GGMLBackend):
         self._backend = backend
-        self.nodes = weights_of(backend)
+        self._nodes = backend.tensors.values()
         self.copies: list[Copy] = []
         self.in_products: set[str] = set()
         self._plain: dict[int, dict[Device, Any]] = {}
@@ -78,7 +78,7 @@ class Weights:
         self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
         self._devices: dict[tuple[int, int], Device] = {}
         self._spots: dict[int, list[Spot]] = {}
-        self._groups: list[Buffer | Mapping] = []
+        self._groups: list[Buffer] = []
         self._to_copy: list[Transfer] = []
 
     def tensor(self, node: Node, reader: Node, operand: int, fast: bool) -> Any:
@@ -106,9 +106,8 @@ class Weights:
         """Bytes of each copy; without allocated copies, of each weight wherever it is needed."""
         if self.copies:
             return [(copy.spot, copy.nbytes) for copy in self.copies]
-        nodes = self.nodes.values()
-        spots = self._spots or {node.uid: self._spots_of(node, []) for node in nodes}
-        return [(spot, node.nbytes) for node in nodes for spot in spots[node.uid]]
+        spots = self._spots or {node.uid: self._spots_of(node, []) for node in self._nodes}
+        return [(spot, node.nbytes) for node in self._nodes for spot in spots[node.uid]]
 
     def _spots_of(self, node: Tensor, readers: list[tuple[Node, int]]) -> list[Spot]:
         assert isinstance(node.storage, Weight)
@@ -149,20 +148,20 @@ class Weights:
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
         cpu = self._backend.hardware.cpu
         found = _readers(graphs)
-        readers = {node.uid: found.get(node.uid, []) for node in self.nodes.values()}
-        self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self.nodes.values()}
+        readers = {node.uid: found.get(node.uid, []) for node in self._nodes}
+        self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self._nodes}
         self.in_products = {
-            n.name for n in self.nodes.values() if any(_is_product(*r) for r in readers[n.uid])
+            n.name for n in self._nodes if any(_is_product(*r) for r in readers[n.uid])
         }
         fast = self._choose_fast(readers)
         as_they_lie = {
             node.uid
-            for node in self.nodes.values()
+            for node in self._nodes
             if any(self._wants_plain(node, *reader) for reader in readers[node.uid])
         }
         mapped: dict[int, list[tuple[Tensor, Spot]]] = {}
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
-        for node in self.nodes.values():
+        for node in self._nodes:
             for spot in self._spots[node.uid]:
                 file = _mapped_file(self._backend, node) if spot.device is cpu else None
                 if file is not None:
@@ -179,7 +178,7 @@ class Weights:
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
-            chosen = [n for n in self.nodes.values() if fast.get(n.uid) == buffer_type]
+            chosen = [n for n in self._nodes if fast.get(n.uid) == buffer_type]
             spots_of = [(n, Spot(cpu, self._layer_of_product(n))) for n in chosen]
             self._allocate(spots_of, cpu, buffer_type, "fast")
 
@@ -203,7 +202,7 @@ class Weights:
 
     def _keep(
         self,
-        group: Buffer | Mapping,
+        group: Buffer,
         nodes: list[tuple[Tensor, Spot]],
         kind: str,
         idle: Set[int] = frozenset(),
@@ -228,7 +227,7 @@ class Weights:
             return {}
         chosen: dict[int, Any] = {}
         serves = functools.cache(functools.partial(_serves, backend))
-        for node in self.nodes.values():
+        for node in self._nodes:
             ops = [
                 op
                 for op, i in readers[node.uid]
@@ -248,7 +247,7 @@ class Weights:
         memory is short or to be saved."""
         both: dict[int, int] = {}
         plain_is_faster = functools.cache(kernels.plain_is_faster)
-        for node in self.nodes.values():
+        for node in self._nodes:
             if node.uid not in chosen:
                 continue
             faster = plain_is_faster(node.dtype, chosen[node.uid])

@@ -7,19 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..node import Node, record
-from ..table import (
-    F16,
-    F32,
-    FULL,
-    HALF,
-    I32,
-    NUMBERS,
-    Layout,
-    Operand,
-    Result,
-    define,
-    need,
-)
+from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,7 +25,7 @@ class RopeType(enum.IntEnum):
 _ROPE = (
     Operand("x", HALF, F32, Layout.ROWS),
     Operand("positions", frozenset({I32}), None, Layout.CONTIGUOUS),
-    Operand("factors", FULL, F32, Layout.CONTIGUOUS, optional=True),
+    dense("factors", optional=True),
 )
 
 
@@ -77,7 +65,7 @@ def _rope(
     Operand("key", NUMBERS, None, Layout.ROWS),
     Operand("value", NUMBERS, None, Layout.ROWS),
     Operand("mask", frozenset({F16}), F16, Layout.CONTIGUOUS, optional=True),
-    Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
+    dense("sinks", optional=True),
 )
 def _flash_attention(
     q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float, softcap: float

@@ -17,6 +17,7 @@ from ..table import (
     Result,
     contiguous_strides,
     define,
+    dense,
     need,
     repeats_into,
 )
@@ -46,17 +47,17 @@ def _same(a: Node, **_: float) -> Result:
 _UNARY = "neg exp tanh sigmoid relu gelu gelu_erf quick_gelu silu softplus sqr sqrt sin cos".split()
 _OWN_UNARY = "abs floor ceil round log".split()
 for _name in (*_UNARY, *_OWN_UNARY):
-    define(_name, Operand("x", HALF, F32, Layout.CONTIGUOUS), own=_name in _OWN_UNARY)(_same)
+    define(_name, dense("x", HALF), own=_name in _OWN_UNARY)(_same)
 
 
-@define("clamp", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+@define("clamp", dense("x"))
 def _clamp(x: Node, lo: float, hi: float) -> Result:
     need(lo <= hi, f"the bounds are {lo} and {hi}")
     return Result(x.ne, F32)
 
 
-define("scale", Operand("x", FULL, F32, Layout.CONTIGUOUS))(_same)
-define("fill", Operand("x", HALF, F32, Layout.CONTIGUOUS))(_same)
+define("scale", dense("x"))(_same)
+define("fill", dense("x", HALF))(_same)
 
 
 def _gated(x: Node, up: Node, **_: float) -> Result:
@@ -66,16 +67,8 @@ def _gated(x: Node, up: Node, **_: float) -> Result:
 
 
 for _name in ("gated_gelu", "gated_quick_gelu", "gated_silu", "gated_relu"):
-    define(
-        _name,
-        Operand("gate", HALF, F32, Layout.CONTIGUOUS),
-        Operand("up", HALF, F32, Layout.CONTIGUOUS),
-    )(_gated)
-define(
-    "silu_alpha_limit",
-    Operand("gate", FULL, F32, Layout.CONTIGUOUS),
-    Operand("up", FULL, F32, Layout.CONTIGUOUS),
-)(_gated)
+    define(_name, dense("gate", HALF), dense("up", HALF))(_gated)
+define("silu_alpha_limit", dense("gate"), dense("up"))(_gated)
 
 
 @define("cast", Operand("x", frozenset(DType)))
@@ -121,11 +114,7 @@ class Elementwise(Node):
         """self · s: […] → […] F32."""
         return record(self, "scale", s=float(s))
 
-    def __add__(self, other: Node) -> Self:
-        return self.add(other)
-
-    def __sub__(self, other: Node) -> Self:
-        return self.sub(other)
+    __add__, __sub__ = add, sub
 
     def __mul__(self, other: Node | float) -> Self:
         return self.mul(other) if isinstance(other, Node) else self.scale(other)
@@ -135,12 +124,11 @@ class Elementwise(Node):
     def __truediv__(self, other: Node | float) -> Self:
         return self.div(other) if isinstance(other, Node) else self.scale(1.0 / other)
 
-    def __neg__(self) -> Self:
-        return self.neg()
-
     def neg(self) -> Self:
         """−x: […] → […]."""
         return record(self, "neg")
+
+    __neg__ = neg
 
     def sqr(self) -> Self:
         """x²: […] → […]."""

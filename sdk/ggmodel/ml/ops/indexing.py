@@ -17,6 +17,7 @@ from ..table import (
     Operand,
     Result,
     define,
+    dense,
     need,
     need_writable,
 )
@@ -61,27 +62,27 @@ def _set_rows(dst: Node, src: Node, ids: Node) -> Result:
     return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
 
 
-_SORTED = Operand("x", FULL, F32, Layout.CONTIGUOUS)
+_X = dense("x")
 
 
-@define("argsort", _SORTED)
+@define("argsort", _X)
 def _argsort(x: Node, descending: bool = False) -> Result:
     return Result(x.ne, I32)
 
 
-@define("argmax", _SORTED, own=True)
+@define("argmax", _X, own=True)
 def _argmax(x: Node) -> Result:
     need(x.ne[2] == x.ne[3] == 1, "at most two dims")
     return Result((x.ne[1], 1, 1, 1), I32)
 
 
-@define("diag", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+@define("diag", _X)
 def _diag(x: Node) -> Result:
     need(x.ne[1] == 1, "dim 1 must be 1")
     return Result((x.ne[0], x.ne[0], x.ne[2], x.ne[3]), F32)
 
 
-@define("tri", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+@define("tri", _X)
 def _tri(x: Node, kind: int) -> Result:
     need(x.ne[0] == x.ne[1], f"{list(x.shape)} is not square")
     need(kind in (0, 1, 2, 3), "kind is 0 upper + diagonal, 1 upper, 2 lower + diagonal, 3 lower")

@@ -9,27 +9,13 @@ from typing import TYPE_CHECKING
 from ...errors import TensorError
 from ..graph import tracing
 from ..node import Node, T, record
-from ..table import (
-    F32,
-    FULL,
-    I32,
-    Layout,
-    Mismatch,
-    Operand,
-    Result,
-    define,
-    need,
-)
+from ..table import F32, I32, Layout, Mismatch, Operand, Result, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _whole(name: str) -> Operand:
-    return Operand(name, FULL, F32, Layout.CONTIGUOUS)
-
-
-@define("ssm_conv", _whole("x"), _whole("kernel"))
+@define("ssm_conv", dense("x"), dense("kernel"))
 def _ssm_conv(x: Node, kernel: Node) -> Result:
     width, channels = kernel.ne[:2]
     need(kernel.ne[2] == kernel.ne[3] == 1, "the kernel is [width, channels]")
@@ -42,7 +28,7 @@ def _ssm_conv(x: Node, kernel: Node) -> Result:
 
 @define(
     "ssm_scan",
-    *map(_whole, ("states", "x", "dt", "A", "B", "C")),
+    *map(dense, ("states", "x", "dt", "A", "B", "C")),
     Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS, selects=(0, 3)),
 )
 def _ssm_scan(s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) -> Result:
@@ -59,7 +45,7 @@ def _ssm_scan(s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) 
     return Result((x.n_elements + math.prod((size, width, heads, sequences)), 1, 1, 1), F32)
 
 
-@define("solve_tri", _whole("a"), _whole("b"))
+@define("solve_tri", dense("a"), dense("b"))
 def _solve_tri(a: Node, b: Node) -> Result:
     need(a.ne[0] == a.ne[1], f"{list(a.shape)} is not square")
     need(a.ne[1:] == b.ne[1:], f"{list(a.shape)} and {list(b.shape)}: dims 1 to 3 differ")

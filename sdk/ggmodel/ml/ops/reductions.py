@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ..node import Node, T, record
-from ..table import F32, FULL, HALF, Layout, Operand, Result, define, need, need_eps
+from ..table import F32, HALF, Result, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_X = Operand("x", FULL, F32, Layout.CONTIGUOUS)
+_X = dense("x")
 
 
 def _same(x: Node, **_: float) -> Result:
@@ -18,7 +19,7 @@ def _same(x: Node, **_: float) -> Result:
 
 
 def _normalized(x: Node, eps: float) -> Result:
-    need_eps(eps)
+    need(0 <= eps < math.inf, lambda: f"eps is {eps}; 0 or more is needed")
     return Result(x.ne, F32)
 
 
@@ -35,12 +36,7 @@ define("sum_rows", _X)(_reduce)
 define("mean", _X)(_reduce)
 
 
-@define(
-    "softmax",
-    _X,
-    Operand("mask", HALF, F32, Layout.CONTIGUOUS, optional=True),
-    Operand("sinks", FULL, F32, Layout.CONTIGUOUS, optional=True),
-)
+@define("softmax", _X, dense("mask", HALF, optional=True), dense("sinks", optional=True))
 def _softmax(x: Node, mask: Node | None, sinks: Node | None, scale: float = 1.0) -> Result:
     if mask is not None:
         need(

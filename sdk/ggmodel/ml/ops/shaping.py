@@ -20,9 +20,11 @@ from ..table import (
     Shape,
     contiguous_strides,
     define,
+    dense,
     need,
     need_writable,
     pad4,
+    repeats_into,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def _permute(x: Node, order: Shape) -> Result:
     return Result(pad4(ne), x.dtype, alias=x, nb=pad4(nb))
 
 
-@define("pad", Operand("x", FULL, F32, Layout.CONTIGUOUS))
+@define("pad", dense("x"))
 def _pad(x: Node, amounts: Shape) -> Result:
     need(all(p >= 0 for p in amounts), "negative amounts: crop with slice")
     return Result(pad4([n + p for n, p in zip(x.ne, amounts, strict=True)]), F32)
@@ -91,10 +93,7 @@ def _pad(x: Node, amounts: Shape) -> Result:
 
 @define("repeat", Operand("x", FLOATS | {I32}, F32, Layout.ROWS))
 def _repeat(x: Node, ne: Shape) -> Result:
-    need(
-        all(n > 0 and m % n == 0 for n, m in zip(x.ne, ne, strict=True)),
-        f"{list(ne)} is no multiple of {list(x.shape)}",
-    )
+    need(repeats_into(x.ne, ne), f"{list(ne)} is no multiple of {list(x.shape)}")
     return Result(ne, x.dtype)
 
 
@@ -127,17 +126,13 @@ def _copy(x: Node, dst: Node) -> Result:
     return Result(dst.ne, dst.dtype, alias=dst, nb=dst.nb)
 
 
-@define("set", Operand("x", FULL, F32, Layout.CONTIGUOUS), Operand("src", FULL, F32, Layout.ROWS))
+@define("set", dense("x"), Operand("src", FULL, F32, Layout.ROWS))
 def _set(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
     _set_bounds(x, src, nb, offset)
     return Result(x.ne, x.dtype)
 
 
-@define(
-    "set_inplace",
-    Operand("x", FULL, None, Layout.ANY),
-    Operand("src", FULL, F32, Layout.ROWS),
-)
+@define("set_inplace", Operand("x", FULL), Operand("src", FULL, F32, Layout.ROWS))
 def _set_inplace(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> Result:
     need_writable(x)
     need(x.is_contiguous, "the receiver must be contiguous")

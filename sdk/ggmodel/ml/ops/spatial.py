@@ -6,13 +6,14 @@ import enum
 from typing import TYPE_CHECKING
 
 from ..node import Node, record
-from ..table import F32, FULL, HALF, Layout, Operand, Result, Shape, define, need
+from ..table import F32, HALF, Result, Shape, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-Triple = tuple[int, int, int]  # along width, height, depth
+Pair = tuple[int, int]  # along width, height
+Triple = tuple[int, int, int]  # and along depth
 
 
 class SamplingMode(enum.IntEnum):
@@ -22,8 +23,7 @@ class SamplingMode(enum.IntEnum):
     BILINEAR = 1
 
 
-_KERNEL = Operand("kernel", HALF, F32, Layout.CONTIGUOUS)
-_IMAGE = Operand("x", FULL, F32, Layout.CONTIGUOUS)
+_IMAGE = dense("x")
 
 
 _LIMIT = 1 << 30  # ggml doubles them in 32 bits
@@ -37,16 +37,14 @@ def _extent(n: int, k: int, stride: int, pad: int, dilation: int) -> int:
     return length
 
 
-@define("conv_2d", Operand("kernel", FULL, F32, Layout.CONTIGUOUS), _IMAGE)
-def _conv_2d(
-    w: Node, x: Node, stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int]
-) -> Result:
+@define("conv_2d", dense("kernel"), _IMAGE)
+def _conv_2d(w: Node, x: Node, stride: Pair, pad: Pair, dilation: Pair) -> Result:
     need(w.ne[2] == x.ne[2], f"the kernel reads {w.ne[2]} channels, the image has {x.ne[2]}")
     width, height = (_extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1))
     return Result((width, height, w.ne[3], x.ne[3]), F32)
 
 
-@define("conv_3d", Operand("kernel", FULL, F32, Layout.CONTIGUOUS), _IMAGE)
+@define("conv_3d", dense("kernel"), _IMAGE)
 def _conv_3d(
     w: Node, x: Node, channels: int, stride: Triple, pad: Triple, dilation: Triple
 ) -> Result:
@@ -61,13 +59,10 @@ def _conv_3d(
     return Result((width, height, depth, volumes), F32)
 
 
-@define("im2col", _KERNEL, _IMAGE)
-def _im2col(
-    w: Node, x: Node, stride: tuple[int, int], pad: tuple[int, int], dilation: tuple[int, int]
-) -> Result:
-    need(w.ne[2] == x.ne[2], f"the kernel reads {w.ne[2]} channels, the image has {x.ne[2]}")
-    width, height = (_extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1))
-    return Result((w.ne[0] * w.ne[1] * w.ne[2], width, height, x.ne[3]), F32)
+@define("im2col", dense("kernel", HALF), _IMAGE)
+def _im2col(w: Node, x: Node, **places: Pair) -> Result:
+    width, height, _, batch = _conv_2d(w, x, **places).ne
+    return Result((w.ne[0] * w.ne[1] * w.ne[2], width, height, batch), F32)
 
 
 @define("avg_pool_2d", _IMAGE)

@@ -20,7 +20,6 @@ from ...errors import Cancelled
 from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, Executable
 from ..devices import DeviceID, DeviceInfo
-from ..memory import BackendMemory
 from ..node import Node
 from ..registry import new_backend
 from ..storage import HostData, State
@@ -158,10 +157,6 @@ class Service:
         self._held[number] = _Held(backend, {})
         return backend.flash_attention, backend.cache_config
 
-    def batches_to_reserve(self, number: int, largest: int) -> list[int]:
-        """`Backend.batches_to_reserve`."""
-        return self._held[number].backend.batches_to_reserve(largest)
-
     def allocate(self, number: int, graphs: list[PackedGraph]) -> list[DeviceID]:
         """`Backend.allocate`; returns the devices in use."""
         held = self._held[number]
@@ -202,13 +197,9 @@ class Service:
         held = self._held[number]
         return held.backend.read(held.states[uid])
 
-    def memory(self, number: int) -> BackendMemory:
-        """`Backend.backend_memory`."""
-        return self._held[number].backend.backend_memory()
-
-    def devices_of(self, number: int) -> list[DeviceInfo]:
-        """`Backend.backend_devices`."""
-        return self._held[number].backend.backend_devices()
+    def of_backend(self, number: int, method: str, *args: Any) -> Any:
+        """The result of a method of `Backend` that takes and returns plain data."""
+        return getattr(self._held[number].backend, method)(*args)
 
     def close(self, number: int) -> None:
         """`Backend.close`."""

@@ -15,9 +15,7 @@ from ..devices import DeviceInfo
 from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
-from ..placement import weights_of
 from ..storage import Feed, HostData, State, Weight
-from ..tensor import Tensor
 from .packing import Leaf, describe, pack_graph
 from .runner_process import NoAnswer, RunnerProcess
 
@@ -47,7 +45,6 @@ class ProcessBackend(Backend):
         name: str = "ggml",
     ):
         super().__init__(source, params)
-        self._weights = weights_of(self)
         self._freed: list[int] = []  # states that the process may still have
         self._owns_runner = runner is None
         self.runner = RunnerProcess(params.rpc) if runner is None else runner
@@ -86,14 +83,11 @@ class ProcessBackend(Backend):
         return True
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
-        return self._ask("batches_to_reserve", largest)
+        return self._ask("of_backend", "batches_to_reserve", largest)
 
     def check_open(self) -> None:
         super().check_open()
         self.runner.check()
-
-    def get(self, name: str) -> Tensor | None:
-        return self._weights.get(name)
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         packed = [pack_graph(graph, (), self.leaf)[0] for graph in graphs]
@@ -117,7 +111,7 @@ class ProcessBackend(Backend):
         Raises:
             GraphError: it is another backend's, or was freed.
         """
-        if isinstance(node.storage, Weight) and self._weights.get(node.name) is node:
+        if isinstance(node.storage, Weight) and self.tensors.get(node.name) is node:
             return node.name
         if node.uid in self._states:
             return (node.uid, node.name)
@@ -139,7 +133,7 @@ class ProcessBackend(Backend):
         super().free_states(nodes)
         self._freed += [node.uid for node in nodes]
         # A closing backend frees them itself.
-        if not self._closed and self._tell("free_states", self._freed):
+        if not self.closed and self._tell("free_states", self._freed):
             self._freed = []
 
     def _allocate_state(self, node: Node) -> None:
@@ -156,11 +150,11 @@ class ProcessBackend(Backend):
 
     def backend_memory(self) -> BackendMemory:
         self.check_open()
-        return self._ask("memory")
+        return self._ask("of_backend", "backend_memory")
 
     def backend_devices(self) -> list[DeviceInfo]:
         self.check_open()
-        return self._ask("devices_of")
+        return self._ask("of_backend", "backend_devices")
 
     # life
 

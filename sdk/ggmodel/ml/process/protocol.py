@@ -1,9 +1,7 @@
 """Messages between a process and its child.
 
-A request is (number, kind, arguments, dropped): `kind` is a method of `child.Service`, `dropped`
-lists objects that the parent no longer uses. Before its answer the child may send log records, and
-events, which the parent answers with (go on, value). Everything is pickled: both ends are the same
-program.
+Before its answer the child may send log records, and events, which the parent answers with (go on,
+value). Everything is pickled: both ends are the same program.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ class Request(NamedTuple):
     """A request of the parent.
 
     Attributes:
+        kind: a method of `child.Service`.
         dropped: numbers of graphs and backends to be freed first.
     """
 

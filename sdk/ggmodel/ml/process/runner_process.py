@@ -118,10 +118,8 @@ class RunnerProcess:
             meanwhile: called once the request has been sent.
 
         Raises:
-            DeviceLost: the process has ended.
-            GraphError: it was closed, or belongs to the process that this one was forked from.
             NoAnswer: the time is up.
-            Exception: raised by the method.
+            Exception: raised by the method, or by `check`.
         """
         self.check()
         if self._holder == threading.get_ident():

@@ -11,7 +11,7 @@ from ...errors import ComputeError, GraphError, OutOfMemory
 from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
-from ..node import Node, failure
+from ..node import Node, impossible
 from ..storage import State, Weight, fill_of, write_inputs
 from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
@@ -139,8 +139,7 @@ def _check_formats(node: Node) -> None:
     if writes_blocks or unread:
         dtype = node.dtype if writes_blocks else unread[0].dtype
         reason = f"the reference backend cannot {'write' if writes_blocks else 'read'} {dtype.name}"
-        scope = node.name.rpartition(".")[0]
-        raise failure(node.op.name, node.sources, node.attrs, scope, node.site, reason)
+        raise impossible(node, reason)
 
 
 def _last_uses(schedule: tuple[Node, ...], kept: set[int]) -> list[list[int]]:

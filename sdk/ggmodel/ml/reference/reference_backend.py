@@ -11,11 +11,10 @@ from ...gguf_file import TensorSource
 from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
 from ..graph import Graph
-from ..memory import AllocationStatus, BackendMemory
+from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
-from ..placement import count_memory, weights_of
+from ..placement import INPUT
 from ..storage import State, Weight
-from ..tensor import Tensor
 from .elements import Elements
 from .executable import ReferenceExecutable
 
@@ -34,12 +33,8 @@ class ReferenceBackend(Backend):
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
         )
-        self._weights = weights_of(self)
         self._decoded: dict[int, Elements] = {}
         self._graph_size = 0
-
-    def get(self, name: str) -> Tensor | None:
-        return self._weights.get(name)
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         """Nothing: weights are read on use."""
@@ -94,16 +89,23 @@ class ReferenceBackend(Backend):
     # memory
 
     def backend_memory(self) -> BackendMemory:
-        memory = count_memory(self.block_count, self._weights.values(), self._states.values())
-        memory.cpu.graph = self._graph_size
+        slots = self.block_count + 1
+        cpu = DeviceMemory("CPU", [0] * slots, [0] * slots, self._graph_size)
         if self._allocated:
-            memory.cpu.status = AllocationStatus.ALLOCATED
-        memory.mapped = sum(
-            node.nbytes
-            for node in self._weights.values()
-            if isinstance(node.storage, Weight)
-            and self.source.mapped(node.storage.info.file) is not None
-        )
+            cpu.status = AllocationStatus.ALLOCATED
+        memory = BackendMemory(cpu)
+        for node in self.tensors.values():
+            assert isinstance(node.storage, Weight)
+            if node.storage.layer == INPUT:
+                memory.input_weights += node.nbytes
+            else:
+                cpu.weights[node.storage.layer] += node.nbytes
+            if self.source.mapped(node.storage.info.file) is not None:
+                memory.mapped += node.nbytes
+        for node in self._states.values():
+            assert isinstance(node.storage, State)
+            # States beyond the last layer count with the output layer.
+            cpu.cache[min(node.storage.layer, self.block_count)] += node.nbytes
         return memory
 
     # life
