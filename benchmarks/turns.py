@@ -50,16 +50,23 @@ def measure(file: str, threads: int) -> dict[str, float]:
         def stream() -> int:
             return sum(1 for _ in model.stream(prompt(2), max_tokens=64, **options))
 
-        def first() -> int:
-            next(model.stream(prompt(16), max_tokens=2, **options))
-            return 1
+        def first() -> float:
+            began = time.perf_counter()
+            pieces = model.stream(prompt(16), max_tokens=2, **options)
+            next(pieces)
+            seconds = time.perf_counter() - began
+            list(pieces)  # nothing is left to compute when the next one begins
+            return 1 / seconds
 
-        def timed(run: Callable[[], int], times: int) -> float:
-            rates = []
-            for _ in range(times + 1):
+        def timed(run: Callable[[], int]) -> Callable[[], float]:
+            def rate() -> float:
                 began = time.perf_counter()
-                rates.append(run() / (time.perf_counter() - began))
-            return statistics.median(rates[1:])
+                return run() / (time.perf_counter() - began)
+
+            return rate
+
+        def median(rate: Callable[[], float], times: int) -> float:
+            return statistics.median([rate() for _ in range(times + 1)][1:])
 
         def streams() -> float:
             open_streams = [
@@ -71,18 +78,17 @@ def measure(file: str, threads: int) -> dict[str, float]:
             taken = sum(1 for _ in range(32) for one in open_streams if next(one, None) is not None)
             return taken / (time.perf_counter() - began)
 
-        rows = {
-            "generate": timed(generate, 3),
-            "stream": timed(stream, 3),
-            "first": timed(first, 5),
+        return {
+            "generate": median(timed(generate), 5),
+            "stream": median(timed(stream), 5),
+            "first": median(first, 7),
+            "streams": median(streams, 3),
         }
-        streams()
-        return rows | {"streams": statistics.median(streams() for _ in range(3))}
 
 
 def main() -> None:
     """Runs the pairs and prints a line a row."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Compare two checkouts in turns.")
     parser.add_argument("other", type=Path, help="another checkout")
     parser.add_argument("file", help="a GGUF file")
     parser.add_argument("--pairs", type=int, default=12)
