@@ -1,7 +1,5 @@
 """Gemma 2."""
 
-from __future__ import annotations
-
 from .model import Gemma2
 
 __all__ = ["Gemma2"]

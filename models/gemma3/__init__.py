@@ -1,7 +1,5 @@
 """Gemma 3, with images if the file has a vision tower, and EmbeddingGemma."""
 
-from __future__ import annotations
-
 from .model import EmbeddingGemma, Gemma3
 
 __all__ = ["EmbeddingGemma", "Gemma3"]

@@ -1,7 +1,5 @@
 """EmbeddingGemma under the name that llama.cpp's converter gives it, `gemma-embedding`."""
 
-from __future__ import annotations
-
 from ggmodel import register
 from ggmodel.models.gemma3.model import EmbeddingGemma
 

@@ -1,7 +1,5 @@
 """Llama 4: Scout and Maverick, with images."""
 
-from __future__ import annotations
-
 from .model import Llama4
 
 __all__ = ["Llama4"]

@@ -1,7 +1,5 @@
 """The former place of the file format, now `gguf_file`; `ggmodel.gguf` is the tag of fields."""
 
-from __future__ import annotations
-
 from .errors import Renamed
 
 raise Renamed(

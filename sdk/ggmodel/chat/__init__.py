@@ -1,7 +1,5 @@
 """Chat templates: turn messages into a prompt."""
 
-from __future__ import annotations
-
 from .history import fitting
 from .messages import take_images
 from .template import ChatTemplate

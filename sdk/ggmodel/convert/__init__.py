@@ -1,7 +1,5 @@
 """Hugging Face checkpoints as GGUF, by the declarations of models; and quantised files."""
 
-from __future__ import annotations
-
 from .checkpoint import Checkpoint
 from .checkpoint_source import CheckpointSource
 from .declaration import Entry, plan

@@ -5,8 +5,6 @@ Files are mapped read-only and checked completely when they are opened. A damage
 `gguf` package.
 """
 
-from __future__ import annotations
-
 from .buffer import MissingFile
 from .reader import GGUF, open_gguf
 from .source import JoinedSource, MemorySource, TensorInfo, TensorSource

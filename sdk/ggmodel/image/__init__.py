@@ -4,8 +4,6 @@ A model calls `composite`, `resize`, perhaps `pad`, `normalize`, perhaps `split_
 gives the same numbers as the image processors of transformers.
 """
 
-from __future__ import annotations
-
 from .open import MAX_BYTES, MAX_PIXELS, MAX_SIDE, content_hash, open_image
 from .prepare import composite, normalize, pad
 from .resize import resize

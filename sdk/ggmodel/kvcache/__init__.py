@@ -1,7 +1,5 @@
 """Caches: the kinds of memory that a model can declare for its layers."""
 
-from __future__ import annotations
-
 from ..errors import former_names
 from ..model.cache import Cache, CacheSpec, Size
 from .bidirectional import Bidirectional, BidirectionalCache

@@ -4,8 +4,6 @@ A context records ops on tensors into a graph; a backend runs it. Shapes are ggm
 fastest.
 """
 
-from __future__ import annotations
-
 from ..gguf_file.types import DType
 from .backend import Backend, BackendParams, CacheConfig, Executable, FlashAttention, Optimize
 from .context import Context

@@ -1,7 +1,5 @@
 """Declarative models: fields, hyperparameters, the reflective loader, the registry."""
 
-from __future__ import annotations
-
 from ..errors import former_names
 from .batch import Batch, Step
 from .cache import CacheSpec

@@ -1,7 +1,5 @@
 """Running models: loading, the engine, requests, sampling."""
 
-from __future__ import annotations
-
 from .loading.load import load
 from .loading.options import LoadOptions
 from .requests.completion import Completion, Piece, Usage

@@ -1,7 +1,5 @@
 """The tensor interface on ggml."""
 
-from __future__ import annotations
-
 from ..registry import register_backend
 from .ggml_backend import GGMLBackend
 

@@ -5,8 +5,6 @@ ordinary backend. Where ggml ends its process, for instance because a worker wen
 gets `DeviceLost`.
 """
 
-from __future__ import annotations
-
 from ..registry import register_backend
 from .process_backend import ProcessBackend
 from .runner_process import RunnerProcess

@@ -1,7 +1,5 @@
 """The tensor interface in numpy and float64, the yardstick for every other backend."""
 
-from __future__ import annotations
-
 from ..registry import register_backend
 from .reference_backend import ReferenceBackend
 

@@ -1,7 +1,5 @@
 """Choosing the next token."""
 
-from __future__ import annotations
-
 from .probabilities import log_probabilities, log_probability
 from .sampler import Constraint, Sampler, Sampling
 

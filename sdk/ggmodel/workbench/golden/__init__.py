@@ -4,8 +4,6 @@
 of the tensors. `reference` makes goldens with transformers.
 """
 
-from __future__ import annotations
-
 from .check import EXACT, Outcome, check, compare, laid_out, nmse, source_of
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
 from .weights import uniform, weight

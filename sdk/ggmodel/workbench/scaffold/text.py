@@ -1,7 +1,5 @@
 """Templates for the files of a new architecture, with placeholders like @NAME@."""
 
-from __future__ import annotations
-
 CASES = '''\
 """Tiny configurations of @NAME@, as the config.json a checkpoint would have.
 

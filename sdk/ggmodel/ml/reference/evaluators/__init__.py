@@ -1,7 +1,5 @@
 """One evaluator for each op of the table, grouped by theme as in `ml/ops`."""
 
-from __future__ import annotations
-
 from . import attention, elementwise, indexing, products, recurrent, reductions, shaping, spatial
 from .table import BYTEWISE, EVALUATORS, Evaluator
 
