@@ -132,7 +132,7 @@ class EngineThread:
 
     def between_steps(self, work: Callable[[], T]) -> T:
         """`call`, or just a call where no step can run at the same time."""
-        runs = self._thread is not None and not self._closed
+        runs = not (self._thread is None or self._closed or self.forked)
         return self.call(work) if runs and not self.here else work()
 
     def check_caller(self) -> None:

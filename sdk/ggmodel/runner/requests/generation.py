@@ -6,8 +6,6 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +15,12 @@ from ..engine.engine import Engine
 from ..engine.guessing import Lookup
 from ..sampling import Sampler, log_probabilities
 from .completion import Completion, FinishReason, Piece, Usage
+from .delivery import Delivery
 from .text import AnswerText
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
     from .structured import Grammar
-
-# Pieces computed ahead of the consumer, and how few of them are left when the engine is woken.
-_AHEAD, _LOW = 8, 4
 
 
 class Generation:
@@ -89,10 +85,7 @@ class Generation:
         else:
             self._max = room if max_tokens is None else min(max_tokens, room)
         self._want_logprobs, self._top = logprobs or top_logprobs > 0, top_logprobs
-        self._queue: SimpleQueue[Piece | None] = SimpleQueue()  # None ends it
-        self._notify: Callable[[], object] | None = None
-        self._ended: Callable[[], object] | None = None
-        self._released = threading.Event()
+        self._delivery = Delivery(engine.wake)
         self._error: BaseException | None = None
         self.tokens: list[int] = []
         guessing = prompt_lookup and engine.can_rewind
@@ -101,7 +94,7 @@ class Generation:
         self.logprobs: list[float] = []
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason = "length"
-        self.done = self.cancelled = self._whole = False
+        self.done = self.cancelled = False
         self.consumer: object = None
         self._started = self._prompted = self._latest = 0.0
 
@@ -110,8 +103,7 @@ class Generation:
     @property
     def wants_more(self) -> bool:
         """Whether another token is welcome now."""
-        ended = self.done or self.cancelled
-        return not ended and (self._whole or self._queue.qsize() < _AHEAD)
+        return not (self.done or self.cancelled) and self._delivery.has_room
 
     @property
     def left(self) -> float:
@@ -145,7 +137,7 @@ class Generation:
         self.tokens.append(token)
         if self.lookup is not None:
             self.lookup.push(token)
-        self._put(piece)
+        self._delivery.put(piece)
         if self._text.stopped or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
@@ -157,7 +149,7 @@ class Generation:
         self.finish_reason = reason
         rest = self._text.flush()
         if rest and self.tokens:
-            self._put(Piece(rest, self.tokens[-1]))
+            self._delivery.put(Piece(rest, self.tokens[-1]))
         self.done = True
 
     def fail(self, error: BaseException) -> None:
@@ -167,16 +159,7 @@ class Generation:
 
     def release(self) -> None:
         """Tells the consumer that it is done; its slot is free by now."""
-        if not self._released.is_set():
-            self._released.set()
-            self._put(None)
-            if self._ended is not None:
-                self._ended()
-
-    def _put(self, piece: Piece | None) -> None:
-        self._queue.put(piece)
-        if self._notify is not None:
-            self._notify()
+        self._delivery.end()
 
     # called by the consumer
 
@@ -207,52 +190,33 @@ class Generation:
         try:
             self.begin()
             while True:
-                if self._queue.empty():
+                if self._delivery.empty:
                     self.consumer = threading.get_ident()
                     self._engine.check_process()
-                piece = self._taken(self._queue.get())
+                piece = self._delivery.get()
                 if piece is None:
-                    return
+                    return self._raise_error()
                 yield piece
         finally:
             self.cancel()
 
     async def apieces(self) -> AsyncGenerator[Piece, None]:
         """`pieces` for coroutines."""
-        import asyncio  # takes longer to import than all of the runner
-
-        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-
-        def notify() -> None:
-            if not arrived.is_set():
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(arrived.set)
+        from asyncio import current_task  # takes longer to import than all of the runner
 
         # By its id: a reference would keep the task alive, and so its stream and its slot.
-        self._claim(("task", id(asyncio.current_task())))
-        self._notify = notify
+        self._claim(("task", id(current_task())))
         try:
             self.begin()
-            while True:
-                try:
-                    piece = self._taken(self._queue.get_nowait())
-                except Empty:
-                    await arrived.wait()
-                    arrived.clear()
-                    continue
-                if piece is None:
-                    return
+            while (piece := await self._delivery.aget()) is not None:
                 yield piece
+            self._raise_error()
         finally:
             self.cancel()
 
-    def _taken(self, piece: Piece | None) -> Piece | None:
-        if piece is None:
-            if self._error is not None:
-                raise self._error
-        elif self._queue.qsize() == _LOW:
-            self._engine.wake()  # it may have stopped at _AHEAD
-        return piece
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     def run(self) -> Completion:
         """Generates to the end.
@@ -263,7 +227,7 @@ class Generation:
         self._claim(threading.get_ident())
         try:
             self._begin_whole()
-            self._released.wait()
+            self._delivery.ended.wait()
             return self.result()
         finally:
             self.cancel()
@@ -272,11 +236,11 @@ class Generation:
         """Begins to generate to the end; `ended` is called, in the engine's thread, when `result`
         is there."""
         self._claim(threading.get_ident())
-        self._ended = ended
+        self._delivery.at_end = ended
         self._begin_whole()
 
     def _begin_whole(self) -> None:
-        self._whole = True
+        self._delivery.whole = True
         self.begin()
         self._engine.wake()  # if it had begun before
 
@@ -288,7 +252,9 @@ class Generation:
         """
         if not self.done:
             raise Cancelled("the request was cancelled before its end")
-        return self.completion(list(iter(lambda: self._taken(self._queue.get()), None)))
+        pieces = list(iter(self._delivery.get, None))
+        self._raise_error()
+        return self.completion(pieces)
 
     def completion(self, pieces: Iterable[Piece]) -> Completion:
         """The answer whose pieces these are."""
