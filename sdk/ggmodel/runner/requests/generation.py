@@ -219,11 +219,7 @@ class Generation:
             raise self._error
 
     def run(self) -> Completion:
-        """Generates to the end.
-
-        Raises:
-            Error: the error that ended it.
-        """
+        """Generates to the end; raises as `result`."""
         self._claim(threading.get_ident())
         try:
             self._begin_whole()
