@@ -35,7 +35,7 @@ def figures(d: DeviceMemory) -> tuple[list[int], list[int], int]:
 
 def taken(backend: GGMLBackend) -> int:
     """Bytes that ggml says its buffers have, mappings left out."""
-    groups = [g for g in backend.weights._groups if isinstance(g, Buffer)]
+    groups = [g for g in backend.weights._groups if type(g) is Buffer]
     states = [n.storage.handle for n in backend._states.values() if isinstance(n.storage, State)]
     buffers = sum(lib.ggml_backend_buffer_get_size(b.handle) for b in (*groups, *states))
     return buffers + backend.compute_for(backend.new_context().graph)._actual  # type: ignore
