@@ -19,7 +19,7 @@ _SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".c")
 
 
 def code(text: str) -> Iterator[str]:
-    """What stands in backticks, and the blocks of commands."""
+    """The texts in backticks, and the blocks of commands."""
     yield from blocks(text, "sh")
     yield from re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
 

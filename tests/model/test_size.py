@@ -33,7 +33,7 @@ def files_of(architecture: str) -> list[Path]:
 
 
 def architectures() -> set[str]:
-    """Those of families by their files, others by their folders."""
+    """Architectures: of families by their files, others by their folders."""
     found = set()
     for folder in MODELS.glob("[!_.]*/"):
         alone = "import" in (folder / "__init__.py").read_text()

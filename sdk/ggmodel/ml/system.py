@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path("/")
-# Of control groups of versions 2 and 1 (huge where there is none): limit and use of memory, and the
+# Control groups of versions 2 and 1: limit (huge where there is none) and use of memory, and the
 # prefix of its statistics.
 _MEMORY = (
     ("memory.max", "memory.current", ""),

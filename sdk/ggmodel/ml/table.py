@@ -155,8 +155,8 @@ def contiguous_strides(ne: Shape, dtype: DType) -> Shape:
 def tidy_strides(ne: Shape, nb: Shape, dtype: DType) -> Shape:
     """The strides, with contiguous ones for dims of a single element.
 
-    Those lead nowhere, but some of ggml's kernels step through all rows with the stride of dim 1,
-    and its checks would take the tensor for scattered.
+    Such strides lead nowhere, but some of ggml's kernels step through all rows with the stride of
+    dim 1, and its checks would take the tensor for scattered.
     """
     size, n = dtype.type_size, ne[0] // dtype.block_size
     _, n1, n2, n3 = ne
