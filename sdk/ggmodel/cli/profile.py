@@ -133,15 +133,15 @@ def _print(model: LoadedModel, results: Sequence[Profile]) -> None:
             ("module", result.by_module()),
             ("layer", result.by_layer()),
         ):
-            timed = [row for row in rows if row.seconds]
-            shown = timed[: _MODULES if title == "module" else None]
+            computed = [row for row in rows if row.computed]
+            shown = computed[: _MODULES if title == "module" else None]
             header = (title, "ops", "time", "share", "weights", "activations", "GB/s", "of peak")
             flops = ("GFLOP/s", "of peak") if title == "op" else ()
             cells = [_cells(result, row, whole, bool(flops)) for row in shown]
             out.print()
             out.print(table(cells, (*header, *flops), right="123456789", fold=0))
-            if len(shown) < len(timed):
-                out.print(f"and {len(timed) - len(shown)} more")
+            if len(shown) < len(computed):
+                out.print(f"and {len(computed) - len(shown)} more")
         out.print()
 
 
@@ -168,7 +168,7 @@ def _cells(result: Profile, row: OpGroup, whole: float, flops: bool) -> tuple[st
         row.name or "(the model)",
         str(row.ops),
         _time(row.seconds),
-        f"{row.seconds / whole:.1%}",
+        f"{row.seconds / whole:.1%}" if whole else "",
         size(row.weights) if row.weights else "",
         size(row.activations),
         f"{row.bandwidth / 1e9:.1f}" if exact else "",
