@@ -38,9 +38,9 @@ class Finding:
     """A problem or a warning.
 
     Attributes:
-        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "refused" (by
-            the model), "vocabulary", "trace", "memory", or "unread" (filled, but not read by the
-            forward).
+        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "tower" (to
+            which unused tensors belong), "refused" (by the model), "vocabulary", "trace", "memory",
+            or "unread" (filled, but not read by the forward).
     """
 
     kind: str
@@ -125,6 +125,7 @@ def _compare(steps: Preparation, result: Check) -> bool:
     result.problems += [Finding("missing", str(m)) for m in report.missing]
     result.problems += [Finding("shape", str(w)) for w in report.wrong]
     unused = [Finding("unused", line) for line in report.unused_lines]
+    unused += [Finding("tower", sentence) for sentence in report.towers]
     if steps.options.strict:
         result.problems += unused
     else:
