@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
-from ..model import Model, find_hf
+from ..model import Model, find, find_hf
 from ..model.names import of_vision
 from ..model.operations import Computed
 from ..model.walk import LONGEST
@@ -58,6 +58,7 @@ class CheckpointSource(TensorSource):
         recipe: the types of tensors; None keeps those of the checkpoint.
         contents: "text" and "vision" are the two files of llama.cpp's layout.
         pre: the name of the pre-tokenizer, where it cannot be determined.
+        served: the class registered for the checkpoint, if it is stored as another architecture.
 
     Attributes:
         architecture: the model class.
@@ -73,8 +74,10 @@ class CheckpointSource(TensorSource):
         recipe: Recipe | None = None,
         contents: Contents = "all",
         pre: str | None = None,
+        served: type[Model] | None = None,
     ):
         _check_quantisation(checkpoint)
+        self.served = served or architecture
         self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
         self.pre = pre
         self.name = str(checkpoint.folder)
@@ -109,6 +112,7 @@ class CheckpointSource(TensorSource):
         models: str | Path | None = None,
         contents: Contents = "all",
         pre: str | None = None,
+        program: str | None = None,
     ) -> CheckpointSource:
         """Opens a folder.
 
@@ -116,6 +120,7 @@ class CheckpointSource(TensorSource):
             type: of the tensors, as `ggmodel convert --type` takes it.
             models: a folder with architectures, looked in first.
             contents, pre: see the class.
+            program: see `Model.stored_as`.
 
         Raises:
             FormatError: a file is missing, or not what it says.
@@ -129,7 +134,10 @@ class CheckpointSource(TensorSource):
         try:
             names = checkpoint.config.get("architectures") or []
             names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
-            return cls(checkpoint, find_hf(names, models), recipe, contents, pre)
+            served = find_hf(names, models)
+            name = served.stored_as(checkpoint.config, program)
+            architecture = served if name == served.architecture else find(name, models)
+            return cls(checkpoint, architecture, recipe, contents, pre, served)
         except BaseException:
             checkpoint.close()
             raise
@@ -145,7 +153,9 @@ class CheckpointSource(TensorSource):
 
         if self.contents == "vision":
             return {}
-        return vocabulary(self.checkpoint.folder, self.hf, self.pre)
+        embedding = self.tensors.get("token_embd.weight")
+        rows = None if embedding is None else embedding.shape[1]
+        return vocabulary(self.checkpoint.folder, self.hf, self.pre, rows)
 
     def data(self, name: str) -> memoryview:
         made = self._made[self.info(name).name]
