@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(root: Path, files: dict[str, object]) -> None:
+def write(root: Path, files: Mapping[str, object]) -> None:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +66,7 @@ def test_without_proc(tmp_path: Path):
 
 
 def in_groups(
-    root: Path, files: dict[str, object], groups: str = "0::/", folder: str = "sys/fs/cgroup"
+    root: Path, files: Mapping[str, object], groups: str = "0::/", folder: str = "sys/fs/cgroup"
 ) -> SystemInfo:
     """The system as a process of these control groups sees it.
 
