@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Imatrix, Models, Strict, Type
+from .options import Force, Imatrix, Models, Out, Strict, Type
 from .terminal import printable, progress_bar, size
 
 
@@ -20,9 +20,7 @@ def convert(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     type: Type = None,
     mmproj: Annotated[
         str | None,

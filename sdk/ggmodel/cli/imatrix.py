@@ -8,7 +8,7 @@ import typer
 
 from .expanded import expanded
 from .loading import Loading
-from .options import File, Force, read_text
+from .options import File, Force, Out, read_text
 from .terminal import count, printable, progress_bar
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def imatrix(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
     chunks: Annotated[
         int | None, typer.Option(help="The most chunks that are read; all by default.")

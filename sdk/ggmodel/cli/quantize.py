@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Imatrix
+from .options import Force, Imatrix, Out
 from .terminal import printable, progress_bar, size
 
 
@@ -18,9 +18,7 @@ def quantize(
             metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     type: Annotated[
         str,
         typer.Argument(
