@@ -131,9 +131,10 @@ class Config:
                         f"from config.json: {error!r}"
                     ) from error
                 if value is not None:
-                    key, what = source, "key"
                     if callable(source):
                         key, what = name, f"what {_called(source)} computes for the hyperparameter"
+                    else:
+                        key, what = source, "key"
                     found[field.names[0]] = check_kind(key, value, kind, "config.json", what)
                     break
         return found
