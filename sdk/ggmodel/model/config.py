@@ -120,24 +120,32 @@ class Config:
         Raises:
             ConfigError: a value has the wrong type, or a function of the config fails.
         """
-        found: dict[str, Any] = {}
-        for name, field, kind, _ in key_fields(cls):
-            for source in field.hf:
-                try:
-                    value = source(hf) if callable(source) else _descend(hf, source)
-                except Exception as error:
-                    raise ConfigError(
-                        f"{line_of(cls, name)}: the hyperparameter {name!r} cannot be computed "
-                        f"from config.json: {error!r}"
-                    ) from error
-                if value is not None:
-                    if callable(source):
-                        key, what = name, f"what {_called(source)} computes for the hyperparameter"
-                    else:
-                        key, what = source, "key"
-                    found[field.names[0]] = check_kind(key, value, kind, "config.json", what)
-                    break
-        return found
+        values = {f.names[0]: cls.published(name, hf) for name, f, *_ in key_fields(cls)}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @classmethod
+    def published(cls, wanted: str, hf: Mapping[str, Any]) -> Any:
+        """The value of one hyperparameter in a Hugging Face config; None without.
+
+        Raises:
+            ConfigError: as `from_hf`.
+        """
+        field, kind = next((f, k) for name, f, k, _ in key_fields(cls) if name == wanted)
+        for source in field.hf:
+            try:
+                value = source(hf) if callable(source) else _descend(hf, source)
+            except Exception as error:
+                raise ConfigError(
+                    f"{line_of(cls, wanted)}: the hyperparameter {wanted!r} cannot be computed "
+                    f"from config.json: {error!r}"
+                ) from error
+            if value is not None:
+                if callable(source):
+                    key, what = wanted, f"what {_called(source)} computes for the hyperparameter"
+                else:
+                    key, what = source, "key"
+                return check_kind(key, value, kind, "config.json", what)
+        return None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{n}={getattr(self, n)!r}" for n, *_ in key_fields(type(self)))
