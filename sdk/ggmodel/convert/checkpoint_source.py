@@ -24,6 +24,7 @@ from .declaration import Entry, plan
 from .from_hf import normalize, read_config, value_of_entry
 from .general import describe
 from .imatrix import ImportanceMatrix
+from .keys import Watched, recorded, unread_keys, with_defaults
 from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
 from .recipes import Recipe, recipe_of
@@ -83,13 +84,18 @@ class CheckpointSource(TensorSource):
         self.pre, self._importance = pre, importance
         self.name = str(checkpoint.folder)
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
-        self.hf = normalize(checkpoint.config)
+        reference = recorded(checkpoint.config)
+        given = checkpoint.config
+        hf = with_defaults(architecture, given, normalize(given), reference)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
-            self.hf["pooling_type"] = pooling
+            hf["pooling_type"] = pooling
+        self.hf = Watched(hf)
         _check_layers(checkpoint, self.hf)
         metadata, self.config = read_config(architecture, self.hf)
         self._computed: dict[str, np.ndarray] = {}
         self._made = self._plan()
+        self.unread_keys = self.unread_of(reference)
+        self.report.unread_keys += self.unread_keys.values()
         dtypes = self._types(recipe, metadata)
         self.tensors = MappingProxyType({n: self._info(n, d) for n, d in dtypes.items()})
         if contents == "text":
@@ -106,6 +112,11 @@ class CheckpointSource(TensorSource):
         self.metadata: Mapping[str, Any] = _Metadata(
             self.typed, lambda: self.vocabulary if known else {}
         )
+
+    def unread_of(self, reference: Mapping[str, Any] | None) -> dict[str, str]:
+        """The keys of its config.json that a reference reads and the architecture does not; see
+        `unread_keys`."""
+        return unread_keys(self.architecture, self.checkpoint.config, self.hf, reference)
 
     @classmethod
     def open(
