@@ -69,6 +69,16 @@ class Optimize(enum.Enum):
             raise Unsupported(f"optimize is 'speed' or 'memory', not {value!r}") from None
 
 
+_KINDS: dict[str, type] = {
+    "alloc_memory": bool,
+    "num_threads": int,
+    "gpu_layers": GPULayersList,
+    "flash_attention": FlashAttention,
+    "optimize": Optimize,
+    "tensor_overrides": tuple,
+}
+
+
 @dataclass(frozen=True)
 class BackendParams:
     """Options for loading and executing a model.
@@ -82,6 +92,9 @@ class BackendParams:
         rpc: workers on other machines, "host:port", whose devices are used like this machine's.
         tensor_overrides: pairs of a regular expression and a device's name: weights whose names
             match lie there, whatever their layer. The first match counts.
+
+    Raises:
+        ConfigError: a value of the wrong type, or a negative number of threads.
     """
 
     alloc_memory: bool = True
@@ -91,6 +104,17 @@ class BackendParams:
     optimize: Optimize = Optimize.SPEED
     rpc: tuple[str, ...] = ()
     tensor_overrides: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise ConfigError(f"{name} is {value!r:.80}; it must be of type {kind.__name__}")
+        if self.num_threads < 0:
+            raise ConfigError(f"num_threads is {self.num_threads}; give 1 or more, 0 chooses")
+        for pair in self.tensor_overrides:
+            if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
+                raise ConfigError(f"tensor_overrides: {pair!r:.80} is no pattern with a device")
 
 
 @dataclass(frozen=True)
@@ -357,7 +381,9 @@ class Backend(Closing, ABC):
 
         Raises:
             Unsupported: more than the default limit.
+            GraphError: the backend is closed.
         """
-        if not 0 < size <= self.default_nodes:
-            raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size}")
+        self.check_open()
+        if not isinstance(size, int) or not 0 < size <= self.default_nodes:
+            raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size!r:.80}")
         return Context(self, size)

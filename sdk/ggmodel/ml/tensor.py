@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
+from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .ops.attention import Attention
 from .ops.elementwise import Elementwise
 from .ops.indexing import Indexing
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+@checked_methods(TensorError)
 class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.
@@ -84,13 +87,11 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         """Sets the value of an I32 input tensor; any sequence or array of its element count."""
         self._assign(data, I32)
 
-    def _assign(self, data: object, dtype: object) -> None:
-        import numpy as np
-
+    def _assign(self, data: object, dtype: DType) -> None:
         if self.dtype is not dtype:
             raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
         array = self._host()
-        given = np.asarray(data, dtype=array.dtype)
+        given = numbers(data, dtype)
         self._check_count(given.size, array.size, "elements")
         array.reshape(-1)[:] = given.reshape(-1)
 
@@ -102,3 +103,23 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
     def _check_count(self, given: int, wanted: int, unit: str) -> None:
         if given != wanted:
             raise TensorError(f"{self.describe()} takes {wanted} {unit}, {given} were given")
+
+
+def numbers(data: object, dtype: DType) -> np.ndarray:
+    """A sequence or array as an array of F32 or I32.
+
+    Raises:
+        TensorError: it holds something else than numbers, or for I32 a number that is no integer
+            of 32 bits.
+    """
+    import numpy as np
+
+    given = np.asarray(data)
+    if given.dtype.kind not in "biuf":
+        raise TensorError(f"numbers are needed, not {given.dtype} ({data!r:.80})")
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = given.astype(dtype.numpy, copy=False)
+    if dtype is I32 and not np.array_equal(array, given):
+        wrong = given[array != given].flat[0]
+        raise TensorError(f"{wrong} is no integer of 32 bits; cast it, or use from_floats")
+    return array
