@@ -66,6 +66,11 @@ class Device:
             lib.ggml_backend_free(backend)
 
 
+def by_name(info: DeviceInfo) -> Any:
+    """The `ggml_backend_dev_t` of a device."""
+    return lib.ggml_backend_dev_by_name(info.name.encode())
+
+
 class Hardware:
     """The CPU, and the devices that a part of the model is placed on.
 
@@ -104,8 +109,7 @@ class Hardware:
 
         def device(info: DeviceInfo) -> Device:
             if info.device_id not in opened:
-                handle = lib.ggml_backend_dev_by_name(info.name.encode())
-                opened[info.device_id] = Device(info, handle)
+                opened[info.device_id] = Device(info, by_name(info))
                 self.gpus.append(opened[info.device_id])
             return opened[info.device_id]
 

@@ -132,6 +132,22 @@ class Service:
 
         return discover()
 
+    def local_devices(self) -> tuple[dict[str, Any], list[DeviceInfo]]:
+        """This process's ggml, and all of its devices."""
+        from ... import native
+        from ..ggml.discovery import discover
+
+        return native.describe(), discover(cpu=True)
+
+    def initialise(self, library: str) -> None:
+        """Makes the devices of a library ready to compute, which may end the process."""
+        from ..ggml.discovery import discover
+        from ..ggml.hardware import Device, by_name
+
+        for info in discover():
+            if info.library == library:
+                Device(info, by_name(info)).close()
+
     def use_workers(self) -> None:
         """Loads ggml and its RPC backend."""
         from .workers import Workers
