@@ -158,7 +158,7 @@ def test_parameters_of_backends(options: dict[str, Any]):
 
 def test_functions():
     source = MemorySource(METADATA, {"w": normal(4, 8)})
-    for call in (
+    functions: list[Callable[[Any], object]] = [
         lambda x: ml.new_backend(x),
         lambda x: ml.new_backend(source, x or 3),
         lambda x: ml.register_backend(x, x),
@@ -174,7 +174,8 @@ def test_functions():
         lambda x: ml.gpu_layers_from_split([x], 2, 2),
         lambda x: GPULayers("0", "CUDA", (x,)),
         lambda x: GPULayersList([x]),
-    ):
+    ]
+    for call in functions:
         for wrong in ("a", None, 1.5, object()):
             with pytest.raises(Error):
                 call(wrong)

@@ -73,7 +73,7 @@ class Reservation:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
         largest = cache.max_batch
-        if self._image is not None:
+        if self._image is not None and self._image.size:  # not of data alone
             self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
         graph = self._trace(cache, self._step(largest, sequences))
         for n in self.backend.batches_to_reserve(largest, graph):
