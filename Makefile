@@ -47,7 +47,7 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest
 
-test-peers: $(VENV)/developer  ## compare with other projects; downloads their published vectors
+test-peers: $(VENV)/peers  ## compare with other projects; downloads their published vectors
 	@$(BIN)/python -m pytest tests/peers
 
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
@@ -100,6 +100,10 @@ $(VENV)/installed: $(VENV)/python pyproject.toml $(BINDING)
 $(VENV)/developer: $(VENV)/installed
 	@echo "installing what tests and linters need into $(VENV)"
 	@$(PIP) install --editable ".[test,lint]"
+	@touch $@
+
+$(VENV)/peers: $(VENV)/developer
+	@$(PIP) install --editable ".[peers]"
 	@touch $@
 
 $(VENV)/mutation: $(VENV)/developer

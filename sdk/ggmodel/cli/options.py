@@ -42,6 +42,12 @@ Type = Annotated[
         help="Type that a folder's weights are converted to; none by default.",
     ),
 ]
+Imatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="An importance matrix of the model, for types below four bits."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 Models = Annotated[
     str | None,

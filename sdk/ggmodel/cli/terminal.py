@@ -84,7 +84,12 @@ def console() -> Console:
 
 
 def table(
-    rows: Sequence[Sequence[str]], header: Sequence[str] = (), *, right: str = "", fold: int = -1
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str] = (),
+    *,
+    right: str = "",
+    fold: int = -1,
+    keep: str = "",
 ) -> Table:
     """Columns without lines around them.
 
@@ -92,6 +97,7 @@ def table(
         rows: any text; it is made printable.
         right: digits of the columns that are flushed right.
         fold: the column that is folded where the terminal is narrow; -1 is the last.
+        keep: control characters that stay, as in `printable`.
     """
     from rich.table import Table
     from rich.text import Text
@@ -104,7 +110,7 @@ def table(
         rigid = i != fold % columns
         grid.add_column(Text(title), justify=justify, overflow="fold", no_wrap=rigid)
     for row in rows:
-        grid.add_row(*(Text(printable(cell)) for cell in row))
+        grid.add_row(*(Text(printable(cell, keep)) for cell in row))
     return grid
 
 

@@ -56,6 +56,8 @@ class TensorSource(Closing, ABC):
         tensors: name to `TensorInfo`, in file order; cannot be modified.
         unread: tensors of a checkpoint behind this source that none of `tensors` is made of, and
             the field of the model that reads the nearest name ("" for none).
+        unread_keys: hyperparameters of a checkpoint behind this source that count and that nobody
+            reads, and a line for each: its value, and what is supported.
     """
 
     name: str
@@ -63,6 +65,7 @@ class TensorSource(Closing, ABC):
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     unread: Mapping[str, str] = MappingProxyType({})
+    unread_keys: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def data(self, name: str) -> memoryview:
@@ -182,6 +185,7 @@ class JoinedSource(TensorSource):
         shifted = {n: replace(t, file=t.file + shift) for n, t in second.tensors.items()}
         self.tensors = MappingProxyType({**first.tensors, **shifted})
         self.unread = MappingProxyType({**first.unread, **second.unread})
+        self.unread_keys = MappingProxyType({**first.unread_keys, **second.unread_keys})
 
     def data(self, name: str) -> memoryview:
         owner = self.first if name in self.first.tensors else self.second

@@ -94,7 +94,7 @@ class Preparation(Closing):
             self.architecture.architecture,
             self.architecture.ignore,
         )
-        self.report.add_unread(self.source.unread)
+        self.report.add_unread(self.source.unread, self.source.unread_keys)
 
     def fit(self) -> None:
         """Refuses a file that does not fit the declaration.
