@@ -160,7 +160,7 @@ def test_functions():
     source = MemorySource(METADATA, {"w": normal(4, 8)})
     functions: list[Callable[[Any], object]] = [
         lambda x: ml.new_backend(x),
-        lambda x: ml.new_backend(source, x or 3),
+        lambda x: ml.new_backend(source, name=x),
         lambda x: ml.register_backend(x, x),
         lambda x: ml.dump(x),
         lambda x: ml.get_devices_from_runner(x),
@@ -179,6 +179,12 @@ def test_functions():
         for wrong in ("a", None, 1.5, object()):
             with pytest.raises(Error):
                 call(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["a", 3, {}, object()])
+def test_parameters_of_another_type(wrong: Any):
+    with pytest.raises(ConfigError, match="it must be BackendParams"):
+        ml.new_backend(MemorySource(METADATA, {}), wrong)
 
 
 def test_what_no_backend_is():
