@@ -115,6 +115,18 @@ def test_indices_of_feeds_are_checked_in_every_step(small: Backend):
         assert executable.value(out).tobytes() == want
 
 
+@pytest.mark.parametrize("wrong", [2**40 + 3, 1.5, float("nan")])
+def test_numbers_that_are_no_indices_are_not_made_into_some(small: Backend, wrong: float):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        (good,) = steps(1)
+        with pytest.raises(ComputeError, match="is no int32"):
+            executable.run({**good, "ids": np.array([0, wrong, 1])})
+        executable.run(good)
+
+
 def test_graphs_take_turns_in_the_same_memory(small: Backend):
     with small.new_context() as one, small.new_context() as two:
         with one.trace():

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ComputeError, Error
+from ..errors import ComputeError, Error, TensorError
 
 if TYPE_CHECKING:
     from ..gguf_file.source import TensorInfo
+    from ..gguf_file.types import DType
     from .node import Node
 
 
@@ -84,7 +85,8 @@ class Feed:
             ComputeError: `fill` fails or returns another shape; names the feed's line.
         """
         try:
-            return np.broadcast_to(_numbers(self.fill(step)), node.ne[::-1])
+            values = exact(_numbers(self.fill(step)), node.dtype.numpy)
+            return np.broadcast_to(values, node.ne[::-1])
         except Error:
             raise
         except Exception as error:
@@ -109,12 +111,48 @@ def write_inputs(fills: Iterable[Fill], step: Any) -> None:
             values = fill(step)
             if not isinstance(values, np.ndarray) or values.dtype.hasobject:
                 values = _numbers(values)
+            if values.dtype != target.dtype:
+                values = exact(values, target.dtype)
             target[...] = values
     except Error:
         raise
     except Exception as error:
         assert node is not None
         raise _unfilled(node, error) from error
+
+
+def exact(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """Values for a tensor: of integers as they are stored, of other numbers unchanged.
+
+    Args:
+        dtype: numpy's type of the tensor; None if numpy lacks it.
+
+    Raises:
+        ValueError: one of them is no integer of that type.
+    """
+    if dtype is None or np.dtype(dtype).kind not in "iu":
+        return values
+    with np.errstate(invalid="ignore"):  # NaN and infinity are told below
+        cast = values.astype(dtype)
+    wrong = np.flatnonzero(np.not_equal(cast, values))
+    if wrong.size:
+        raise ValueError(f"{values.reshape(-1)[wrong[0]]} is no {np.dtype(dtype).name}")
+    return cast
+
+
+def as_array(data: Any, dtype: DType) -> np.ndarray:
+    """A sequence or array, such as a caller gives, as values of a tensor of F32 or I32.
+
+    Raises:
+        TensorError: they are no numbers, or no integers of that type.
+    """
+    try:
+        given = np.asarray(data)
+        if given.dtype.kind in "cSUO":
+            raise TypeError("these are no real numbers of at most 64 bits")
+        return np.asarray(exact(given, dtype.numpy), dtype.numpy)
+    except (ValueError, TypeError) as error:
+        raise TensorError(f"values for {dtype}: {error}") from None
 
 
 def _numbers(values: Any) -> np.ndarray:
