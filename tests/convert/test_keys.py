@@ -52,6 +52,7 @@ REFUSED = {
         r"sliding_window is 5; supported: none \(leave it out\)",
     ),
     "Mixtral's window": (("llama", "experts", {"sliding_window": 5}), "sliding_window is 5;"),
+    "a window of an OLMo 2": (("olmo2", "plain", {"sliding_window": 5}), "sliding_window is 5;"),
     "layers of another kind": (
         ("llama", "plain_gqa", {"layer_types": [FULL, LOCAL]}),
         rf"layer_types is \['{FULL}', '{LOCAL}'\]; supported: \['{FULL}', '{FULL}'\]",
