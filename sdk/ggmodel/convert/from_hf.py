@@ -60,7 +60,7 @@ def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, A
     keys = KeyValues(metadata, "config.json")
     declared = config_class(architecture)
     metadata |= {keys.full(k): v for k, v in declared.from_hf(hf).items()}
-    config = declared.read(keys)
+    config = declared.read(keys, hf)
     for name, tag, kind, _ in key_fields(declared):
         refers = isinstance(tag.default, str) and kind is not str
         value = getattr(config, name) if refers or callable(tag.default) else None

@@ -52,8 +52,8 @@ class KeyValues:
         return None
 
 
-def check_kind(key: str, value: Any, kind: type, where: str) -> Any:
-    """`value` as `kind`; see `KeyValues.get`."""
+def check_kind(key: str, value: Any, kind: type, where: str, what: str = "key") -> Any:
+    """`value` as `kind`; see `KeyValues.get`. `what` the key is, for the message."""
     scalar = isinstance(value, (bool, int, float, str))
     if kind is list:
         return [value] if scalar else list(value)
@@ -66,5 +66,5 @@ def check_kind(key: str, value: Any, kind: type, where: str) -> Any:
         return value
     found = type(value).__name__ if scalar else "a list"
     raise ConfigError(
-        f"{where}: key {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
+        f"{where}: {what} {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
     )

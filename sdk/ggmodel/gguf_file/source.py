@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..closing import Closing
 from ..errors import FormatError, LoadError, TensorError
 from .encode import encode_value
 from .types import DType
@@ -45,7 +46,7 @@ class TensorInfo:
         return prod(self.shape)
 
 
-class TensorSource(ABC):
+class TensorSource(Closing, ABC):
     """Metadata and tensors of one model; a context manager that closes itself.
 
     Attributes:
@@ -83,7 +84,7 @@ class TensorSource(ABC):
             Error: the source was closed.
         """
 
-    def release(self, name: str) -> None:  # noqa: B027 (most sources have nothing to do)
+    def release(self, name: str) -> None:
         """Lets a tensor's bytes of a mapped file leave memory until the next access."""
 
     @abstractmethod
@@ -106,12 +107,6 @@ class TensorSource(ABC):
             hint = f"the nearest names are {', '.join(near)}" if near else "no name is similar"
             raise LoadError(f"{self.name} has no tensor {name!r}; {hint}")
         return found
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self.tensors)} tensors)"
