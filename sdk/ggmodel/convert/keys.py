@@ -19,7 +19,7 @@ from ..model.fields import MISSING
 
 # Without effect on results: about training, sampling, saving, and how outputs are returned. The
 # shapes of tensors, or which there are, tell the same as those of the last two lines.
-_WITHOUT_EFFECT = tuple(
+WITHOUT_EFFECT = tuple(
     "architectures model_type auto_map *name_or_path dtype torch_dtype transformers_version "
     "*initializer_range initializer_factor *dropout *dropout_prob *_pdrop *_dropout_p layerdrop "
     "use_cache return_dict output_attentions output_hidden_states output_router_logits "
@@ -205,7 +205,7 @@ def _canonical(path: str) -> set[str]:
 
 def _has_no_effect(path: str) -> bool:
     key = path.rpartition(".")[2]
-    return any(fnmatchcase(key, pattern) for pattern in _WITHOUT_EFFECT) or (
+    return any(fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or (
         _of_rope(path) is not None and key in _OF_ROPE
     )
 
