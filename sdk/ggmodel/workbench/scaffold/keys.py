@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...convert.from_hf import normalize
+from ...convert.keys import WITHOUT_EFFECT, Watched
 from ...errors import Error
 from ...gguf_file.metadata import KeyValues
 from ...model import Model, config_class
@@ -17,16 +19,10 @@ from ...model.source_code import declared
 from .llama_names import KEYS, VISION_KEYS
 from .source import quoted, usable
 
-# Keys about training, sampling, tokens and saving, which no architecture computes with.
-_WITHOUT_EFFECT = (
-    "architectures", "model_type", "*dtype", "transformers_version", "*token_id*", "_*", "is_*",
-    "auto_map", "use_cache", "initializer_*", "*dropout*", "*_pdrop", "pretraining_tp", "output_*",
-    "return_*", "id2label", "label2id", "problem_type", "*attn_implementation", "type",
-    "quantization_config", "rope_type", "chunk_size_feed_forward", "tie_word_embeddings",
-    "vocab_size", "use_return_dict", "*_aux_loss_coef", "router_jitter_noise", "torchscript",
-    "cross_attention_hidden_size", "cache_implementation", "add_cross_attention",
-    "tie_encoder_decoder", "attention_bias", "mlp_bias", "conv_bias",  # the tensors tell
-)  # fmt: skip
+# The tensors tell, or they are written into every config without being used by most models.
+_NO_HYPERPARAMETERS = ("_*", "is_*", "type", "rope_type", "conv_bias", "tie_encoder_decoder",
+    "cross_attention_hidden_size", "add_cross_attention")  # fmt: skip
+_LEFT_OUT = (*WITHOUT_EFFECT, *_NO_HYPERPARAMETERS)
 _WINDOWS = {"sliding_attention", "full_attention"}
 _PLACEHOLDERS: Mapping[type, Any] = {bool: False, int: 1, float: 1.0, str: "", list: [1]}
 # Norms differ in kind, and so does the key of their epsilon.
@@ -34,30 +30,6 @@ _EPS = {
     "attention.layer_norm_rms_epsilon": "attention.layer_norm_epsilon",
     "attention.layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
 }
-
-
-class Reads(dict[str, Any]):
-    """A config that records the paths of the keys that are read."""
-
-    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: set[str] | None = None):
-        self.asked: set[str] = set() if asked is None else asked
-        self._prefix = prefix
-        super().__init__(
-            (k, Reads(v, f"{prefix}{k}.", self.asked) if isinstance(v, Mapping) else v)
-            for k, v in config.items()
-        )
-
-    def __contains__(self, key: object) -> bool:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().__contains__(key)
-
-    def __getitem__(self, key: str) -> Any:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().get(key, default)
 
 
 @dataclass
@@ -84,9 +56,7 @@ class Hyperparameters:
         Raises:
             ConfigError: the declaration is wrong, or a sub-config is no object.
         """
-        from ...convert.from_hf import normalize
-
-        reads = Reads(normalize(given))
+        reads = Watched(normalize(given))
         kind = config_class(architecture)
         metadata: dict[str, Any] = {"general.architecture": architecture.architecture}
         result = cls(None)
@@ -105,7 +75,7 @@ class Hyperparameters:
             if found is not None:
                 metadata[key] = found
         result.config = kind.read(KeyValues(metadata, "config.json"))
-        result.unread = dict(_unread(reads, reads.asked))
+        result.unread = dict(_unread(reads.config, reads.seen))
         return result
 
 
@@ -120,7 +90,7 @@ def _unread(
     """Keys that were not asked for, with their values; those of `text_config` are at the top."""
     for key, value in reads.items():
         path = f"{prefix}{key}"
-        if path == "text_config" or any(fnmatchcase(key, p) for p in _WITHOUT_EFFECT):
+        if path == "text_config" or any(fnmatchcase(key, p) for p in _LEFT_OUT):
             continue
         if isinstance(value, Mapping):
             yield from _unread(value, asked, f"{path}.")
