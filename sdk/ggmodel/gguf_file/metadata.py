@@ -41,7 +41,7 @@ class KeyValues:
     def get(self, key: str, kind: type) -> Any:
         """The value of a key as `kind`, or None if it is absent.
 
-        An integer serves as a number, and a scalar as a list.
+        An integer serves as a number, a whole number as an integer, and a scalar as a list.
 
         Raises:
             ConfigError: the value has another type; names key, expected and found type.
@@ -60,6 +60,8 @@ def check_kind(key: str, value: Any, kind: type, where: str, what: str = "key") 
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         with suppress(OverflowError):  # JSON has numbers of any length
             return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
     if scalar and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     found = type(value).__name__ if scalar else "a list"

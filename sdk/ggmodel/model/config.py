@@ -8,9 +8,9 @@ import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Unsupported
 from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
 from .source_code import check_tags, declared, line_of, type_hints, union_members
@@ -35,9 +35,13 @@ class Config:
 
     Attributes:
         loaded_context: positions of a sequence in the loaded model; 0 outside of loaded models.
+        assumed: key of a Hugging Face config that no field reads → its only supported value, a
+            function of the config that gives it, or `...` if all values mean the same. Keys of
+            the classes that it inherits from stay.
     """
 
     loaded_context = 0
+    assumed: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, **values: Any):
         fields = [name for name, *_ in key_fields(type(self))]
@@ -133,7 +137,9 @@ class Config:
         field, kind = next((f, k) for name, f, k, _ in key_fields(cls) if name == wanted)
         for source in field.hf:
             try:
-                value = source(hf) if callable(source) else _descend(hf, source)
+                value = source(hf) if callable(source) else descend(hf, source)
+            except (ConfigError, Unsupported) as error:
+                raise type(error)(f"config.json: {error}") from error
             except Exception as error:
                 raise ConfigError(
                     f"{line_of(cls, wanted)}: the hyperparameter {wanted!r} cannot be computed "
@@ -196,7 +202,8 @@ def _called(source: Any) -> str:
     return f"the function {getattr(source, '__name__', source)}"
 
 
-def _descend(tree: Any, path: str) -> Any:
+def descend(tree: Any, path: str) -> Any:
+    """The value of a key of nested objects, "vision_config.hidden_size"; None if it is absent."""
     for part in path.split("."):
         if not isinstance(tree, Mapping) or part not in tree:
             return None
