@@ -36,7 +36,8 @@ ggml behind it.
 The first column has the names of Ollama's Go package `ml`: the interface that this package was
 given to implement. Both run the same models on ggml, so each name leads a port from there to its
 counterpart; the Python spelling follows from the name (`RMSNorm` is `rms_norm`). Names that Ollama
-has dropped since are marked as in older versions. The last section lists names that only exist here.
+has dropped since are marked as in older versions. The last section lists names that only exist
+here.
 
 - Shapes are in ggml order: dim 0 is the fastest, so a numpy array has the reversed shape. […] is
   any shape. Where the kernels need it, operands of other float dtypes are converted and scattered

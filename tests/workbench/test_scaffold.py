@@ -148,7 +148,10 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
         "layers[0-1, 3].attn: no tensor model.layers.0.self_attn.q_proj.weight"
     ]
     assert "Layer.attn: only in layers 2; say so in the layer's forward" in begun.added
-    assert begun.left == []
+    assert begun.left == [
+        "Lfm2Config.pattern: config.json: layer_types has 'conv'; supported: full_attention, "
+        "sliding_attention"
+    ]
     source = from_hf(find("lfm2", tmp_path / "own"), *published("lfm2"))
     names = {name.partition(".weight")[0] for name in source.tensors}
     theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
@@ -158,15 +161,36 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
 
 def test_windows_by_layer_are_read(tmp_path: Path):
     begun, files = begun_as_published("cohere2", tmp_path)
+    assert "hf=nn.sliding_layers" in files["cohere2.py"]  # qwen2 reads them
     assert begun.keys == [
         'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
-        'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)',
         'logit_scale: float = kv("logit_scale", hf="logit_scale")',
     ]
     assert files["cohere2.py"].count(" eps: float") == 1
     assert begun.missing == [
         "layers[0-3].ffn_norm: no tensor model.layers.0.post_attention_layernorm.weight"
     ]
+
+
+def test_windows_that_the_template_lacks_are_proposed(tmp_path: Path):
+    begun = begun_from(tmp_path, *published("cohere2"), template="llama")
+    line = 'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
+
+
+def test_published_spellings_of_rope(tmp_path: Path):
+    """Qwen2.5-VL as on the hub: no `text_config`, and a scaling of the type "mrope"."""
+    config, weights = published("qwen2_5_vl")
+    text = config.pop("text_config")
+    sections = text.pop("rope_parameters")["mrope_section"]
+    config = {**text, **config, "rope_theta": 1e6}
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": sections}
+    begun = begun_from(tmp_path, config, weights)
+    assert begun.template == "qwen2"
+    line = 'mrope_section: list = kv("rope.dimension_sections", hf="rope_scaling.mrope_section")'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
 
 
 def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
@@ -186,7 +210,8 @@ def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
         "model_type", "initializer_range", "rope_parameters"
     }  # fmt: skip
     assert all(f'hf="vision_config.{key}"' in keys for key in unread)
-    assert "layer_types" not in keys  # all full: there is nothing to read
+    assert "layer_types" not in keys  # the template reads them
+    assert 'hf="rope_scaling.mrope_section"' in keys
     config, weights = published("qwen2_5_vl")
     with pytest.raises(LoadError, match=r"unused +visual\.patch_embed\.proj\.weight") as caught:
         from_hf(find("qwen2_5_vl", tmp_path / "own"), config, weights)

@@ -11,6 +11,8 @@ from ... import nn
 from ...errors import Error
 from ...ml import Tensor
 from ...model import Model, Module, config_class, find
+from ...model.config import key_fields
+from ...model.fields import MISSING
 from ...model.registry import supported
 from ...model.source_code import declared
 from ..modules import folded, ranges
@@ -35,6 +37,7 @@ from .translate import Correction, Declared, declared_fields
 
 _UNREAD = "From the checkpoint; nothing reads it yet:"
 _CALLED = "Called otherwise than in the template:"
+_OTHERWISE = "The template's hf= cannot read this config.json:"
 _SEES = re.compile(r"vis|image|vit")
 _OF_VISION = {name for name, _ in VISION_KEYS.values()}
 _TOWER = '''"""{name}: modules of the checkpoint that {template} lacks; nothing computes yet."""
@@ -126,13 +129,27 @@ class Extension:
         path = self._file_of(config)
         if path is None:
             return
-        text, new = self.sources[path], []
+        text, new = self._without_failed(self.sources[path], config), []
         for name, (_, line) in lines.items():
             if field_text(text, config, name)[0] is None:
                 new.append(line)
             else:
                 text = with_field(text, config, name, line, "")
         self.sources[path] = with_fields(text, {config: new}, _UNREAD) if new else text
+
+    def _without_failed(self, text: str, config: str) -> str:
+        """The file without the `hf=` of hyperparameters that this config.json cannot give."""
+        for name, tag, kind, _ in key_fields(config_class(self.fit.cls)):
+            reason = self.fit.hyperparameters.failed.get(name)
+            if reason is None:
+                continue
+            self.left.append(f"{config}.{name}: {reason}")
+            plain = not callable(tag.default) and tag.default is not MISSING
+            if plain and not any(line.startswith(f"{name}:") for line in self.keys):
+                names = ", ".join(map(quoted, tag.names))
+                line = f"{name}: {kind.__name__} = kv({names}, default={tag.default!r})"
+                text = with_field(text, config, name, line, _OTHERWISE)
+        return text
 
     # names
 
