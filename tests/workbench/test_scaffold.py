@@ -231,6 +231,10 @@ def test_a_text_model_may_lie_elsewhere(tmp_path: Path):
     assert {"v.blk.1.ln2.bias", "mm.model.fc.weight", "blk.3.attn_q.weight"} <= set(source.tensors)
     with ggmodel.load(source, models=tmp_path / "own") as model:
         assert model.logits([5, 6]).shape == (2, 96)
+    # Declared shapes hold for the small configuration as well.
+    vision = files["idefics3/vision.py"]
+    assert 'hf="position_embedding", shape=("vision_width", None))' in vision
+    assert 'hf="patch_embedding", shape=(None, None, None, "vision_width"))' in vision
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen2_5_vl", "idefics3", "cohere2"])

@@ -167,16 +167,17 @@ def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
     return "Conv2D" if "weight" in leaves and len(shape) == 4 else Tensor.__name__
 
 
-# Hyperparameters that may equal a width by chance.
-_NO_WIDTHS = ("layers", "context", "window", "experts", "rope", "max_", "local", "hidden")
+# Hyperparameters that are widths; others may equal one by chance.
+_WIDTH = re.compile(r"width|ffn|hidden_size|rank|state|L_cache")
+_OF_VECTORS = re.compile(r"heads|head_dim|value_dim")
 
 
 def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:
     """The hyperparameter of that width; None if there is none, for small configurations have other
-    numbers. Numbers of heads are only the widths of vectors, and 1 is a number."""
-    names = [k for k, v in widths.items() if v == n and n > 1 and not k.startswith(_NO_WIDTHS)]
-    named = [k for k in names if alone or "heads" not in k]
-    return quoted(named[0]) if named else str(n if n == 1 else None)
+    numbers. Heads and their width are only those of vectors, and 1 is a number."""
+    names = [k for k, v in widths.items() if v == n and n > 1]
+    fit = [k for k in names if _WIDTH.search(k) or (alone and _OF_VECTORS.search(k))]
+    return quoted(fit[0]) if fit else str(n if n == 1 else None)
 
 
 def widths_of(config: Any) -> dict[str, int]:
