@@ -280,6 +280,22 @@ def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
     assert (cases["inf"], cases["text"]) == (float("inf"), odd[-1])
 
 
+def test_modules_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
+    """As names of new modules, in layers and beside them, and of what the model itself has."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    odd = ['"""\nimport os #', "class", "forward", "layers", "Attention", "\\", "_", "1", "head"]
+    for name in odd:
+        for module in (f"model.layers.1.{name}", f"{name}s", f"model.{name}_"):
+            weights[f"{module}.inner.norm.weight"] = np.ones(64, np.float32)
+    weights["model.last_norm.weight"] = weights["caches.weight"] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    assert {p.line.partition(":")[0] for p in begun.proposals} == {"last_norm", "caches_"}
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
+    with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
+        assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
+
+
 @pytest.mark.parametrize("listed", [5, [], [3], ['Evil")\nimport os #'], None])
 def test_architectures_of_another_kind(listed: Any, tmp_path: Path, llama: golden.Golden):
     config = {**llama.config, "architectures": listed}

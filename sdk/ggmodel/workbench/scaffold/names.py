@@ -8,12 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ... import nn
 from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
 from ..modules import folded
 from .llama_names import gguf_name
-from .source import quoted, usable
+from .source import bound, quoted, usable
+from .translate import Declared
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,11 @@ def propose(
         taken: names that the class already has.
         architecture: the new one.
     """
-    base = folded(f"{found.parent}.{found.name}")
-    theirs = (gguf_name(base, architecture) or "").removeprefix("blk.*.")
-    like = known.get(theirs) or known.get(found.name)
-    field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
-    gguf = theirs or (like.gguf if like else found.name)
+    base, last = f"{found.parent}.{found.name}".strip("."), found.name.rpartition(".")[2]
+    theirs = (gguf_name(folded(base), architecture) or "").removeprefix("blk.*.")
+    like = known.get(theirs) or known.get(last)
+    field = usable(re.sub(r"\W", "_", like.field if like else last), taken)
+    gguf = theirs or (like.gguf if like else last)
     kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
     line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
     return Proposal(owner, line, kind, found)
@@ -155,6 +157,29 @@ def field_line(
     dims = [_dim(n, widths, len(shape) == 1) for n in shape]
     sizes = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
     return f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}{more}, shape={sizes})"
+
+
+def declaration(like: Declared, kind: str) -> str:
+    """The declaration of a template's field, with the annotation `kind`."""
+    tag = like.tag
+    given = [quoted(n) for n in tag.names]
+    given += [f"hf={quoted(like.own)}"] * bool(like.own)
+    given += [f"op={tag.op!r}"] if tag.op else []
+    given += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
+    if tag.shape:
+        dims = ", ".join(quoted(d) if isinstance(d, str) else str(d) for d in tag.shape)
+        given.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
+    return f"{like.name}: {kind} = gguf({', '.join(given)})"
+
+
+def annotation(source: str, like: Declared) -> str:
+    """The annotation of a template's field, as a file spells it."""
+    there = bound(source)
+    names = [c.__name__ for c in like.kind.choices]
+    text = " | ".join(
+        n if n in there or like.leaf or n not in vars(nn) else f"nn.{n}" for n in names
+    )
+    return f"list[{text}]" if like.kind.many else text + " | None" * like.kind.optional
 
 
 def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
