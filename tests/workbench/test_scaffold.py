@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf.constants import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES
+from gguf.constants import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES, Keys
 from typer.testing import CliRunner
 
 import ggmodel
@@ -20,6 +20,7 @@ from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import LoadReport, find
 from ggmodel.workbench import golden
 from ggmodel.workbench.scaffold import Scaffold, scaffold
+from ggmodel.workbench.scaffold.llama_names import KEYS, VISION_KEYS
 from ggmodel.workbench.scaffold.shrink import shrunk
 from tests.golden.files import cases
 
@@ -157,6 +158,23 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
     theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
     assert theirs <= {TENSOR_NAMES[t] for t in MODEL_TENSORS[MODEL_ARCH.LFM2]}
     assert len(source.tensors) == len(published("lfm2")[1])
+
+
+def _keys(group: type) -> set[str]:
+    """The keys of files that the gguf package knows, without the architecture."""
+    found = set()
+    for value in vars(group).values():
+        if isinstance(value, type):
+            found |= _keys(value)
+        elif isinstance(value, str):
+            found.add(value.removeprefix("{arch}."))
+    return found
+
+
+def test_the_table_has_keys_of_llama_cpp():
+    known = _keys(Keys)
+    assert {key for key in KEYS.values() if key not in known} == set()
+    assert {k for _, k in VISION_KEYS.values() if f"clip.vision.{k}" not in known} == set()
 
 
 def test_windows_by_layer_are_read(tmp_path: Path):
