@@ -280,6 +280,19 @@ def test_nothing_is_printed_in_lines_that_nobody_reads(tmp_path: Path):
     assert max(map(len, done.output.splitlines())) <= 200
 
 
+def test_no_two_fields_have_one_name_in_files(tmp_path: Path, llama: golden.Golden):
+    """A norm that llama.cpp calls ffn_norm, beside the one that is called so here."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    for i in range(2):
+        name = f"model.layers.{i}.pre_feedforward_layernorm.weight"
+        weights[name] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    (proposal,) = begun.proposals
+    assert 'gguf("pre_feedforward_layernorm"' in proposal.line
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
+
+
 def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
     """What a checkpoint calls its tensors becomes no code, and no keyword or method is hidden."""
     weights: dict[str, np.ndarray] = dict(llama.weights())

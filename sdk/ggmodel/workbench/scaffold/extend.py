@@ -13,6 +13,7 @@ from ...ml import Tensor
 from ...model import Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.fields import MISSING
+from ...model.module import module_fields
 from ...model.registry import supported
 from ...model.source_code import declared
 from ..modules import folded, ranges
@@ -242,7 +243,9 @@ class Extension:
         cls = self.fit.owners[found.parent] if found.parent else self.fit.cls
         owner = self._called(cls) if self._file_of(self._called(cls)) else None
         taken = self._taken(cls)
-        proposal = propose(found, owner, self._known, self._widths, taken, self.name)
+        tags = (tag for tag, _ in module_fields(cls).values())
+        files = {name for tag in tags for name in tag.names}
+        proposal = propose(found, owner, self._known, self._widths, taken, files, self.name)
         self.proposals.append(proposal)
         if owner is not None:
             self._declare(owner, proposal.line.partition(":")[0], proposal.line, _UNREAD)

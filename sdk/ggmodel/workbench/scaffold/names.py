@@ -114,7 +114,8 @@ def propose(
     owner: str | None,
     known: Mapping[str, Known],
     widths: Mapping[str, int],
-    taken: set[str],
+    taken: Collection[str],
+    in_files: Collection[str],
     architecture: str,
 ) -> Proposal:
     """A field for tensors that no field reads.
@@ -123,13 +124,14 @@ def propose(
         owner: the class of the module that holds them.
         widths: hyperparameters that name dims, with their values.
         taken: names that the class already has.
+        in_files: names in files of its fields.
         architecture: the new one.
     """
     base, last = f"{found.parent}.{found.name}".strip("."), found.name.rpartition(".")[2]
     theirs = (gguf_name(folded(base), architecture) or "").removeprefix("blk.*.")
     like = known.get(theirs) or known.get(last)
     field = usable(re.sub(r"\W", "_", like.field if like else last), taken)
-    gguf = theirs or (like.gguf if like else last)
+    gguf = next((n for n in (theirs, like and like.gguf) if n and n not in in_files), last)
     kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
     line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
     return Proposal(owner, line, kind, found)
