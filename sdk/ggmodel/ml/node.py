@@ -115,6 +115,10 @@ class Node:
         if not self.named and self.op is not None:
             self.name, self.named = name, True
 
+    def cut(self) -> None:
+        """Forgets how it is computed, and so frees the nodes that it is computed from."""
+        self.sources, self.attrs, self.base, self.graph = (), {}, None, None
+
     def describe(self) -> str:
         """Kind, name, dtype and shape, for messages."""
         kind = {Weight: "weight ", State: "cache ", HostData: "input ", Feed: "feed "}

@@ -17,6 +17,7 @@ from ..node import Node
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena
+from .scratch import Scratch
 from .threads import Threads
 
 log = logging.getLogger("ggmodel.ml")
@@ -71,6 +72,7 @@ class Hardware:
     Attributes:
         cpu: the CPU. gpus: all other devices in use, in the order of their first layer.
         n_threads: the most CPU threads. threads: the pool that computes now.
+        scratch: the CPU's scratch memory.
         offloads: whether a device takes over large products of weights in system memory.
 
     Raises:
@@ -89,6 +91,7 @@ class Hardware:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
         adapts = not params.num_threads
         self.threads = Threads(self.cpu.backend, self.n_threads, adapts)
+        self.scratch = Scratch(self.cpu, self.n_threads)
         try:
             self._open(params)
         except BaseException:
