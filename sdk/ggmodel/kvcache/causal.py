@@ -87,6 +87,7 @@ class CausalCache(Cache):
             cells = min(cells, size.sequences * rule.span + size.max_batch)
         self.cells = self._masks.padded(cells)
         self.max_batch = min(size.max_batch, self.cells)
+        self.ranges = self.cells // self._masks.padding
         ropes = {layer: spec.rope for layer, spec in layers.items()}
         self.stored = Stored(backend, ropes, dtype, self.cells, self.max_batch)
         try:

@@ -111,6 +111,7 @@ class EncoderCache(Cache):
         self.max_batch = size.max_batch
         self.rows = size.sequences * spec.objects * spec.rows
         self.cells = round_up(1 + self.rows, backend.cache_config.padding)
+        self.ranges = self.cells // backend.cache_config.padding
         self.stored = Stored(backend, dict.fromkeys(layers), dtype, self.cells, spec.rows)
         self.objects: list[Objects] = [{} for _ in range(size.sequences)]
         self.lengths = np.zeros(size.sequences, np.int32)

@@ -115,10 +115,6 @@ class Node:
         if not self.named and self.op is not None:
             self.name, self.named = name, True
 
-    def cut(self) -> None:
-        """Forgets how it is computed, and so frees the nodes that it is computed from."""
-        self.sources, self.attrs, self.base, self.graph = (), {}, None, None
-
     def describe(self) -> str:
         """Kind, name, dtype and shape, for messages."""
         kind = {Weight: "weight ", State: "cache ", HostData: "input ", Feed: "feed "}
@@ -165,6 +161,11 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
         node.base = result.alias.base or result.alias
         node.offset = result.alias.offset + result.offset
     return node
+
+
+def cut(node: Node) -> None:
+    """Has a node forget how it is computed, which frees the nodes that it is computed from."""
+    node.sources, node.attrs, node.base, node.graph = (), {}, None, None
 
 
 def failure(

@@ -13,7 +13,7 @@ from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..memory import AllocationStatus
-from ..node import Node, impossible
+from ..node import Node, cut, impossible
 from ..storage import Fill, State, Weight, fill_of, write_inputs
 from . import kernels
 from .compute import need_success
@@ -258,7 +258,7 @@ class GGMLExecutable(Executable):
         self._tensors = {uid: t for uid, t in self._tensors.items() if uid in kept}
         self._schedule = ()
         for node in outputs:
-            node.cut()
+            cut(node)
 
     def tensor(self, node: Node) -> Any:
         """The ggml tensor of a node of this graph, or of a state that it reads."""

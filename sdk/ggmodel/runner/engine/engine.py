@@ -13,7 +13,7 @@ from ...ml import Backend, DType
 from ...model import Input, Model
 from .apart import Apart
 from .batches import Batches
-from .graphs import Graphs, kept_graphs
+from .graphs import Graphs
 from .guessing import Speculation
 from .images import MultimodalStore
 from .inputs import InputTable
@@ -72,7 +72,7 @@ class Engine:
         self.planner = Batches(self.inputs, batch_size, most, self.worst.rows)
         self.cache = self.new_cache(parallel, context_length, most)
         self.graphs = Graphs(model, backend, self.cache)
-        backend.keep_graphs(kept_graphs(backend, parallel * context_length))
+        backend.keep_graphs(self.graphs.usual)
         self.slots = Slots(self.cache, self.inputs, parallel)
         self.speculation = Speculation(context_length, batch_size)
         self.scheduler = Scheduler(

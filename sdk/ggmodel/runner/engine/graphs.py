@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 _MOST_GRAPHS = 32
 
 
-def kept_graphs(backend: Backend, positions: int) -> int:
-    """The most graphs that `Graphs` keeps for texts of so many positions: attention needs one for
-    each range of cells."""
-    return min(_MOST_GRAPHS, 1 + positions // backend.cache_config.padding)
-
-
 Forward = Callable[[Context, Batch], Tensor]
 Key = tuple[Hashable, Hashable]  # shape of the step, and `Cache.shape_key`
 
@@ -85,11 +79,13 @@ class Graphs:
         forward: the model, or a part of it with a result F32 [width, outputs].
 
     Attributes:
+        usual: how many graphs are kept of a text that fills the cache.
         recorded, replayed: counts of steps with a new graph, and with a known one.
     """
 
     def __init__(self, forward: Forward, backend: Backend, cache: Cache):
         self.forward, self.backend, self.cache = forward, backend, cache
+        self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self.recorded = self.replayed = 0
 
