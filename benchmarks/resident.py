@@ -6,8 +6,8 @@ Without a file, on the tiny models of the goldens, one of each architecture that
 fills all of the context but four tokens, which are generated.
 
 Each row takes two fresh processes, with a context of 256 tokens and with the wanted one. Taken is
-the growth of a process's resident memory from before the model was loaded to its peak. It includes
-a part that no estimate has: Python's objects, libraries, the vocabulary. The small context shows it:
+the growth of a process's resident memory, from before the model was loaded to its peak. A part of
+it is in no estimate: Python's objects, libraries, the vocabulary. The small context shows it:
 
     beside  MiB taken beside the estimate with 256 tokens
     ratio   (taken − beside) / estimate, with the wanted context
