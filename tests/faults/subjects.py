@@ -124,6 +124,7 @@ class Subject:
         with self.load(cache, models, batch_size=1) as model:
             yield "decode", {"logits": model.logits(prompt)}
         given: dict[str, Any] = {"temperature": 0, "max_tokens": _SHIFTED + 8, "logprobs": True}
+        given["context_shift"] = True
         with self.load(cache, models, context_length=len(prompt) + 8) as model:
             done = model.generate(prompt, **given)
             yield "shift", {"tokens": np.array(done.tokens), "logprobs": np.array(done.logprobs)}
