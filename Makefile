@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' native/newest.py)
+NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' tools/newest.py)
 PREFIX := .cache/ggml-native
 # torch and transformers, which nothing else here needs.
 REFERENCE := .cache/reference
@@ -49,7 +49,7 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest
 
-test-peers: $(VENV)/developer  ## compare with other projects; downloads their published vectors
+test-peers: $(VENV)/peers  ## compare with other projects; downloads their published vectors
 	@$(BIN)/python -m pytest tests/peers
 
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
@@ -108,6 +108,10 @@ $(VENV)/developer: $(VENV)/installed
 	@$(PIP) install --editable ".[test,lint]"
 	@touch $@
 
+$(VENV)/peers: $(VENV)/developer
+	@$(PIP) install --editable ".[peers]"
+	@touch $@
+
 $(VENV)/mutation: $(VENV)/developer
 	@$(PIP) install --editable ".[mutation]"
 	@touch $@
@@ -130,8 +134,8 @@ endif
 
 $(NATIVE): | $(VENV)/builder
 	@echo "building the newest ggml for this machine into $(PREFIX) (two minutes on two cores)"
-	@$(BIN)/python native/newest.py ggml $(PREFIX)
+	@$(BIN)/python tools/newest.py ggml $(PREFIX)
 
 $(PEER): | $(VENV)/builder
 	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
-	@$(BIN)/python native/newest.py peer .cache/peer
+	@$(BIN)/python tools/newest.py peer .cache/peer

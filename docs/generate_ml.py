@@ -287,8 +287,10 @@ def recorded_ops(function: Any) -> list[str]:
         seen.add(function)
         if not (function.__module__.startswith(_OPS_ARE_IN) or function is ml.Context.arange):
             return
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
         for code in codes(function.__code__):
-            found.extend(c for c in code.co_consts if isinstance(c, str) and c in ml.OPS)
+            words = (*code.co_consts, *cells)
+            found.extend(word for word in words if isinstance(word, str) and word in ml.OPS)
             for name in code.co_names:
                 visit(function.__globals__.get(name) or getattr(ml.Tensor, name, None))
 

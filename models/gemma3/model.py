@@ -143,6 +143,8 @@ class Gemma3(Model):
 
 
 class EmbeddingGemmaConfig(Gemma3Config):
+    assumed = {"use_bidirectional_attention": True}
+
     pooling: int = kv("pooling_type", hf=lambda hf: 1, default=1)  # the mean
 
 

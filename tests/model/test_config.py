@@ -113,7 +113,7 @@ class Kinds(Config):
     [
         ("a_bool", 1, "a boolean", "int"),
         ("a_bool", "true", "a boolean", "str"),
-        ("an_int", 1.0, "an integer", "float"),
+        ("an_int", 1.5, "an integer", "float"),
         ("an_int", True, "an integer", "bool"),
         ("an_int", "1", "an integer", "str"),
         ("an_int", [1], "an integer", "a list"),

@@ -45,7 +45,7 @@ def _print(result: Check) -> None:
         if findings:
             out.print()
             out.print(title, style=f"bold {style}")
-            out.print(table([(f"  {f.kind}", f.message) for f in findings]))
+            out.print(table([(f"  {f.kind}", f.message) for f in findings], keep="\n"))
     out.print()
     out.print(_verdict(result), style="bold green" if result.ok else "bold red")
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Models, Strict, Type
+from .options import Force, Imatrix, Models, Out, Strict, Type
 from .terminal import printable, progress_bar, size
 
 
@@ -20,9 +20,7 @@ def convert(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     type: Type = None,
     mmproj: Annotated[
         str | None,
@@ -31,6 +29,7 @@ def convert(
             help="Write the vision projector into a file of its own, as llama.cpp wants it.",
         ),
     ] = None,
+    imatrix: Imatrix = None,
     models: Models = None,
     pre: Annotated[
         str | None,
@@ -53,6 +52,7 @@ def convert(
             out,
             type,
             mmproj=mmproj,
+            imatrix=imatrix,
             models=models,
             pre=pre,
             strict=strict,

@@ -19,6 +19,7 @@ def convert(
     type: str | None = None,
     *,
     mmproj: str | Path | None = None,
+    imatrix: str | Path | None = None,
     models: str | Path | None = None,
     pre: str | None = None,
     strict: bool = True,
@@ -32,6 +33,7 @@ def convert(
         type: "f16", "q8_0", "q4_K_M"; None keeps the types of the checkpoint.
         mmproj: the path of a second file for the vision tensors, in llama.cpp's layout; None puts
             them into the same file. They are not quantised.
+        imatrix: the file of an importance matrix, which types below four bits need.
         models: a folder with architectures, looked in first.
         pre: the name of the pre-tokenizer, where it cannot be determined.
         strict: tensors that no field reads are errors, otherwise a warning.
@@ -53,7 +55,10 @@ def convert(
         sources: list[tuple[CheckpointSource, str | Path]] = []
         for contents, target in files:  # errors of both show before either is written
             kept = type is None or (contents == "vision" and recipe_of(type).dtype.is_quantized)
-            source = CheckpointSource.open(folder, None if kept else type, models, contents, pre)
+            given = (None, None) if kept else (type, imatrix)
+            source = CheckpointSource.open(
+                folder, given[0], models, contents, pre, imatrix=given[1]
+            )
             sources.append((opened.enter_context(source), target))
         sources[0][0].report.check(strict)  # both files come from the same tensors
         total = sum(t.nbytes for source, _ in sources for t in source.tensors.values())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..closing import Closing
 from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
 from ..gguf_file.metadata import KeyValues
@@ -158,7 +159,7 @@ class Executable(ABC):
         """Frees the graph's memory; idempotent."""
 
 
-class Backend(ABC):
+class Backend(Closing, ABC):
     """A tensor library with the weights of one model.
 
     Attributes:
@@ -360,9 +361,3 @@ class Backend(ABC):
         if not 0 < size <= self.default_nodes:
             raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size}")
         return Context(self, size)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
+from ..closing import Closing
 from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf_file.types import DType
 from .graph import Graph, call_site, tracing
@@ -33,7 +34,7 @@ def _arange(start: float, stop: float, step: float) -> Result:
     return Result((count, 1, 1, 1), F32)
 
 
-class Context:
+class Context(Closing):
     """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
 
     def __init__(self, backend: Backend, max_nodes: int):
@@ -205,12 +206,6 @@ class Context:
             raise GraphError("this context is closed; make a new one with backend.new_context()")
         if self.backend.closed:
             raise GraphError("the backend of this context is closed")
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def run_once(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..closing import closed_on_error
 from ..errors import Error, Unsupported
 from ..gguf_file import TensorSource, open_gguf
 from .backend import Backend, BackendParams
@@ -64,11 +65,8 @@ def new_backend(
     if isinstance(source, TensorSource):
         return make(source, params)
     opened = open_gguf(source)
-    try:
+    with closed_on_error(opened):
         backend = make(opened, params)
-    except BaseException:
-        opened.close()
-        raise
     backend.owns_source = True
     return backend
 

@@ -63,6 +63,7 @@ class LoadReport:
         unused: tensors that no field reads, without those the architecture ignores.
         nearest: unused tensor → the field that reads a tensor of a similar name.
         ignored: tensors that no field reads and the architecture declares as not needed.
+        unread_keys: hyperparameters that count and nobody reads, with value and what is supported.
         what: "file" or "checkpoint".
     """
 
@@ -73,11 +74,13 @@ class LoadReport:
     unused: list[str] = field(default_factory=list)
     nearest: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    unread_keys: list[str] = field(default_factory=list)
     what: str = "file"
 
-    def add_unread(self, unread: Mapping[str, str]) -> None:
-        """Adds the leftovers of a checkpoint; see `TensorSource.unread`."""
-        if unread:
+    def add_unread(self, unread: Mapping[str, str], keys: Mapping[str, str]) -> None:
+        """Adds the leftovers of a checkpoint; see `TensorSource.unread`, `unread_keys`."""
+        self.unread_keys += keys.values()
+        if unread or keys:
             self.what = "checkpoint"
             self.unused += unread
             self.nearest |= {name: near for name, near in unread.items() if near}
@@ -89,32 +92,38 @@ class LoadReport:
         return [f"{n}; nearest is the field {near[n]}" if n in near else n for n in self.unused]
 
     def problems(self, strict: bool = True) -> list[str]:
-        """One line a problem; unused tensors count when strict."""
+        """One line a problem; unused tensors and unread keys count when strict."""
         lines = [f"missing  {m}" for m in self.missing]
         lines += [f"shape    {w}" for w in self.wrong]
         if strict:
             lines += [f"unused   {line}" for line in self.unused_lines]
+            lines += [f"key      {line}" for line in self.unread_keys]
         return lines
 
     def check(self, strict: bool = True) -> None:
-        """Raises `LoadError` with the problems, if there are any. Unused tensors are problems
-        when strict, otherwise a warning."""
+        """Raises `LoadError` with the problems, if there are any. Unused tensors and unread keys
+        are problems when strict, otherwise a warning."""
         problems = self.problems(strict)
         if not problems:
-            if self.unused:
-                names = _cut(self.unused, ", ", " and {} more")
-                warnings.warn(
-                    f"the architecture {self.architecture!r} does not use {names}{self._tower()}",
-                    stacklevel=2,
-                )
+            for said in (self.unused, self.unread_keys):
+                if said:
+                    names = _cut(said, ", ", " and {} more")
+                    tower = self._tower() if said is self.unused else ""
+                    warnings.warn(
+                        f"the architecture {self.architecture!r} does not use {names}{tower}",
+                        stacklevel=2,
+                    )
             return
         more, advice = "\n  … and {} more", ""
         if self.what == "file" or not self.missing:  # other checkpoints cannot be opened
             more += "; `ggmodel check FILE` lists them all"
         if not (self.missing or self.wrong):
+            spite = ["unused tensors"] * bool(self.unused) + ["unread keys"] * bool(
+                self.unread_keys
+            )
             advice = (
                 f"{self._tower()}\nstrict=False (--no-strict) takes the {self.what} in spite of "
-                "unused tensors"
+                + " and ".join(spite)
             )
         raise LoadError(
             f"the {self.what} does not fit the architecture {self.architecture!r}:\n  "

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
+from ...closing import closed_on_error
 from ...errors import ComputeError, ConfigError
 from ...native import ffi, lib
 from ..backend import BackendParams
@@ -89,11 +90,8 @@ class Hardware:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
         adapts = not params.num_threads
         self.threads = Threads(self.cpu.backend, self.n_threads, adapts)
-        try:
+        with closed_on_error(self):
             self._open(params)
-        except BaseException:
-            self.close()
-            raise
         self.offloads = any(_takes_over(gpu) for gpu in self.gpus)
 
     def _open(self, params: BackendParams) -> None:

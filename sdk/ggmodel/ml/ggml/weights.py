@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...closing import closed_on_error
 from ...errors import Error
 from ...native import ffi, lib, proc
 from ..backend import Optimize, Progress
@@ -139,11 +140,8 @@ class Weights:
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
         """Decides the copies of each weight and allocates them: all or none."""
-        try:
+        with closed_on_error(self):
             self._allocate_all(graphs)
-        except BaseException:
-            self.close()
-            raise
 
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
         cpu = self._backend.hardware.cpu

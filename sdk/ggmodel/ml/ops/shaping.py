@@ -26,6 +26,7 @@ from ..table import (
     pad4,
     repeats_into,
 )
+from .elementwise import unary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -231,9 +232,7 @@ class Shaping(Node):
         dst, in its shape."""
         return record(self, "copy", dst)
 
-    def duplicate(self) -> Self:
-        """A copy in new memory: […] → […]."""
-        return record(self, "duplicate")
+    duplicate = unary("duplicate", "A copy in new memory: […] → […].")
 
     def set(self, src: Node, offset: int, *strides: int) -> Self:
         """A copy of self […] F32 with src written into it at a byte offset and byte strides 1 to 3;

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...closing import closed_on_error
 from ...errors import Cancelled
 from ...gguf_file.types import DType
 from ..backend import Backend, BackendParams, CacheConfig, Executable
@@ -148,11 +149,8 @@ class Service:
     ) -> tuple[bool, CacheConfig]:
         """Makes a backend; returns its `flash_attention` and `cache_config`."""
         source = open_described(described)
-        try:
+        with closed_on_error(source):
             backend = new_backend(source, params, name)
-        except BaseException:
-            source.close()
-            raise
         backend.owns_source = True
         self._held[number] = _Held(backend, {})
         return backend.flash_attention, backend.cache_config

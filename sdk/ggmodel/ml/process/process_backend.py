@@ -16,8 +16,9 @@ from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
 from ..storage import Feed, HostData, State, Weight
+from .conversation import NoAnswer
 from .packing import Leaf, describe, pack_graph
-from .runner_process import NoAnswer, RunnerProcess
+from .runner_process import RunnerProcess
 
 _PATIENCE = 2.0  # seconds for requests without which closing can go on
 

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...closing import Closing
 from ...gguf_file import TensorSource
 from ...gguf_file.metadata import KeyValues
 from ...ml import Backend, GPULayersList, new_backend
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _DEFAULT_CONTEXT = 4096  # positions, if the model was trained with more: the cache would be huge
 
 
-class Preparation:
+class Preparation(Closing):
     """The steps of loading before weights are read.
 
     `load` takes them in the order of the methods. `ggmodel check` goes on after an error as long as
@@ -93,7 +94,7 @@ class Preparation:
             self.architecture.architecture,
             self.architecture.ignore,
         )
-        self.report.add_unread(self.source.unread)
+        self.report.add_unread(self.source.unread, self.source.unread_keys)
 
     def fit(self) -> None:
         """Refuses a file that does not fit the declaration.
@@ -168,9 +169,3 @@ class Preparation:
     def close(self) -> None:
         """Frees backend and engine; idempotent."""
         self._undo.close()
-
-    def __enter__(self) -> Preparation:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -1,8 +1,7 @@
-"""GGUF names for a checkpoint's tensors, learned from known architectures."""
+"""Fields for a checkpoint's tensors, named as llama.cpp and known architectures name them."""
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -13,7 +12,8 @@ from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
 from ..modules import folded
-from .source import quoted
+from .llama_names import gguf_name
+from .source import quoted, usable
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,17 @@ class Known:
 
 
 def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
-    """Last part of a name in checkpoints ("q_norm") → its field in most architectures."""
+    """Last part of a name in checkpoints ("q_norm"), and name in files ("attn_q_norm") → its field
+    in most architectures."""
     votes: dict[str, Counter[Known]] = {}
     for architecture in architectures:
         for _, field, tag, kind in class_fields(architecture):
-            for hf in tag.hf or ():
-                if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
-                    known = Known(field, tag.names[0], kind.choices[0].__name__)
-                    votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
+            if not tag.names or not kind.choices or kind.many:
+                continue
+            known = Known(field, tag.names[0], kind.choices[0].__name__)
+            names = [hf.rpartition(".")[2] for hf in tag.hf or () if isinstance(hf, str) and hf]
+            for name in (*names, *([] if "." in tag.names[0] else tag.names[:1])):
+                votes.setdefault(name, Counter())[known] += 1
     return {name: count.most_common(1)[0][0] for name, count in votes.items()}
 
 
@@ -105,52 +108,82 @@ class Proposal:
 
 
 def propose(
-    found: Unread, owner: str | None, known: Mapping[str, Known], config: Any, taken: set[str]
+    found: Unread,
+    owner: str | None,
+    known: Mapping[str, Known],
+    widths: Mapping[str, int],
+    taken: set[str],
+    architecture: str,
 ) -> Proposal:
     """A field for tensors that no field reads.
 
     Args:
         owner: the class of the module that holds them.
-        config: hyperparameters that name widths.
+        widths: hyperparameters that name dims, with their values.
         taken: names that the class already has.
+        architecture: the new one.
     """
-    like = known.get(found.name)
+    base = folded(f"{found.parent}.{found.name}")
+    theirs = (gguf_name(base, architecture) or "").removeprefix("blk.*.")
+    like = known.get(theirs) or known.get(found.name)
     field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
-    gguf = like.gguf if like else found.name
-    kind = like.kind if like else _kind(found)
-    # A module adds ".weight" itself.
-    leaf = found.leaves[:1] if kind == Tensor.__name__ else ()
-    name, source = ".".join((gguf, *leaf)), ".".join((found.name, *leaf))
-    dims = [_dim(n, config) for n in found.shape]
-    shape = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
-    line = f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}, shape={shape})"
+    gguf = theirs or (like.gguf if like else found.name)
+    kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
+    line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
     return Proposal(owner, line, kind, found)
 
 
-def usable(name: str, taken: Collection[str]) -> str:
-    """The name, changed if Python or the class uses it otherwise."""
-    while name in taken or keyword.iskeyword(name) or not name.isidentifier():
-        name = f"{name}_" if name.isidentifier() else f"x_{name}"
-    return name
+def field_line(
+    field: str,
+    kind: str,
+    gguf: str,
+    hf: str,
+    leaves: Collection[str],
+    shape: tuple[int, ...],
+    widths: Mapping[str, int],
+    more: str = "",
+) -> str:
+    """The declaration of a field for a tensor, or for a module with a weight.
+
+    Args:
+        shape: in ggml's order.
+        more: further arguments, ", root=True".
+    """
+    # A module adds ".weight" itself.
+    leaf = tuple(leaves)[:1] if kind == Tensor.__name__ else ()
+    name, source = ".".join((gguf, *leaf)), ".".join((hf, *leaf))
+    dims = [_dim(n, widths, len(shape) == 1) for n in shape]
+    sizes = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
+    return f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}{more}, shape={sizes})"
 
 
-def _kind(found: Unread) -> str:
-    if "weight" in found.leaves and len(found.shape) == 1 and "norm" in found.name.lower():
-        return "LayerNorm" if "bias" in found.leaves else "RMSNorm"
-    if "weight" in found.leaves and len(found.shape) == 2:
-        return "Embedding" if "embed" in found.name.lower() else "Linear"
-    return Tensor.__name__
+def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
+    """The class of a module with tensors of these shapes (ggml's order)."""
+    last = name.lower()
+    if "weight" in leaves and len(shape) == 1 and ("norm" in last or "ln" in last):
+        return "LayerNorm" if "bias" in leaves else "RMSNorm"
+    if "weight" in leaves and len(shape) == 2:
+        return "Embedding" if "embed" in last and "bias" not in leaves else "Linear"
+    return "Conv2D" if "weight" in leaves and len(shape) == 4 else Tensor.__name__
 
 
 # Hyperparameters that may equal a width by chance.
-_NO_WIDTHS = ("layers", "context", "window", "experts", "rope")
+_NO_WIDTHS = ("layers", "context", "window", "experts", "rope", "max_", "local", "hidden")
 
 
-def _dim(n: int, config: Any) -> str:
-    """The hyperparameter of that width, or the number if there is none."""
-    names = [k for k in (*vars(config), *_properties(type(config))) if _value(config, k) == n]
-    widths = [k for k in names if not k.startswith(_NO_WIDTHS)]
-    return f'"{widths[0]}"' if widths else str(n)
+def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:
+    """The hyperparameter of that width; None if there is none, for small configurations have other
+    numbers. Numbers of heads are only the widths of vectors, and 1 is a number."""
+    names = [k for k, v in widths.items() if v == n and n > 1 and not k.startswith(_NO_WIDTHS)]
+    named = [k for k in names if alone or "heads" not in k]
+    return quoted(named[0]) if named else str(n if n == 1 else None)
+
+
+def widths_of(config: Any) -> dict[str, int]:
+    """The hyperparameters that are numbers, with their values."""
+    names = (*vars(config), *_properties(type(config)))
+    values = {name: _value(config, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _properties(cls: type) -> list[str]:
