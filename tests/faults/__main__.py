@@ -32,7 +32,7 @@ def main() -> None:
     found = faults(lambda rule, path: options.rule in (None, rule) and options.file in path)
     if options.sample:
         found = random.Random(0).sample(found, min(options.sample, len(found)))
-    path = CACHE / "verdicts.json"
+    path = options.verdicts
     known = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for fault in found if options.fresh else ():
         known.pop(fault.key, None)
@@ -63,6 +63,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, help="only so many, chosen at random, seed 0")
     parser.add_argument("--show", action="store_true", help="print the verdict on every fault")
     parser.add_argument("--fresh", action="store_true", help="forget earlier verdicts")
+    parser.add_argument(
+        "--verdicts", type=Path, default=CACHE / "verdicts.json", help="where they are kept"
+    )
     parser.add_argument("--write", action="store_true", help="write docs/diff.md")
     return parser.parse_args()
 

@@ -148,14 +148,10 @@ def _missing(source: Source, node: ast.ClassDef) -> str:
     block = next((b for b in _BLOCKS if f"nn.{b.__name__}" in bases), None)
     if block is None:
         return ""
-    own = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and _named(n.target)}
+    own = {source.of(n.target) for n in node.body if isinstance(n, ast.AnnAssign)}
     own |= {n.name for n in node.body if isinstance(n, ast.FunctionDef)}
     # The blocks' other fields are annotated alone, for subclasses.
     return _members(block, skip=tuple(own | {"attn", "layers"}))
-
-
-def _named(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _members(block: type, skip: tuple[str, ...]) -> str:

@@ -101,9 +101,10 @@ def fields(source: Source, call: str = "") -> Iterator[tuple[str, ast.AnnAssign,
     """Fields that a call describes, as `q: Linear = gguf(…)`: their name, their node, the call."""
     for node in source.nodes(ast.AnnAssign):
         inside = source.class_of(node) and isinstance(node.target, ast.Name)
-        described = inside and isinstance(node.value, ast.Call)
-        if described and call in ("", source.of(node.value.func)):
-            yield source.of(node.target), node, node.value
+        if inside and isinstance(node.value, ast.Call):
+            called = source.of(node.value.func)
+            if call in ("", called):
+                yield source.of(node.target), node, node.value
 
 
 def keys(source: Source, pattern: str) -> Iterator[tuple[str, ast.Call]]:
