@@ -567,6 +567,16 @@ def test_more_memory_than_there_is_is_an_error(shape: tuple[int, ...]):
         assert backend.backend_memory().cpu.cache == [0, 0, 0]
 
 
+def test_a_failed_allocation_reports_its_own_size():
+    with backend_of() as backend, backend.new_context() as ctx:
+        for cells in (1 << 50, 1 << 51, 1 << 50):
+            with pytest.raises(OutOfMemory) as caught:
+                ctx.layer(0).zeros(DType.F32, cells)
+            memory: Any = caught.value.memory
+            assert memory.cpu.cache[0] == 4 * cells
+        assert backend.backend_memory().cpu.cache == [0, 0, 0]
+
+
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Control groups leave this process a MiB."""
@@ -585,6 +595,12 @@ def test_more_memory_than_control_groups_leave_is_an_error():
         huge = ctx.input().from_floats(normal(1, 1)).repeat_4d(1 << 20, 1, 1, 1)
         with pytest.raises(OutOfMemory, match="compute buffer"):
             ctx.compute(huge)
+        before = backend.backend_memory().cpu.graph
+        ctx.forward(ctx.feed(lambda step: 0, DType.F32, (1 << 18) + 1).sqr())
+        with pytest.raises(OutOfMemory, match="do not fit in the memory of CPU") as caught:
+            ctx.reserve()
+        memory: Any = caught.value.memory
+        assert memory.cpu.graph > before + (1 << 20)
 
 
 @pytest.mark.usefixtures("little_memory")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..closing import Closing
 from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .graph import Graph, call_site, tracing
 from .node import Node
 from .storage import Feed, HostData, State, as_array
@@ -34,6 +36,7 @@ def _arange(start: float, stop: float, step: float) -> Result:
     return Result((count, 1, 1, 1), F32)
 
 
+@checked_methods(TensorError, "compute", "compute_with_notify")
 class Context(Closing):
     """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
 
@@ -55,8 +58,11 @@ class Context(Closing):
 
     def layer(self, i: int) -> Context:
         """A view that creates tensors on layer i's device; they live until the context closes."""
+        last = self.backend.block_count
         if i < 0:
             raise TensorError(f"layer {i}: layers count from 0")
+        if i > last > 0:
+            raise TensorError(f"layer {i}: the model has 0 to {last - 1}; {last} is its output")
         return self._view(i)
 
     def trace(self) -> AbstractContextManager[None]:
@@ -179,6 +185,8 @@ class Context(Closing):
 
     def compute_with_notify(self, begun: Callable[[], None], *tensors: Tensor) -> None:
         """`compute`, calling `begun` once the graph is laid out and about to run."""
+        if not callable(begun):
+            raise TensorError(f"compute_with_notify calls {begun!r:.80}, which is no function")
         self.forward(*tensors)
         run_once(self.graph, tensors, begun)
 
@@ -189,7 +197,7 @@ class Context(Closing):
 
     def set_batch_size(self, n: int) -> Context:
         """Hints how many tokens the graph processes; n ≤ 0 is ignored."""
-        if n > 0:
+        if index(n) > 0:
             self.graph.batch_size = n
         return self
 

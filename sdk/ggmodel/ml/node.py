@@ -168,6 +168,11 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     return node
 
 
+def cut(node: Node) -> None:
+    """Has a node forget how it is computed, which frees the nodes that it is computed from."""
+    node.sources, node.attrs, node.base, node.graph = (), {}, None, None
+
+
 def failure(
     op: str,
     operands: tuple[Node | None, ...],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ..gguf_file.source import TensorInfo
     from ..gguf_file.types import DType
     from .node import Node
+
+
+_AT_ONCE = 1 << 17  # elements of `Rows` that are made at once: they fit a core's cache
 
 
 class Weight:
@@ -68,7 +72,7 @@ class Feed:
 
     Attributes:
         fill: called with the executor's step; returns an array that broadcasts to the reversed
-            shape of the tensor.
+            shape of the tensor, or `Rows` of that shape.
         trusted: `fill` guarantees that indices are in range. Those of other feeds are checked
             before each run, because a bad index would end the process in ggml's kernels.
     """
@@ -93,6 +97,39 @@ class Feed:
             raise _unfilled(node, error) from error
 
 
+class Rows:
+    """Values of a feed that are made some rows at a time, as they are written: a large array, such
+    as a mask, then takes no memory beside the input's own.
+
+    Args:
+        shape: of the whole array, [rows, ...].
+        make: a slice of rows → their values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, make: Callable[[slice], np.ndarray]):
+        self.shape, self.dtype, self._make = shape, dtype, make
+        self._at_once = max(1, _AT_ONCE * shape[0] // max(1, math.prod(shape)))
+
+    def write(self, target: np.ndarray) -> None:
+        """Writes all rows into a dense array of this shape, or of [1, …, *shape].
+
+        Raises:
+            ValueError: the array has another shape.
+        """
+        lead = target.ndim - len(self.shape)
+        if target.shape != (1,) * lead + self.shape:
+            raise ValueError(f"values of shape {self.shape} for an input {target.shape}")
+        target = target.reshape(self.shape)
+        for begin in range(0, self.shape[0], self._at_once):
+            rows = slice(begin, begin + self._at_once)
+            target[rows] = self._make(rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        whole = np.empty(self.shape, self.dtype)
+        self.write(whole)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
 Fill = tuple[Callable[[Any], Any], np.ndarray, "Node"]
 """An input's values by step, the memory that takes them, and the input."""
 
@@ -109,6 +146,9 @@ def write_inputs(fills: Iterable[Fill], step: Any) -> None:
     try:
         for fill, target, node in fills:  # noqa: B007 (named when it fails)
             values = fill(step)
+            if isinstance(values, Rows):
+                values.write(target)
+                continue
             if not isinstance(values, np.ndarray) or values.dtype.hasobject:
                 values = _numbers(values)
             if values.dtype != target.dtype:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
+from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .ops.attention import Attention
 from .ops.elementwise import Elementwise
 from .ops.indexing import Indexing
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+@checked_methods(TensorError)
 class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.
@@ -94,11 +97,11 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         """
         self._assign(data, I32)
 
-    def _assign(self, data: object, dtype: object) -> None:
+    def _assign(self, data: object, dtype: DType) -> None:
         if self.dtype is not dtype:
             raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
         array = self._host()
-        given = as_array(data, self.dtype)
+        given = as_array(data, dtype)
         self._check_count(given.size, array.size, "elements")
         array.reshape(-1)[:] = given.reshape(-1)
 

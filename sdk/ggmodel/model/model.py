@@ -149,8 +149,10 @@ class Model(Module):
         return self._run("forward", batch.outputs.dim(0), ctx, batch)
 
     def states(self, ctx: Context, batch: Batch) -> Tensor:
-        """`hidden`, its result checked."""
-        return self._run("hidden", batch.outputs.dim(0), ctx, batch)
+        """`hidden`, its result checked; recorded once a batch."""
+        if batch.states is None:
+            batch.states = self._run("hidden", batch.outputs.dim(0), ctx, batch)
+        return batch.states
 
     def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
         """`project`, its result checked."""

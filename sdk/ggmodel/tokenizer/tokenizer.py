@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
@@ -181,9 +181,15 @@ class Tokenizer(TransformersNames):
             ids: token ids.
             skip_special: leave out special tokens (see `is_special`). They show by default, as in
                 llama.cpp and transformers; user-defined tokens show always.
+
+        Raises:
+            TokenizerError: they are no list of integers, or one lies outside the vocabulary.
         """
         stream = self.stream(skip_special=skip_special)
-        return "".join([stream.push(id) for id in ids]) + stream.flush()
+        try:
+            return "".join([stream.push(id) for id in ids]) + stream.flush()
+        except TypeError as error:
+            raise TokenizerError(f"token ids are a list of integers: {error}") from None
 
     def apply_chat_template(
         self,
@@ -229,8 +235,8 @@ class Tokenizer(TransformersNames):
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes of one token; special tokens give their own text."""
-        found = self._known.get(id)
-        return token_bytes(self._vocab, self._checked(id)) if found is None else found[0]
+        found = self._known.get(id := self._checked(id))
+        return token_bytes(self._vocab, id) if found is None else found[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
@@ -273,6 +279,8 @@ class Tokenizer(TransformersNames):
         return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
 
     def _checked(self, id: int) -> int:
+        if not isinstance(id, SupportsIndex):
+            raise TokenizerError(f"a token id is an integer, not {id!r:.80}")
         if not 0 <= id < self.size:
             raise TokenizerError(
                 f"token id {id} lies outside the vocabulary of {self.size} tokens; the model and "
