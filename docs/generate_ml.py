@@ -288,7 +288,11 @@ def recorded_ops(function: Any) -> list[str]:
         if not isinstance(function, FunctionType) or function in seen:
             return
         seen.add(function)
-        if not (function.__module__.startswith(_OPS_ARE_IN) or function is ml.Context.arange):
+        function = inspect.unwrap(function)
+        if not (
+            function.__module__.startswith(_OPS_ARE_IN)
+            or function is inspect.unwrap(ml.Context.arange)
+        ):
             return
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         for code in codes(function.__code__):
