@@ -99,7 +99,8 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         return
     readers = _outermost(wiring.readers.get(row, []))
     inner = wiring.returned.get(row)
-    if inner is not None and inner.verdict == "equal" and all(mixed for _, mixed in readers):
+    handed_on = row.path and all(mixed for _, mixed in readers)  # nothing reads the model's result
+    if inner is not None and inner.verdict == "equal" and handed_on:
         row.verdict = "elsewhere"
         row.note = row.note or f"it returns the result of {inner.path}, which agrees"
         return
