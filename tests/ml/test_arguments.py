@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said(ctx: Context):
 @pytest.mark.parametrize("values", [[1.9], [1 << 40], [-(1 << 31) - 1], [np.nan], ["1"], [None]])
 def test_integers_are_integers_of_32_bits(ctx: Context, values: list[Any]):
     for make in (ctx.input().from_ints, ctx.input().zeros(DType.I32, 1).from_ints):
-        with pytest.raises(TensorError, match=r"no integer of 32 bits|numbers are needed"):
+        with pytest.raises(TensorError, match=r"is no int32|no real numbers"):
             make(values)
 
 
@@ -119,7 +119,7 @@ def test_numbers_that_are_integers_serve(ctx: Context):
 @pytest.mark.parametrize("values", [["3.5"], [1j], [None], [object()]])
 def test_numbers_are_needed(ctx: Context, values: list[Any]):
     for make in (ctx.input().from_floats, ctx.input().zeros(DType.F32, 1).from_floats):
-        with pytest.raises(TensorError, match="numbers are needed, not"):
+        with pytest.raises(TensorError, match="no real numbers"):
             make(values)
 
 

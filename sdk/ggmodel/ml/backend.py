@@ -138,11 +138,9 @@ class Executable(ABC):
     """A compiled graph, which runs any number of times.
 
     Attributes:
-        input_bytes: memory of the graph's inputs.
         states: uids of the state tensors it works on; it is closed before they are freed.
     """
 
-    input_bytes: int = 0
     states: Set[int] = frozenset()
 
     @property
@@ -174,6 +172,11 @@ class Executable(ABC):
         """
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
 
+    def keep_only(self, outputs: tuple[Node, ...]) -> None:
+        """Allows to forget all but what `run` and the values of these outputs need. `run_each` no
+        longer works; the outputs may forget how they are computed."""
+        del outputs
+
     @abstractmethod
     def value(self, node: Node) -> np.ndarray:
         """The raw value of an output; may be a view that the next run overwrites."""
@@ -193,6 +196,7 @@ class Backend(Closing, ABC):
         tensors: the weights by name.
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
+        kept_graphs: how many compiled graphs the memory report counts.
         closed: whether `close` was called.
     """
 
@@ -214,6 +218,7 @@ class Backend(Closing, ABC):
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self._states: dict[int, Node] = {}
         self._allocated = False
+        self.kept_graphs = 0
         self.closed = False
 
     def get(self, name: str) -> Tensor | None:
@@ -289,12 +294,20 @@ class Backend(Closing, ABC):
         """
         return [1] if largest > 1 else []
 
+    def keep_graphs(self, n: int) -> None:
+        """Sets `kept_graphs`: so many are kept to be run again."""
+        self.kept_graphs = n
+
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, now or, before `allocate`, with it."""
         self.check_open()
         self._states[node.uid] = node
-        if self._allocated:
-            self._allocate_state(node)
+        try:
+            if self._allocated:
+                self._allocate_state(node)
+        except BaseException:  # whose report counts it; the next one does not
+            del self._states[node.uid]
+            raise
 
     def free_states(self, nodes: list[Node]) -> None:
         """Frees the memory of state tensors, and the graphs that work on them."""

@@ -14,9 +14,9 @@ from ..gguf_file.types import DType
 from .arguments import checked_methods
 from .graph import Graph, call_site, tracing
 from .node import Node
-from .storage import Feed, HostData, State
+from .storage import Feed, HostData, State, as_array
 from .table import F32, I32, OPS, Mismatch, Result, define, need, need_possible, pad4
-from .tensor import Tensor, numbers
+from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,7 +95,11 @@ class Context(Closing):
 
     def from_ints(self, data: Any, *shape: int) -> Tensor:
         """An I32 tensor [*shape] of a sequence or array; the shape defaults to the array's,
-        reversed."""
+        reversed.
+
+        Raises:
+            TensorError: a value is no 32-bit integer.
+        """
         return self._from_array(data, I32, shape)
 
     def arange(self, start: float, stop: float, step: float = 1.0, dtype: DType = F32) -> Tensor:
@@ -134,7 +138,7 @@ class Context(Closing):
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:
         import numpy as np
 
-        array = numbers(data, dtype)
+        array = as_array(data, dtype)
         flat = np.ascontiguousarray(array).reshape(-1).data  # casting no elements needs one dim
         return self._create(dtype, shape or array.shape[::-1] or (1,), flat.cast("B"))
 

@@ -16,7 +16,7 @@ from .ops.reductions import Reductions
 from .ops.shaping import Shaping
 from .ops.spatial import Spatial
 from .quantized import to_float32
-from .storage import HostData
+from .storage import HostData, as_array
 from .table import F32, I32
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
     """
 
     __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TensorError(
+            f"{self.describe()} is neither true nor false while a graph is recorded: compare with "
+            "None (`if x is not None`), or decide by values that were computed (`x.numpy()`)"
+        )
 
     def raw(self) -> np.ndarray:
         """The value as computed: the dtype's numpy array of reversed shape, or, for dtypes numpy
@@ -84,14 +90,18 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         self._assign(data, F32)
 
     def from_ints(self, data: object) -> None:
-        """Sets the value of an I32 input tensor; any sequence or array of its element count."""
+        """Sets the value of an I32 input tensor; any sequence or array of its element count.
+
+        Raises:
+            TensorError: a value is no 32-bit integer.
+        """
         self._assign(data, I32)
 
     def _assign(self, data: object, dtype: DType) -> None:
         if self.dtype is not dtype:
             raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
         array = self._host()
-        given = numbers(data, dtype)
+        given = as_array(data, dtype)
         self._check_count(given.size, array.size, "elements")
         array.reshape(-1)[:] = given.reshape(-1)
 
@@ -103,23 +113,3 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
     def _check_count(self, given: int, wanted: int, unit: str) -> None:
         if given != wanted:
             raise TensorError(f"{self.describe()} takes {wanted} {unit}, {given} were given")
-
-
-def numbers(data: object, dtype: DType) -> np.ndarray:
-    """A sequence or array as an array of F32 or I32.
-
-    Raises:
-        TensorError: it holds something else than numbers, or for I32 a number that is no integer
-            of 32 bits.
-    """
-    import numpy as np
-
-    given = np.asarray(data)
-    if given.dtype.kind not in "biuf":
-        raise TensorError(f"numbers are needed, not {given.dtype} ({data!r:.80})")
-    with np.errstate(over="ignore", invalid="ignore"):
-        array = given.astype(dtype.numpy, copy=False)
-    if dtype is I32 and not np.array_equal(array, given):
-        wrong = given[array != given].flat[0]
-        raise TensorError(f"{wrong} is no integer of 32 bits; cast it, or use from_floats")
-    return array

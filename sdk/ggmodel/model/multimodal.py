@@ -136,6 +136,7 @@ class Span:
 
     Attributes:
         index: the input in the batch of the first row.
+        embedding: the object whose rows they are.
         first, count: the range of rows.
     """
 

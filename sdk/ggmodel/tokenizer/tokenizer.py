@@ -6,16 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
+from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
-from .build import SPACE, token_bytes
+from .build import in_byte_alphabet, token_bytes
 from .encoder import Encoder
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
 from .stream import TextStream
 from .transformers_names import TransformersNames
-from .vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
-
-_TEMPLATE = "tokenizer.chat_template"
+from .vocabulary import (
+    BYTE_NAMES,
+    PREFIX,
+    SPACE,
+    TokenType,
+    Vocabulary,
+    read_vocabulary,
+)
 
 
 class Tokenizer(TransformersNames):
@@ -78,7 +84,7 @@ class Tokenizer(TransformersNames):
                 merges do not belong together.
         """
         tokenizer = cls(read_vocabulary(metadata))
-        templates = [key for key in metadata if key.startswith(_TEMPLATE)]
+        templates = [key for key in metadata if key.startswith(CHAT_TEMPLATE)]
         tokenizer._templates = {key: metadata[key] for key in templates}
         return tokenizer
 
@@ -246,6 +252,21 @@ class Tokenizer(TransformersNames):
     def id_of(self, token: str) -> int | None:
         """The id of the token spelled exactly `token`, such as "<|eot_id|>", or None."""
         return self._vocab.ids.get(token)
+
+    def id_of_text(self, text: str) -> int | None:
+        """The id of the token that stands for exactly this text, or None: a special token of that
+        spelling, or one of text in the vocabulary's spelling, where "\n" may be "Ċ" or "<0x0A>"."""
+        vocab = self._vocab
+        exact = vocab.ids.get(text)
+        if exact is not None and vocab.types[exact] != TokenType.NORMAL:
+            return exact
+        if vocab.pre is not None and vocab.pre.byte_level:
+            return vocab.ids.get(in_byte_alphabet(text))
+        if self._escapes_space:
+            exact = vocab.ids.get(text.replace(" ", SPACE))
+        if exact is None and len(data := text.encode()) == 1:
+            exact = vocab.ids.get(BYTE_NAMES[data[0]])
+        return exact
 
     def is_special(self, id: int) -> bool:
         """Whether the token is for the model rather than for readers (control or unknown)."""

@@ -18,6 +18,7 @@ from ..node import Node
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena
+from .scratch import Scratch
 from .threads import Threads
 
 log = logging.getLogger("ggmodel.ml")
@@ -77,6 +78,7 @@ class Hardware:
     Attributes:
         cpu: the CPU. gpus: all other devices in use, in the order of their first layer.
         n_threads: the most CPU threads. threads: the pool that computes now.
+        scratch: the CPU's scratch memory.
         offloads: whether a device takes over large products of weights in system memory.
 
     Raises:
@@ -95,6 +97,7 @@ class Hardware:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
         adapts = not params.num_threads
         self.threads = Threads(self.cpu.backend, self.n_threads, adapts)
+        self.scratch = Scratch(self.cpu, self.n_threads)
         with closed_on_error(self):
             self._open(params)
         self.offloads = any(_takes_over(gpu) for gpu in self.gpus)

@@ -69,7 +69,7 @@ def _view(x: Node, offset: int, ne: Shape, nb: Shape) -> Result:
     whole = offset % size == 0 and all(b % size == 0 for b in nb)
     need(whole, lambda: f"{size} must divide all offsets")
     # Bounds are those of the memory's owner: ggml does not check them, and would read elsewhere.
-    owner = x.base or x
+    owner = x.owner
     counts = (ne[0] // block, *ne[1:])
     last = x.offset + offset + sum((n - 1) * b for n, b in zip(counts, nb, strict=True))
     end = last + size if 0 not in ne else x.offset + offset

@@ -198,8 +198,8 @@ class Service:
         held = self._held[number]
         node = Tensor(ne, dtype)
         node.storage = State(held.backend, layer, initial)
-        held.states[uid] = node
         held.backend.create_state(node)
+        held.states[uid] = node
 
     def free_states(self, number: int, uids: list[int]) -> None:
         """`Backend.free_states`."""
@@ -225,8 +225,8 @@ class Service:
 
     # graphs
 
-    def compile(self, number: int, owner: int, packed: PackedGraph) -> int:
-        """`Backend.compile`; returns the bytes of the graph's inputs."""
+    def compile(self, number: int, owner: int, packed: PackedGraph) -> None:
+        """`Backend.compile`."""
         held = self._held[owner]
         graph, table = unpack_graph(packed, held.backend, held.states)
         outputs = [table[i] for i in packed.outputs]
@@ -237,7 +237,6 @@ class Service:
             if isinstance(node.storage, HostData)
         }
         self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts)
-        return executable.input_bytes
 
     def run(self, number: int, values: list[np.ndarray]) -> list[np.ndarray]:
         """`Executable.run` on the values of all inputs; returns those of the outputs."""

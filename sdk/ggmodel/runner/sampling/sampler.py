@@ -77,6 +77,8 @@ class Sampler:
             probabilities exceed this sum; 1 keeps all.
         repeat_penalty: 1 is none.
         repeat_last_n: tokens the penalties look back; 0 is none, −1 all.
+        frequency_penalty: subtracted from a token's logit for each time it occurred; 0 is none.
+        presence_penalty: subtracted once if it occurred; 0 is none.
         logit_bias: token id → number added to its logit; −∞ rules it out.
 
     Raises:

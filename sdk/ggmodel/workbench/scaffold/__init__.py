@@ -103,7 +103,7 @@ def scaffold(
         extension.extend()
         begun.proposals, begun.keys = extension.proposals, extension.keys
         begun.corrections, begun.added = extension.corrections, extension.added
-        begun.left = extension.left + fit.hyperparameters.failed
+        begun.left = extension.left
     begun.template = cls.architecture
     package = "/" in next(iter(sources))
     values = {
