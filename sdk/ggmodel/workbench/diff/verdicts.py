@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...ml.node import Node
+from ..comparison import factor_of
 from ..observe import Call, Recording
 from .report import GROWTH, ModuleDiff, within
 
@@ -62,6 +63,13 @@ def judge(
         row.verdict = "equal"
         return
     inside = any(r.wrong and within(r.path, row.path) for r in before)
+    if row.reads and not any(r.wrong for r in before):
+        row.verdict = "diverges"
+        row.note = (
+            f"it reads what {row.reads} reads in the reference: are the two modules' names in the "
+            "checkpoint (hf=) swapped?"
+        )
+        return
     inherited = math.inf if row.input is None and any(r.wrong for r in before) else 0.0
     inherited = row.input.nmse if row.input is not None else inherited
     allowed = row.bound + GROWTH * inherited
@@ -79,5 +87,10 @@ def judge(
     if readers and all(agrees(*reader) for reader in readers):
         row.verdict = "elsewhere"
         row.note = row.note or "its readers agree with the reference"
-    else:
-        row.verdict = "diverges"
+        return
+    row.verdict = "diverges"
+    if (factor := factor_of(row.result)) is not None:
+        row.note = f"the reference's is {factor:.6g} times that"
+        for reader, _ in readers[:1]:
+            if (left := factor_of(reader.input)) is not None:
+                row.note += f"; where {reader.path or 'the model'} reads it, {left:.6g} times"
