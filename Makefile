@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' native/newest.py)
+NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' tools/newest.py)
 PREFIX := .cache/ggml-native
+# torch and transformers, which nothing else here needs.
+REFERENCE := .cache/reference
 # These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
@@ -25,7 +27,7 @@ CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo check test test-peers test-browser mutants lint native peer bench clean
+.PHONY: help demo check test test-peers test-browser mutants faults lint native peer bench clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -47,7 +49,7 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
 	@$(BIN)/python -m pytest
 
-test-peers: $(VENV)/developer  ## compare with other projects; downloads their published vectors
+test-peers: $(VENV)/peers  ## compare with other projects; downloads their published vectors
 	@$(BIN)/python -m pytest tests/peers
 
 test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
@@ -57,6 +59,10 @@ test-browser: $(VENV)/developer  ## look at pages in chromium, which must be ins
 mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do its TESTS miss?
 	@$(BIN)/python tests/mutants.py --count $(or $(COUNT),40) --seed $(or $(SEED),0) \
 	    "$(PACKAGE)" $(TESTS)
+
+# make faults [FAULTS="--rule rope --file gemma3 --show"]; see python -m tests.faults --help
+faults: $(REFERENCE)/installed  ## seed faults into every model file: which tools notice each?
+	@$(REFERENCE)/bin/python -m tests.faults $(or $(FAULTS),--write)
 
 lint: $(VENV)/developer  ## ruff, import-linter and pyright
 	@$(BIN)/ruff check
@@ -102,8 +108,19 @@ $(VENV)/developer: $(VENV)/installed
 	@$(PIP) install --editable ".[test,lint]"
 	@touch $@
 
+$(VENV)/peers: $(VENV)/developer
+	@$(PIP) install --editable ".[peers]"
+	@touch $@
+
 $(VENV)/mutation: $(VENV)/developer
 	@$(PIP) install --editable ".[mutation]"
+	@touch $@
+
+$(REFERENCE)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
+	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
+	@echo "installing torch and transformers into $(REFERENCE)"
+	@$(PYTHON) -m venv --clear $(REFERENCE)
+	@$(REFERENCE)/bin/python -m pip --quiet --disable-pip-version-check install --editable ".[reference]"
 	@touch $@
 
 $(VENV)/builder: $(VENV)/python
@@ -117,8 +134,8 @@ endif
 
 $(NATIVE): | $(VENV)/builder
 	@echo "building the newest ggml for this machine into $(PREFIX) (two minutes on two cores)"
-	@$(BIN)/python native/newest.py ggml $(PREFIX)
+	@$(BIN)/python tools/newest.py ggml $(PREFIX)
 
 $(PEER): | $(VENV)/builder
 	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
-	@$(BIN)/python native/newest.py peer .cache/peer
+	@$(BIN)/python tools/newest.py peer .cache/peer

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..closing import Closing
 from ..errors import NativeError
 
 
-class ThreadPool:
+class ThreadPool(Closing):
     """Threads that wait for graphs to compute.
 
     Without a pool the CPU backend starts and ends its threads with every graph, which costs
@@ -62,12 +63,6 @@ class ThreadPool:
         handle, self.handle = self.handle, self._null
         if handle:
             self._free(handle)
-
-    def __enter__(self) -> ThreadPool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _tasks() -> set[int]:

@@ -28,7 +28,7 @@ class BertConfig(Config):
     eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps", default=1e-12)
     context: int = kv("context_length", hf=_positions)
     causal: bool = kv("attention.causal", hf=lambda hf: hf.get("is_decoder", False), default=False)
-    activation: str = kv("hidden_activation", hf=nn.unless("gelu", "hidden_act"), default="gelu")
+    activation: str = nn.activation("gelu")
     pooling: int | None = kv("pooling_type", hf="pooling_type")
     types: int = kv("tokenizer.ggml.token_type_count", hf="type_vocab_size", default=2)
 

@@ -41,7 +41,7 @@ class Gemma2Config(nn.DecoderConfig):
     window: int = kv("attention.sliding_window", hf="sliding_window", default=4096)
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[2])
     causal: bool = kv("attention.causal", hf=_causal, default=True)
-    activation: str = kv("hidden_activation", hf=nn.unless(TANH, "hidden_activation"), default=TANH)
+    activation: str = nn.activation(TANH, "hidden_activation")
 
 
 def _norm(name: str, hf: str) -> RMSNorm:

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
 
 TANH = "gelu_pytorch_tanh"
-
-
-def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
-    """Layer → whether it is local, if the config says so."""
-    every = hf.get("sliding_window_pattern")
-    older = every and [(i + 1) % every != 0 for i in range(hf["num_hidden_layers"])]
-    return nn.sliding_layers(hf) or older
 
 
 def _vision(key: str, hf: str, default: float = 0) -> Any:
@@ -28,6 +20,9 @@ def _usual_factor(h: Gemma3Config) -> float:
 
 
 class Gemma3Config(nn.DecoderConfig):
+    # The tower's head, for which a checkpoint may have tensors, is never used.
+    assumed = {"use_bidirectional_attention": False, "vision_config.vision_use_head": ...}
+
     # Published configs lack keys with transformers' default.
     heads: int = kv("attention.head_count", hf=("num_attention_heads", lambda _: 8))
     kv_heads: int = kv("attention.head_count_kv", hf=("num_key_value_heads", lambda _: 4))
@@ -43,8 +38,8 @@ class Gemma3Config(nn.DecoderConfig):
     softcap: float = kv("final_logit_softcapping", hf="final_logit_softcapping", default=0.0)
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
-    pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[6])
-    activation: str = kv("hidden_activation", hf=nn.unless(TANH, "hidden_activation"), default=TANH)
+    pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[6])
+    activation: str = nn.activation(TANH, "hidden_activation")
     rope_base: float = kv(
         "rope.freq_base",
         "rope.global.freq_base",
@@ -66,6 +61,12 @@ class Gemma3Config(nn.DecoderConfig):
     vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
     vit_heads: int = _vision("attention.head_count", "num_attention_heads")
     vit_eps: float = _vision("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
+    vit_activation: str = nn.activation(
+        TANH,
+        "vision_config.hidden_act",
+        "vision.hidden_activation",
+        "clip.vision.hidden_activation",
+    )
     side: int = _vision("image_size", "image_size")
     patch: int = _vision("patch_size", "patch_size")
     # The rows of an image; an mmproj file has the patches that become one row instead.

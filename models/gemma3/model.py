@@ -133,7 +133,7 @@ class Gemma3(Model):
         return [Multimodal(self.projector(self.vision(tile))) for tile in tiles]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        newlines, begin, end = (Input(self.token_id(*token)) for token in FRAME)
+        newlines, begin, end = (Input(self.token_id(text, default=id)) for text, id in FRAME)
         found = []
         for part in image:
             rest = len(part) - 1
@@ -143,6 +143,8 @@ class Gemma3(Model):
 
 
 class EmbeddingGemmaConfig(Gemma3Config):
+    assumed = {"use_bidirectional_attention": True}
+
     pooling: int = kv("pooling_type", hf=lambda hf: 1, default=1)  # the mean
 
 

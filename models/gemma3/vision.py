@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmodel import DType, Module, Tensor, gguf
+from ggmodel import DType, Module, Tensor, gguf, nn
 from ggmodel.model import AddConstant, Operation
 from ggmodel.nn import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
 
@@ -27,11 +27,12 @@ class VisionAttention(Module):
 
 
 class FeedForward(Module):
+    config: Gemma3Config
     first: Linear = gguf("mlp.fc1", "ffn_up", hf="fc1", shape=("vit_width", "vit_ffn"))
     second: Linear = gguf("mlp.fc2", "ffn_down", hf="fc2", shape=("vit_ffn", "vit_width"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).gelu())
+        return self.second(nn.activate(self.config.vit_activation, self.first(x)))
 
 
 class SwappedFeedForward(FeedForward):

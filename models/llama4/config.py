@@ -11,9 +11,9 @@ from ggmodel.errors import Unsupported
 
 def _no_rope_interval(hf: Mapping[str, Any]) -> int:
     """Interval between layers without rope, from `no_rope_layers` or its own key."""
-    layers = hf.get("no_rope_layers") or []  # 1 is a layer with rope
-    if not layers:
-        return hf.get("no_rope_layer_interval", 4)
+    said, layers = hf.get("no_rope_layer_interval", 4), hf.get("no_rope_layers") or []
+    if not layers:  # in which 1 is a layer with rope
+        return said
     interval = [*layers, 0].index(0) + 1
     if layers != [int((i + 1) % interval > 0) for i in range(len(layers))]:
         raise Unsupported(f"no_rope_layers {layers}; only regular intervals are supported")
@@ -27,7 +27,16 @@ def _vision(key: str, hf: str, default: Any = 0, split: str = "") -> Any:
     return kv(*names, hf=f"vision_config.{hf}", default=default)
 
 
+def _kinds(hf: Mapping[str, Any]) -> list[str]:
+    """Layers with rope attend within chunks."""
+    every, layers = _no_rope_interval(hf), range(1, hf["num_hidden_layers"] + 1)
+    return ["chunked_attention" if i % every else "full_attention" for i in layers]
+
+
 class Llama4Config(nn.DecoderConfig):
+    # The tensors tell which layers have experts; the tower's activation is always gelu.
+    assumed = {"layer_types": _kinds, "moe_layers": ..., "vision_config.hidden_act": ...}
+
     vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs need it
     ffn: int = kv("feed_forward_length", hf="intermediate_size_mlp")
     head_dim: int = kv("attention.key_length", "attention.head_dim", hf="head_dim", default=128)

@@ -53,9 +53,12 @@ class Attention(Module):
         return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
-def _half(name: str, index: int) -> Tensor:
-    source = Part("experts.gate_up_proj", index, ("expert_ffn", "expert_ffn"), axis=-1)
-    return gguf(name, hf=source, op=Transpose(), shape=("width", "expert_ffn", "experts"))
+def _half(index: int) -> Part:
+    return Part("experts.gate_up_proj", index, ("expert_ffn", "expert_ffn"), axis=-1)
+
+
+def _experts(name: str, hf: str | Part, *shape: str) -> Tensor:
+    return gguf(f"ffn_{name}_exps.weight", hf=hf, op=Transpose(), shape=(*shape, "experts"))
 
 
 class Shared(nn.GatedMLP):
@@ -67,23 +70,19 @@ class Shared(nn.GatedMLP):
 class Experts(Module):
     config: Llama4Config
     router: Linear = gguf("ffn_gate_inp", hf="router", shape=("width", "experts"))
-    gate: Tensor = _half("ffn_gate_exps.weight", 0)
-    up: Tensor = _half("ffn_up_exps.weight", 1)
-    down: Tensor = gguf(
-        "ffn_down_exps.weight",
-        hf="experts.down_proj",
-        op=Transpose(),
-        shape=("expert_ffn", "width", "experts"),
-    )
+    gate: Tensor = _experts("gate", _half(0), "width", "expert_ffn")
+    up: Tensor = _experts("up", _half(1), "width", "expert_ffn")
+    down: Tensor = _experts("down", "experts.down_proj", "expert_ffn", "width")
     shared: Shared = gguf(suffix="_shexp", hf="shared_expert")
 
     def forward(self, x: Tensor) -> Tensor:
-        used, scores = self.config.experts_used, self.router(x)
-        ids = scores.top_k(used)
+        h, scores = self.config, self.router(x)
+        ids = scores.top_k(h.experts_used)
         weights = scores.sigmoid().reshape(1, scores.dim(0), -1).rows(ids)
         # The weights multiply the input of the experts, not their output.
-        routed = x.reshape(x.dim(0), 1, -1).repeat(1, used) * weights
-        y = self.gate.mulmat_id(routed, ids).silu(self.up.mulmat_id(routed, ids))
+        routed = x.reshape(x.dim(0), 1, -1).repeat(1, h.experts_used) * weights
+        gate, up = self.gate.mulmat_id(routed, ids), self.up.mulmat_id(routed, ids)
+        y = nn.activate(h.activation, gate, up)
         return self.shared(x) + nn.sum_experts(self.down.mulmat_id(y, ids))
 
 
@@ -155,7 +154,7 @@ class Llama4(nn.Decoder):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         def token(name: str, default: int) -> Input:
-            return Input(self.token_id(f"<|{name}|>", default))
+            return Input(self.token_id(f"<|{name}|>", default=default))
 
         start, end = token("image_start", 200080), token("image_end", 200081)
         whole, patch = token("image", 200090), token("patch", 200092)

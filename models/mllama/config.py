@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ggmodel import kv, nn
+from ggmodel.image import tile_grids
 
 
 def _vision(key: str, hf: str, default: Any = 0) -> Any:
     return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default)
 
 
+def _grids(hf: Any) -> list[list[int]]:
+    return [list(grid) for grid in tile_grids(hf["vision_config"].get("max_num_tiles", 4))]
+
+
 class MllamaConfig(nn.DecoderConfig):
+    assumed = {"vision_config.supported_aspect_ratios": _grids}
+
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     rope_dims: int = kv("rope.dimension_count", default="head_dim")
     rope_base: float = kv("rope.freq_base", hf="rope_theta", default=500000.0)
@@ -26,6 +33,9 @@ class MllamaConfig(nn.DecoderConfig):
     vit_width: int = _vision("embedding_length", "hidden_size")
     vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
     vit_heads: int = _vision("attention.head_count", "attention_heads")
+    vit_activation: str = nn.activation(
+        "gelu", "vision_config.hidden_act", "vision.hidden_activation"
+    )
     vit_eps: float = _vision("attention.layer_norm_epsilon", "norm_eps", 1e-5)
     tile: int = _vision("image_size", "image_size", 560)  # pixels a side
     patch: int = _vision("patch_size", "patch_size", 14)

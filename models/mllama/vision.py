@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ggmodel import Module, Tensor, gguf
+from ggmodel import Module, Tensor, gguf, nn
 from ggmodel.ml import Context
 from ggmodel.model import Operation
 from ggmodel.nn import LayerNorm, Linear
@@ -65,10 +65,10 @@ class Layer(Module):
     ffn_gate: Tensor | None = gguf("ffn_gate", hf="gate_ffn", op=Tanh(), shape=(1,))
 
     def forward(self, x: Tensor, n: int) -> Tensor:
-        eps = self.config.vit_eps
-        y = self.attn(self.attn_norm(x, eps), n)
+        h = self.config
+        y = self.attn(self.attn_norm(x, h.vit_eps), n)
         x = x + (y if self.attn_gate is None else y * self.attn_gate)
-        y = self.down(self.up(self.ffn_norm(x, eps)).gelu_erf())
+        y = self.down(nn.activate(h.vit_activation, self.up(self.ffn_norm(x, h.vit_eps))))
         return x + (y if self.ffn_gate is None else y * self.ffn_gate)
 
 

@@ -12,22 +12,16 @@ from ggmodel.model import Batch, LayerMemory
 from ggmodel.nn import Linear
 
 
-def _window(hf: Mapping[str, Any]) -> int | None:
-    return hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
-
-
 def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
-    """Only the upper layers are local."""
-    if not hf.get("use_sliding_window"):
-        return None
-    first, layers = hf.get("max_window_layers", 28), range(hf["num_hidden_layers"])
-    return nn.sliding_layers(hf) or [i >= first for i in layers]
+    return nn.sliding_layers(hf) if hf.get("use_sliding_window") else None
 
 
 class Qwen2Config(nn.DecoderConfig):
+    assumed = {"max_window_layers": ...}  # read where there are windows
+
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)
-    window: int = kv("attention.sliding_window", hf=_window, default=0)
+    window: int = kv("attention.sliding_window", hf=nn.sliding_window, default=0)
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
 
 

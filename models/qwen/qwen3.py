@@ -16,22 +16,20 @@ def _experts(hf: Mapping[str, Any]) -> int | None:
     return hf.get("num_experts") or hf.get("num_local_experts")
 
 
-def _window(hf: Mapping[str, Any]) -> int | None:
-    return hf.get("sliding_window", 4096) if hf.get("use_sliding_window") else None
-
-
 def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
-    """Only the upper layers are local; in models with experts all are."""
+    """In models with experts all layers are local."""
     if not hf.get("use_sliding_window"):
         return None
-    first, layers = hf.get("max_window_layers", 28), range(hf["num_hidden_layers"])
-    return nn.sliding_layers(hf) or [bool(_experts(hf)) or i >= first for i in layers]
+    return [True] * hf["num_hidden_layers"] if _experts(hf) else nn.sliding_layers(hf)
 
 
 class Qwen3Config(nn.DecoderConfig):
+    # Read where there are windows; the tensors tell which layers have experts.
+    assumed = {"max_window_layers": ..., "mlp_only_layers": ..., "decoder_sparse_step": ...}
+
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)
-    window: int = kv("attention.sliding_window", hf=_window, default=0)
+    window: int = kv("attention.sliding_window", hf=nn.sliding_window, default=0)
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
     experts: int = kv("expert_count", hf=_experts, default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)

@@ -65,6 +65,39 @@ def test_a_file_is_quantised(program: Program, folder: Path, tmp_path: Path):
     assert done.returncode == 0
 
 
+def test_what_llama_cpp_makes_of_a_file_is_told(program: Program, tmp_path: Path):
+    local, out = write_golden(tmp_path / "local", "mistral", "window")[0], tmp_path / "a.gguf"
+    done = program("convert", local, out)
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, str(out))
+    assert done.stderr == "llama.cpp refuses this file: it has no architecture 'mistral'\n"
+    done = program("convert", local, tmp_path / "b.gguf", "--for", "llama.cpp")
+    assert done.returncode == 0
+    assert "attention.sliding_window is 8, and it computes without: right up to 8" in done.stderr
+    other = write_golden(tmp_path / "other", "qwen2", "odd_head_dim")[0]
+    done = program("convert", other, tmp_path / "c.gguf", "--for", "llama.cpp")
+    assert done.returncode == 1 and not (tmp_path / "c.gguf").exists()
+    assert "llama.cpp would refuse the file: attention.key_length is 24, not 16" in done.stderr
+    done = program("convert", other, tmp_path / "c.gguf", "--for", "ollama")
+    assert done.returncode == 1 and "--for is 'ollama'" in done.stderr
+
+
+def test_what_matters_is_computed(program: Program, folder: Path, tmp_path: Path):
+    text, matrix, out = (tmp_path / name for name in ("text.txt", "m.gguf", "a.gguf"))
+    text.write_text("ABBA " * 40)
+    small = ("--context-length", "16", "--chunks", "2")
+    done = program("imatrix", folder, text, matrix, *small)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{matrix}: ") and "tensors, 2 chunks of 16" in done.stdout
+    again = program("imatrix", folder, text, matrix, *small)
+    assert again.returncode == 1 and "exists; --force" in again.stderr
+    done = program("convert", folder, out, "--type", "iq2_xs", "--imatrix", matrix)
+    assert (done.returncode, done.stderr) == (0, "")
+    with open_gguf(out) as made:
+        assert made.metadata["quantize.imatrix.file"] == str(matrix)
+    done = program("quantize", out, tmp_path / "b.gguf", "iq2_xs", "--imatrix", text)
+    assert done.returncode == 1 and "is no importance matrix" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["show", "check", "estimate"])
 def test_commands_take_a_folder(program: Program, folder: Path, command: str):
     done = program(command, folder)

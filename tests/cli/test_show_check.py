@@ -125,6 +125,24 @@ def test_architectures_from_a_folder(program, file: Callable[..., Path], tmp_pat
     )
 
 
+def test_what_a_trace_finds_has_lines_of_its_own(program, model_path: Path, tmp_path: Path):
+    (tmp_path / "llama.py").write_text(
+        "from ggmodel import register\n"
+        "from ggmodel.models import llama\n\n"
+        "@register('llama')\n"
+        "class Mine(llama.Llama):\n"
+        "    def embedded(self, batch):\n"
+        "        return self.norm.weight.add(super().embedded(batch))\n"
+    )
+    ran = program("check", model_path, "--models", tmp_path)
+    assert ran.returncode == 1
+    assert "\\n" not in ran.stdout
+    first, *more = ran.stdout.partition("problems\n")[2].splitlines()
+    assert re.match(r"  trace +add: .* does not broadcast into \[64\]$", first.rstrip())
+    assert more[0].strip().startswith("operands: ")
+    assert any(re.match(r" +at .*llama\.py:7 in embedded", line) for line in more)
+
+
 def _renamed(name: str) -> dict[str, int | float]:
     return {
         f"{name}.{key}": value

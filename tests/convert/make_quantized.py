@@ -1,14 +1,15 @@
-"""Make quantized.json: what llama.cpp's own quantiser chooses for the models in quantized.py.
+"""Make quantized.json: what llama-quantize makes of the models in quantized.py.
 
-From the root of the repository, with the folder of a build of llama.cpp that has libllama.so:
+From the root of the repository, with the folder of a build of llama.cpp that has llama-quantize:
 
     python -m tests.convert.make_quantized FOLDER
 """
 
 import argparse
-import ctypes
 import hashlib
 import json
+import re
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,43 +18,35 @@ from ggmodel.gguf_file import open_gguf
 from tests.convert import quantized
 
 
-class Parameters(ctypes.Structure):
-    """llama_model_quantize_params of llama.h."""
-
-    _fields_ = (
-        ("nthread", ctypes.c_int32),
-        ("ftype", ctypes.c_int),
-        ("output_tensor_type", ctypes.c_int),
-        ("token_embedding_type", ctypes.c_int),
-        *((name, ctypes.c_bool) for name in "requantize output copy pure keep_split dry".split()),
-        *((f"pointer_{i}", ctypes.c_void_p) for i in range(4)),
-        ("max_buf_size", ctypes.c_size_t),
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("build", type=Path, help="the folder of libllama.so")
-    options = parser.parse_args()
-    for name in ("libggml-base.so", "libggml-cpu.so", "libggml.so", "libllama.so"):
-        lib = ctypes.CDLL(str(options.build / name), mode=ctypes.RTLD_GLOBAL)
-    lib.llama_model_quantize_default_params.restype = Parameters
-    lib.llama_version.restype = ctypes.c_char_p
-    found: dict[str, Any] = {"llama.cpp": lib.llama_version().decode()}
+    parser.add_argument("build", type=Path, help="the folder of llama-quantize")
+    program = parser.parse_args().build.resolve() / "llama-quantize"
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         for name in quantized.MODELS:
-            source = quantized.write(Path(scratch, "in.gguf"), name)
+            source = quantized.write(folder / "in.gguf", name)
+            # The path stands in the metadata of the result.
+            quantized.importance(source).write(folder / quantized.IMATRIX, force=True)
             found[name] = {}
-            for kind, number in quantized.FILE_TYPES.items():
-                target = Path(scratch, "out.gguf")
-                parameters = lib.llama_model_quantize_default_params()
-                parameters.ftype, parameters.nthread = number, 1
-                names = (str(source).encode(), str(target).encode())
-                if lib.llama_model_quantize(*names, ctypes.byref(parameters)):
-                    raise SystemExit(f"{name}: {kind} failed")
+            for kind in quantized.KINDS:
+                options = ["--imatrix", quantized.IMATRIX] if quantized.is_weighted(kind) else []
+                type = quantized.type_of(kind)
+                type = quantized.NAMES.get(type, type)
+                done = subprocess.run(
+                    [program, *options, "in.gguf", "out.gguf", type, "1"],
+                    cwd=folder, capture_output=True, text=True, check=False,
+                )  # fmt: skip
+                if done.returncode:
+                    raise SystemExit(f"{name}: {kind} failed\n{done.stdout}{done.stderr}")
+                target = folder / "out.gguf"
                 with open_gguf(target) as made:
                     whole = hashlib.sha256(target.read_bytes()).hexdigest()[:32]
                     found[name][kind] = {**quantized.summary(made), "file": whole}
+                version = re.search(r"version: *(.*)", done.stdout + done.stderr)
+                found["llama.cpp"] = version[1] if version else ""
+            print(name)
     quantized.REFERENCE.write_text(_lines(found), encoding="utf-8")
 
 

@@ -10,18 +10,32 @@ from typing import Any
 
 import numpy as np
 
+from ggmodel.convert.imatrix import Entry, ImportanceMatrix
 from ggmodel.convert.quantize import encode
+from ggmodel.convert.recipes import RECIPES
 from ggmodel.convert.write import info, write_gguf
-from ggmodel.gguf_file import DType, TensorSource
+from ggmodel.gguf_file import DType, TensorSource, open_gguf
 from ggmodel.workbench.golden import weight
 
 REFERENCE = Path(__file__).with_suffix(".json")
-# llama-quantize's numbers of the file types.
-FILE_TYPES = {
-    **{"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9},
-    **{"q2_K": 10, "q3_K_S": 11, "q3_K_M": 12, "q3_K_L": 13, "q4_K_S": 14, "q4_K_M": 15},
-    **{"q5_K_S": 16, "q5_K_M": 17, "q6_K": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4": 38},
-}
+IMATRIX = "importance.gguf"
+NAMES = {"mxfp4": "MXFP4_MOE"}  # llama-quantize's
+_PLAIN = ("f32", "f16", "bf16", "q8_0")
+_NEED = "iq3_XS iq3_XXS q2_K_S iq2_M iq2_S iq2_XS iq2_XXS iq1_M iq1_S".split()
+# Every type that does without an importance matrix, and every quantised type with one.
+KINDS = [
+    *(r.name for r in RECIPES.values() if r.name not in _NEED),
+    *(f"{r.name} weighted" for r in RECIPES.values() if r.name not in _PLAIN),
+]
+
+
+def is_weighted(kind: str) -> bool:
+    return kind.endswith(" weighted")
+
+
+def type_of(kind: str) -> str:
+    return kind.partition(" ")[0]
+
 
 DENSE = ("ffn_gate", "ffn_up", "ffn_down")
 ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
@@ -73,6 +87,20 @@ def write(path: Path, name: str) -> Path:
 
     write_gguf(path, _metadata(name), infos, data, lambda _: None, force=True)
     return path
+
+
+def importance(path: Path) -> ImportanceMatrix:
+    """An importance matrix for all matrices of a file. One of several experts is never reached."""
+    entries: dict[str, Entry] = {}
+    with open_gguf(path) as source:
+        for t in source.tensors.values():
+            if len(t.shape) > 1:
+                matrices = t.shape[2] if len(t.shape) > 2 else 1
+                counts = np.arange(3, 3 + matrices)
+                counts[1:2] = 0
+                sums = np.abs(weight(t.name + ".in", (matrices, t.shape[0]))) * counts[:, None]
+                entries[t.name] = Entry(sums.astype(np.float32), counts)
+    return ImportanceMatrix(entries, IMATRIX, ["texts/à.txt", "b"], 7, 512)
 
 
 def _metadata(name: str) -> dict[str, Any]:

@@ -254,6 +254,25 @@ def test_a_broken_header_is_an_error(
         Checkpoint.open(file_with(tmp_path, header, length))
 
 
+V = {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}
+BROKEN_LAYOUTS: dict[str, dict[str, Any]] = {
+    "bytes that no tensor has": {"w": W | {"shape": [1], "data_offsets": [0, 4]}},
+    "a gap before the first": {"w": V},
+    "two that overlap": {"w": W, "v": V},
+    "two in the same place": {"w": W, "v": W},
+    "metadata of numbers": {"w": W, "__metadata__": {"format": 1}},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_LAYOUTS)
+def test_what_safetensors_refuses_is_refused(tmp_path: Path, name: str):
+    folder = file_with(tmp_path, json.dumps(BROKEN_LAYOUTS[name]).encode())
+    with pytest.raises(
+        FormatError, match=r"model\.safetensors: at byte 8: no valid safetensors \("
+    ):
+        Checkpoint.open(folder)
+
+
 def test_a_header_larger_than_any_model_needs_is_not_parsed(tmp_path: Path):
     path = file_with(tmp_path, b"{}") / "model.safetensors"
     with open(path, "r+b") as file:  # sparse

@@ -25,7 +25,8 @@ def blocks(language: str) -> list[str]:
 def test_the_commands_run_one_after_the_other(tmp_path: Path):
     write_golden(tmp_path / "my-model", "gemma3", "images")
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(lines) == 10
+    assert len(lines) == 14
+    (tmp_path / "text.txt").write_text("ABCDEFGH " * 200)
     for line in lines:
         command = [sys.executable, "-m", *shlex.split(line, comments=True)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -38,8 +39,10 @@ def test_the_commands_run_one_after_the_other(tmp_path: Path):
         "mmproj.gguf",
         "smaller.gguf",
         "smallest.gguf",
+        "importance.gguf",
+        "tiny.gguf",
     }
-    assert {p.name for p in tmp_path.iterdir()} == {"my-model", *files}
+    assert {p.name for p in tmp_path.iterdir()} == {"my-model", "text.txt", *files}
 
 
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,7 +1,7 @@
 """Checkpoints through the declarations: names, values and metadata of the GGUF they make."""
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -229,6 +229,60 @@ def test_metadata_is_what_the_config_says_and_what_follows_from_it():
 def test_a_config_without_what_is_required():
     with pytest.raises(ConfigError, match=r"config\.json: no metadata key 'llama\.block_count'"):
         metadata_of(find("llama"), {"hidden_size": 8})
+
+
+def by_count(hf: Mapping[str, Any]) -> Any:
+    return hf.get("counts")
+
+
+@pytest.mark.parametrize(
+    ("source", "config", "message"),
+    [
+        (
+            "conv_l_cache",
+            {"conv_L_cache": 3},
+            "hf= tried 'conv_l_cache', and config.json has 'conv_L_cache'",
+        ),
+        (
+            ("kernel", "conv_cache"),
+            {"vision_config": {"kernel": 3}, "conv_L_cache": 4},
+            "hf= tried 'kernel' or 'conv_cache', and config.json has 'vision_config.kernel', "
+            "'conv_L_cache'",
+        ),
+        (
+            "rope_parameters.mrope_section",
+            {"rope_scaling": {"mrope_section": [8]}},
+            "'rope_parameters.mrope_section', and config.json has 'rope_scaling.mrope_section'",
+        ),
+        (("kernel", by_count), {"x": 3}, "hf= tried 'kernel' or the function by_count"),
+        ((), {"kernel": 3}, "its kv(...) names no key of config.json; add hf="),
+        (
+            by_count,
+            {"counts": [1, 2]},
+            "config.json: what the function by_count computes for the hyperparameter 'kernel' must "
+            "be an integer, but holds a list",
+        ),
+    ],
+)
+def test_a_missing_hyperparameter_names_the_keys_that_were_tried(
+    source: Any, config: dict[str, Any], message: str
+):
+    class Own(Config):
+        layers: int = kv("block_count", default=1)
+        kernel: int = kv("shortconv.l_cache", hf=source)
+
+    class Arch(Model):
+        architecture = "arch"
+
+    Arch.__annotations__ = {"config": Own}
+    with pytest.raises(ConfigError) as caught:
+        metadata_of(Arch, config)
+    text = str(caught.value)
+    assert message in text
+    if "integer" not in message:
+        assert text.startswith("config.json: no metadata key 'arch.shortconv.l_cache', which the")
+        assert f"{__file__}:" in text
+        assert text.endswith(message)
 
 
 # declarations

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from ggmodel.convert.quantize import decode, encode, quantize, typed
-from ggmodel.convert.recipes import RECIPES, Candidate, choose, recipe_of
+from ggmodel.convert.recipes import RECIPES, recipe_of
+from ggmodel.convert.tensor_types import Candidate, choose
 from ggmodel.convert.write import write_gguf
 from ggmodel.errors import ConfigError, TensorError, Unsupported, WriteError
 from ggmodel.gguf_file import DType, MemorySource, open_gguf
@@ -29,19 +30,24 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_every_type_is_compared():
-    assert {r.name for r in RECIPES.values()} == set(quantized.FILE_TYPES)
-    assert all(set(REFERENCE[name]) == set(quantized.FILE_TYPES) for name in quantized.MODELS)
+    assert {r.name for r in RECIPES.values()} == {quantized.type_of(k) for k in quantized.KINDS}
+    assert all(set(REFERENCE[name]) == set(quantized.KINDS) for name in quantized.MODELS)
 
 
-@pytest.mark.parametrize("kind", quantized.FILE_TYPES)
+@pytest.mark.parametrize("kind", quantized.KINDS)
 @pytest.mark.parametrize("name", quantized.MODELS)
 def test_a_file_is_what_llama_cpp_makes_of_it(
-    models: dict[str, Path], tmp_path: Path, name: str, kind: str
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ):
     want = REFERENCE[name][kind]
     out = tmp_path / "out.gguf"
+    matrix = None
+    if quantized.is_weighted(kind):
+        monkeypatch.chdir(tmp_path)  # the name of the matrix stands in the file
+        matrix = quantized.IMATRIX
+        quantized.importance(models[name]).write(matrix)
     with open_gguf(models[name]) as source:
-        quantize(source, out, kind)
+        quantize(source, out, quantized.type_of(kind), imatrix=matrix)
     with open_gguf(out) as made:
         got = quantized.summary(made)
     assert got["types"] == want["types"]
@@ -68,7 +74,7 @@ def test_f16_and_bf16_are_rounded_to_the_nearest():
 @pytest.mark.parametrize("kind", sorted({r.dtype for r in RECIPES.values()}))
 def test_what_is_encoded_comes_back_as_the_gguf_package_decodes_it(kind: DType):
     x = values()
-    raw = encode(x, kind)
+    raw = encode(x, kind, importance=np.ones((1, x.shape[1]), np.float32))
     got = decode(raw, kind, x.size)
     want = to_float32(raw if kind.numpy is None else raw.view(kind.numpy), kind, x.shape[::-1])
     np.testing.assert_allclose(got.reshape(x.shape), want, rtol=1e-6, atol=1e-7)

@@ -394,6 +394,9 @@ def _old(part: Part, x: Tensor) -> Tensor:
     ("misuse", "message"),
     [
         (_twice, "layer 0 were stepped twice"),
+        (lambda layer, x: layer.put(x, x), r"layer 0 is Recurrent .* each\(step, x\)"),
+        (lambda layer, x: layer.get(), r"each\(step, x\)"),
+        (lambda layer, x: layer.rotate(x, x), r"each\(step, x\)"),
         (lambda layer, x: layer.each(add_up, x.slice(1, 0, 2)), r"rows \[d, 3\].*\[4, 2\]"),
         (lambda layer, x: layer.each(add_up, x.reshape(2, 2, 3)), r"rows \[d, 3\].*\[2, 2, 3\]"),
         (lambda layer, x: layer.each(lambda part, x: x, x), r"without put\('sum'"),

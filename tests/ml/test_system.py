@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(root: Path, files: dict[str, object]) -> None:
+def write(root: Path, files: Mapping[str, object]) -> None:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,99 +65,74 @@ def test_without_proc(tmp_path: Path):
     assert info.total_memory == info.free_memory > 0
 
 
+def in_groups(
+    root: Path, files: Mapping[str, object], groups: str = "0::/", folder: str = "sys/fs/cgroup"
+) -> SystemInfo:
+    """The system as a process of these control groups sees it.
+
+    Args:
+        files: below the folder.
+        groups: the text of /proc/self/cgroup.
+    """
+    below = {f"{folder}/{name}": value for name, value in files.items()}
+    write(root, {"proc/self/cgroup": groups, **below})
+    return system_info(root)
+
+
 def test_a_control_group_limits_memory(root: Path):
-    group = "sys/fs/cgroup"
-    write(
-        root,
-        {
-            "proc/self/cgroup": "0::/",
-            f"{group}/memory.max": 4 * GIB,
-            f"{group}/memory.current": 3 * GIB,
-            # Cached files can be dropped; tmpfs (also part of "file") cannot.
-            f"{group}/memory.stat": f"file {2 * GIB}\ninactive_file {GIB}\nactive_file {GIB // 2}",
-            f"{group}/memory.swap.max": GIB,
-            f"{group}/memory.swap.current": GIB // 4,
-        },
-    )
-    info = system_info(root)
+    files = {
+        "memory.max": 4 * GIB,
+        "memory.current": 3 * GIB,
+        # Cached files can be dropped; tmpfs (also part of "file") cannot.
+        "memory.stat": f"file {2 * GIB}\ninactive_file {GIB}\nactive_file {GIB // 2}",
+        "memory.swap.max": GIB,
+        "memory.swap.current": GIB // 4,
+    }
+    info = in_groups(root, files)
     assert (info.total_memory, info.free_memory) == (4 * GIB, 5 * GIB // 2)
     assert info.free_swap == 3 * GIB // 4
 
 
 def test_the_tightest_of_nested_groups_counts(root: Path):
-    top = "sys/fs/cgroup"
-    write(
-        root,
-        {
-            "proc/self/cgroup": "0::/outer/inner",
-            f"{top}/outer/memory.max": 6 * GIB,
-            f"{top}/outer/memory.current": 5 * GIB,
-            f"{top}/outer/inner/memory.max": "max",
-            f"{top}/outer/inner/memory.current": GIB,
-        },
-    )
-    info = system_info(root)
+    files = {
+        "outer/memory.max": 6 * GIB,
+        "outer/memory.current": 5 * GIB,
+        "outer/inner/memory.max": "max",
+        "outer/inner/memory.current": GIB,
+    }
+    info = in_groups(root, files, "0::/outer/inner")
     assert (info.total_memory, info.free_memory) == (6 * GIB, GIB)
 
 
 def test_all_memory_alone_is_the_same_figure(root: Path):
-    write(
-        root,
-        {
-            "proc/self/cgroup": "4:memory:/a\n0::/b",
-            "sys/fs/cgroup/b/memory.max": 6 * GIB,
-            "sys/fs/cgroup/memory/a/memory.limit_in_bytes": 5 * GIB,
-        },
-    )
-    assert total_memory(root) == system_info(root).total_memory == 5 * GIB
-    write(root, {"sys/fs/cgroup/memory.max": 4 * GIB})
-    assert total_memory(root) == system_info(root).total_memory == 4 * GIB
+    files = {"b/memory.max": 6 * GIB, "memory/a/memory.limit_in_bytes": 5 * GIB}
+    info = in_groups(root, files, "4:memory:/a\n0::/b")
+    assert total_memory(root) == info.total_memory == 5 * GIB
+    info = in_groups(root, {"memory.max": 4 * GIB}, "4:memory:/a\n0::/b")
+    assert total_memory(root) == info.total_memory == 4 * GIB
 
 
 def test_the_machine_may_be_tighter_than_the_group(root: Path):
-    group = "sys/fs/cgroup"
-    write(
-        root,
-        {
-            "proc/self/cgroup": "0::/",
-            f"{group}/memory.max": 64 * GIB,
-            f"{group}/memory.current": GIB,
-        },
-    )
-    info = system_info(root)
+    info = in_groups(root, {"memory.max": 64 * GIB, "memory.current": GIB})
     assert (info.total_memory, info.free_memory) == (16 * GIB, 8 * GIB)
 
 
 def test_a_group_above_its_limit_has_nothing_free(root: Path):
-    group = "sys/fs/cgroup"
-    write(
-        root,
-        {
-            "proc/self/cgroup": "0::/",
-            f"{group}/memory.max": GIB,
-            f"{group}/memory.current": 2 * GIB,
-            f"{group}/memory.swap.max": 0,
-            f"{group}/memory.swap.current": 1,
-        },
-    )
-    info = system_info(root)
+    memory = {"memory.max": GIB, "memory.current": 2 * GIB}
+    info = in_groups(root, memory | {"memory.swap.max": 0, "memory.swap.current": 1})
     assert (info.free_memory, info.free_swap) == (0, 0)
 
 
 def test_groups_of_version_1(root: Path):
-    group = "sys/fs/cgroup/memory/a/b"
-    write(
-        root,
-        {
-            "proc/self/cgroup": "4:memory:/a/b\n1:cpu,cpuacct:/\n0::/",
-            f"{group}/memory.limit_in_bytes": 4 * GIB,
-            f"{group}/memory.usage_in_bytes": 3 * GIB,
-            f"{group}/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": (1 << 63) - 4096,
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": 9 * GIB,
-        },
-    )
-    info = system_info(root)
+    files = {
+        "a/b/memory.limit_in_bytes": 4 * GIB,
+        "a/b/memory.usage_in_bytes": 3 * GIB,
+        "a/b/memory.stat": f"inactive_file 7\ntotal_inactive_file {GIB}",
+        "memory.limit_in_bytes": (1 << 63) - 4096,
+        "memory.usage_in_bytes": 9 * GIB,
+    }
+    groups = "4:memory:/a/b\n1:cpu,cpuacct:/\n0::/"
+    info = in_groups(root, files, groups, "sys/fs/cgroup/memory")
     assert (info.total_memory, info.free_memory) == (4 * GIB, 2 * GIB)
 
 

@@ -8,9 +8,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import ggmodel
 from ggmodel import Model, register
+from ggmodel.cli import app
 from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError
 from ggmodel.gguf_file import MemorySource
@@ -218,6 +220,74 @@ def test_a_folder_comes_first_and_serves_only_those_who_name_it(write: Write):
     assert mark_of(find("llama", other)) == "theirs"
     assert mark_of(find("llama", folder)) == "mine"
     assert find("llama") is built_in
+
+
+@pytest.mark.parametrize("file", ["my_llama.py", "qwen3.py", "mine/__init__.py"])
+def test_a_folder_comes_first_whatever_its_files_are_called(write: Write, file: str):
+    folder = write(file, model("llama", "mine", hf="LlamaForCausalLM"))
+    assert mark_of(find("llama", folder)) == "mine"
+    assert mark_of(registry.find_hf(["LlamaForCausalLM"], folder)) == "mine"
+    assert "mine" not in vars(find("llama"))
+
+
+@pytest.mark.parametrize("name", ["'llama'", "NAME"])
+def test_a_folder_comes_first_with_a_module_of_a_family(write: Write, name: str):
+    write("kin/__init__.py", "")
+    text = model("llama", "mine").replace("register('llama'", f"register({name}")
+    folder = write("kin/elder.py", "NAME = 'llama'\n" + text)
+    assert mark_of(find("llama", folder)) == "mine"
+
+
+def test_a_command_and_load_take_the_model_of_the_folder(write: Write):
+    folder = write(
+        "other_name.py",
+        "from ggmodel import register\n"
+        "from ggmodel.models import llama\n\n"
+        "@register('llama')\n"
+        "class Mine(llama.Llama):\n"
+        "    def hidden(self, ctx, batch):\n"
+        "        raise RuntimeError('mine is used')\n",
+    )
+    file = Path(__file__).parents[1] / "fixtures" / "llama-converter-plain-f32.gguf"
+    with pytest.raises(ArchitectureError, match=r"other_name\.py:7 .*mine is used"):
+        ggmodel.load(file, models=folder)
+    done = CliRunner().invoke(app, ["check", str(file), "--models", str(folder)])
+    assert done.exit_code == 1
+    assert "mine is used" in done.output
+
+
+def test_a_file_that_cannot_be_imported_is_an_error_of_every_search(write: Write):
+    write("mine.py", model("llama", "mine"))
+    folder = write("unfinished.py", "1 / 0\n")
+    for search in (find, lambda name, folder: registry.find_hf([name], folder)):
+        with pytest.raises(ArchitectureError, match=r"unfinished\.py:1 .*cannot be imported"):
+            search("llama", folder)
+
+
+def test_a_script_in_a_folder_does_not_end_the_process(write: Write):
+    folder = write("setup.py", "import sys\nsys.exit(0)\n")
+    with pytest.raises(ArchitectureError, match=r"setup\.py: .*it ends the process"):
+        find("llama", folder)
+
+
+def test_two_files_of_a_folder_that_register_one_name(write: Write):
+    write("llama.py", model("llama", hf="LlamaForCausalLM"))
+    folder = write("llama_before.py", model("llama", hf="LlamaForCausalLM"))
+    both = r"llama\.py:\d+ and .*llama_before\.py:\d+ both "
+    with pytest.raises(ArchitectureError, match=f"{both}register the architecture 'llama'"):
+        find("llama", folder)
+    with pytest.raises(ArchitectureError, match=f"{both}serve LlamaForCausalLM"):
+        registry.find_hf(["LlamaForCausalLM"], folder)
+    assert find("qwen2", folder) is find("qwen2")
+
+
+def test_a_variant_of_a_folder_comes_before_the_built_in(write: Write):
+    text = model("llama", "pooled").replace("'llama',", "'llama', pooled=True,")
+    folder = write("mine.py", text)
+    assert mark_of(find("llama", folder, pooled=True)) == "pooled"
+    assert find("llama", folder) is find("llama")
+    write("mine.py", model("gemma3", "plain"))
+    assert mark_of(find("gemma3", folder, pooled=True)) == "plain"
 
 
 def test_what_a_folder_lacks_is_found_elsewhere(write: Write):

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from ggmodel.native import newest
+from tools import newest
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -31,7 +31,7 @@ from ggmodel.workbench.diff import (
     same_tokens,
     worst,
 )
-from ggmodel.workbench.diff.verdicts import judge
+from ggmodel.workbench.diff.verdicts import Wiring, judge
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3
 from tests.workbench.saved import CASES, saved, source_of
@@ -177,7 +177,7 @@ FAULTS = {
     "wrong activation in the tower": (
         "gemma3",
         "gemma3/vision.py",
-        "self.first(x).gelu()",
+        "nn.activate(self.config.vit_activation, self.first(x))",
         "self.first(x).relu()",
         "vision.layers[0].ffn",
         "diverges",
@@ -294,11 +294,35 @@ FAULTS = {
         "layers[1]",
         "diverges",
     ),
+    "no norm before attention": (  # not the embedding, whose scale the reference has elsewhere
+        "gemma3",
+        "gemma3/model.py",
+        "self.attn(self.attn_norm(x), batch, cache)",
+        "self.attn(x, batch, cache)",
+        "text.layers[0].attn_norm",
+        "unused",
+    ),
+    "no positions in a tower whose result has another shape": (
+        "llama4",
+        "llama4/vision.py",
+        "self.pre_norm(x + self.positions, h.vit_eps)",
+        "self.pre_norm(x, h.vit_eps)",
+        "vision",
+        "diverges",
+    ),
+    "positions without those of tiles": (  # the reference adds them to what it is given
+        "mllama",
+        "mllama/vision.py",
+        "return tiles * self.tile_gate + self.weight * self.gate",
+        "return self.weight.reshape(h.vit_width, h.positions, 1) * self.gate",
+        "vision.positions",
+        "diverges",
+    ),
     "wrong activation behind the eyes": (
         "mllama",
         "mllama/vision.py",
-        "self.up(self.ffn_norm(x, eps)).gelu_erf()",
-        "self.up(self.ffn_norm(x, eps)).silu()",
+        "nn.activate(h.vit_activation, self.up(self.ffn_norm(x, h.vit_eps)))",
+        "self.up(self.ffn_norm(x, h.vit_eps)).silu()",
         "vision.layers[0]",
         "diverges",
     ),
@@ -387,7 +411,7 @@ def test_a_wrong_scale_is_told_from_a_missing_one(left: float):
     norm = ModuleDiff("norm", "norm", "RMSNorm", bound=1e-8)
     embed.result = errors(theirs / np.float32(9.798), theirs)
     norm.input = errors(theirs / np.float32(left), theirs)
-    judge(embed, [], [(norm, False)])
+    judge(embed, [], Wiring(readers={embed: [(norm, False)]}))
     assert embed.verdict == "diverges"
     assert (
         embed.note == f"the reference's is 9.798 times that; where norm reads it, {left:.6g} times"
@@ -399,7 +423,7 @@ def test_the_prompt_with_an_image_is_compared():
     assert case.picture is not None
     placeholder = placeholder_of(reference.config)
     with ggmodel.load(source_of("gemma3"), **EXACT) as model:
-        named: Any = SimpleNamespace(id_of=gemma3.SPECIAL.get)
+        named: Any = SimpleNamespace(id_of_text=gemma3.SPECIAL.get)
         model.model.tokenizer = named
         image = model.embeddings(case.picture.pixels)
         assert same_tokens(model, [1, 9, image], case.ids, placeholder) == ""

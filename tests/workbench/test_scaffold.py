@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf.constants import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES, Keys
+from typer.testing import CliRunner
 
 import ggmodel
+from ggmodel.cli import app
 from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError
-from ggmodel.model import find
+from ggmodel.model import LoadReport, find
 from ggmodel.workbench import golden
-from ggmodel.workbench.scaffold import scaffold
+from ggmodel.workbench.scaffold import Scaffold, scaffold
+from ggmodel.workbench.scaffold.llama_names import KEYS, VISION_KEYS
 from ggmodel.workbench.scaffold.shrink import shrunk
 from tests.golden.files import cases
 
@@ -26,9 +32,15 @@ def llama() -> golden.Golden:
     return golden.Golden.load(GOLDENS / "llama" / "plain_gqa.npz")
 
 
-def begun_from(folder: Path, config: dict[str, Any], weights: dict[str, Any], **options: Any):
+def begun_from(
+    folder: Path,
+    config: dict[str, Any],
+    weights: dict[str, Any],
+    name: str = "new-one",
+    **options: Any,
+) -> Scaffold:
     golden.checkpoint(folder / "hf", config, weights)
-    return scaffold("new-one", folder / "own", hf=folder / "hf", **options)
+    return scaffold(name, folder / "own", hf=folder / "hf", **options)
 
 
 @pytest.mark.parametrize("template", ["llama", "gemma3", "llama4", "mllama"])
@@ -84,20 +96,201 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
         'strange: Linear = gguf("strange", hf="strange", shape=("ffn", "width"))',
     )
     assert lines["sinks"][1].startswith("sinks: Tensor = gguf(")
-    assert lines["norm"][0] is None  # no module stands there
+    assert "norm" not in lines  # no module stands there: it gets one
+    assert begun.added == ["new_one/elsewhere.py: Elsewhere, 1 tensor of elsewhere"]
     assert begun.keys == [
-        'embedding_multiplier: float = kv("embedding_multiplier", hf="embedding_multiplier")',
+        'embedding_multiplier: float = kv("embedding_scale", hf="embedding_multiplier")',
         'style: str = kv("style", hf="style")',
     ]
-    with pytest.raises(LoadError, match=r"unused +elsewhere\.norm\.weight"):
-        from_hf(find("new-one", tmp_path / "own"), config, weights)
     # All that became a field loads; nothing is computed with it yet.
-    del weights["elsewhere.norm.weight"]
     source = from_hf(find("new-one", tmp_path / "own"), config, weights)
-    assert source.metadata["new-one.embedding_multiplier"] == 12.0
+    assert source.metadata["new-one.embedding_scale"] == 12.0
     assert source.tensors["blk.1.attn_q_norm.weight"].shape == (16,)
+    assert source.tensors["elsewhere.norm.weight"].shape == (64,)
     with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
         assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
+
+
+def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json and tensors of a tiny model of transformers, of zeros."""
+    found = json.loads((Path(__file__).parent / "published" / f"{name}.json").read_text())
+    weights = {n: np.zeros(s, np.float32) for n, s in found["shapes"].items()}
+    return found["config"], weights
+
+
+def begun_as_published(name: str, folder: Path) -> tuple[Scaffold, dict[str, str]]:
+    """What `new` makes of such a model, and its files by their names below the folder."""
+    begun = begun_from(folder, *published(name), name=name)
+    own = folder / "own"
+    return begun, {p.relative_to(own).as_posix(): p.read_text() for p in begun.files}
+
+
+def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
+    """LFM2 from qwen3, whose norms of queries and keys it calls otherwise."""
+    begun, files = begun_as_published("lfm2", tmp_path)
+    assert begun.template == "qwen3"
+    text = files["lfm2.py"]
+    for line in (
+        'q_norm: RMSNorm = gguf("attn_q_norm", hf="q_layernorm", shape=("head_dim",))',
+        'out: Linear = gguf("attn_output", hf="out_proj", shape=("out_width", "width"))',
+        'attn_norm: RMSNorm = gguf("attn_norm", hf="operator_norm", shape=("width",))',
+        'ffn: GatedMLP | Experts = gguf(hf="feed_forward")',
+        'gate: Linear = gguf("ffn_gate", hf="w1", shape=("width", "ffn"))',
+        'norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))',
+        'eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")',
+        'conv_L_cache: int = kv("shortconv.l_cache", hf="conv_L_cache")',
+        'layer_types: list = kv("layer_types", hf="layer_types")',
+        'in_proj: Linear = gguf("shortconv.in_proj", hf="in_proj", shape=("width", None))',
+        'conv: Conv | None = gguf(hf="conv")',
+    ):
+        assert text.count(f"    {line}\n") == 1, line
+    assert text.count('"attn_output"') == text.count('gguf("ffn_norm"') == 1
+    assert begun.missing == [
+        "layers[0-1, 3].attn: no tensor model.layers.0.self_attn.q_proj.weight"
+    ]
+    assert "Layer.attn: only in layers 2; say so in the layer's forward" in begun.added
+    assert begun.left == [
+        "Lfm2Config.pattern: config.json: layer_types has 'conv'; supported: full_attention, "
+        "sliding_attention"
+    ]
+    source = from_hf(find("lfm2", tmp_path / "own"), *published("lfm2"))
+    names = {name.partition(".weight")[0] for name in source.tensors}
+    theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
+    assert theirs <= {TENSOR_NAMES[t] for t in MODEL_TENSORS[MODEL_ARCH.LFM2]}
+    assert len(source.tensors) == len(published("lfm2")[1])
+
+
+def _keys(group: type) -> set[str]:
+    """The keys of files that the gguf package knows, without the architecture."""
+    found = set()
+    for value in vars(group).values():
+        if isinstance(value, type):
+            found |= _keys(value)
+        elif isinstance(value, str):
+            found.add(value.removeprefix("{arch}."))
+    return found
+
+
+def test_the_table_has_keys_of_llama_cpp():
+    known = _keys(Keys)
+    assert {key for key in KEYS.values() if key not in known} == set()
+    assert {k for _, k in VISION_KEYS.values() if f"clip.vision.{k}" not in known} == set()
+
+
+def test_windows_by_layer_are_read(tmp_path: Path):
+    begun, files = begun_as_published("cohere2", tmp_path)
+    assert "hf=nn.sliding_layers" in files["cohere2.py"]  # qwen2 reads them
+    assert begun.keys == [
+        'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
+        'logit_scale: float = kv("logit_scale", hf="logit_scale")',
+    ]
+    assert files["cohere2.py"].count(" eps: float") == 1
+    assert begun.missing == [
+        "layers[0-3].ffn_norm: no tensor model.layers.0.post_attention_layernorm.weight"
+    ]
+
+
+def test_windows_that_the_template_lacks_are_proposed(tmp_path: Path):
+    begun = begun_from(tmp_path, *published("cohere2"), template="llama")
+    line = 'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
+
+
+def test_published_spellings_of_rope(tmp_path: Path):
+    """Qwen2.5-VL as on the hub: no `text_config`, and a scaling of the type "mrope"."""
+    config, weights = published("qwen2_5_vl")
+    text = config.pop("text_config")
+    sections = text.pop("rope_parameters")["mrope_section"]
+    config = {**text, **config, "rope_theta": 1e6}
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": sections}
+    begun = begun_from(tmp_path, config, weights)
+    assert begun.template == "qwen2"
+    line = 'mrope_section: list = kv("rope.dimension_sections", hf="rope_scaling.mrope_section")'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
+
+
+def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
+    """Qwen2.5-VL from qwen2, with biases and without rotary pairs side by side."""
+    begun, files = begun_as_published("qwen2_5_vl", tmp_path)
+    assert begun.template == "qwen2"
+    assert list(files)[:3] == [f"qwen2_5_vl/{n}.py" for n in ("__init__", "model", "vision")]
+    assert begun.added == ["qwen2_5_vl/vision.py: Vision, 30 tensors of visual"]
+    assert (
+        'blocks: list[VisionBlock] = gguf("v.blk", hf="blocks", n="vision_layers")'
+        in (files["qwen2_5_vl/vision.py"])
+    )
+    assert len(begun.left) == 1
+    assert begun.left[0].startswith("visual.patch_embed.proj [14, 14, 2, 3, 64]: too many dims")
+    keys = " ".join(begun.keys)
+    unread = published("qwen2_5_vl")[0]["vision_config"].keys() - {
+        "model_type", "initializer_range", "rope_parameters"
+    }  # fmt: skip
+    assert all(f'hf="vision_config.{key}"' in keys for key in unread)
+    assert "layer_types" not in keys  # the template reads them
+    assert 'hf="rope_scaling.mrope_section"' in keys
+    config, weights = published("qwen2_5_vl")
+    with pytest.raises(LoadError, match=r"unused +visual\.patch_embed\.proj\.weight") as caught:
+        from_hf(find("qwen2_5_vl", tmp_path / "own"), config, weights)
+    assert isinstance(caught.value.report, LoadReport)
+    assert caught.value.report.unused == ["visual.patch_embed.proj.weight"]
+
+
+def test_a_text_model_may_lie_elsewhere(tmp_path: Path):
+    """Idefics3: a llama below `model.text_model`, SigLIP and a connector beside it."""
+    begun, files = begun_as_published("idefics3", tmp_path)
+    assert begun.template == "llama"
+    assert begun.missing == begun.left == []
+    assert 'hf="model.text_model.layers", n="layers")' in files["idefics3/model.py"]
+    config, weights = published("idefics3")
+    source = from_hf(find("idefics3", tmp_path / "own"), config, weights)
+    assert len(source.tensors) == len(weights)
+    assert {"v.blk.1.ln2.bias", "mm.model.fc.weight", "blk.3.attn_q.weight"} <= set(source.tensors)
+    with ggmodel.load(source, models=tmp_path / "own") as model:
+        assert model.logits([5, 6]).shape == (2, 96)
+    # Declared shapes hold for the small configuration as well.
+    vision = files["idefics3/vision.py"]
+    assert 'hf="position_embedding", shape=("vision_width", None))' in vision
+    assert 'hf="patch_embedding", shape=(None, None, None, "vision_width"))' in vision
+
+
+@pytest.mark.parametrize("name", ["lfm2", "qwen2_5_vl", "idefics3", "cohere2"])
+@pytest.mark.parametrize("template", ["llama4", "gemma3", "bert"])
+def test_any_architecture_may_be_the_template(name: str, template: str, tmp_path: Path):
+    begun = begun_from(tmp_path, *published(name), template=template)
+    assert begun.template == template
+    find("new-one", tmp_path / "own")
+
+
+def test_nothing_is_printed_in_lines_that_nobody_reads(tmp_path: Path):
+    golden.checkpoint(tmp_path / "hf", *published("idefics3"))
+    given = [
+        "new",
+        "new-one",
+        "--hf",
+        tmp_path / "hf",
+        "--from",
+        "gemma3",
+        "--into",
+        tmp_path / "own",
+    ]
+    done = CliRunner().invoke(app, [str(a) for a in given])
+    assert done.exit_code == 0
+    assert max(map(len, done.output.splitlines())) <= 200
+
+
+def test_no_two_fields_have_one_name_in_files(tmp_path: Path, llama: golden.Golden):
+    """A norm that llama.cpp calls ffn_norm, beside the one that is called so here."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    for i in range(2):
+        name = f"model.layers.{i}.pre_feedforward_layernorm.weight"
+        weights[name] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    (proposal,) = begun.proposals
+    assert 'gguf("pre_feedforward_layernorm"' in proposal.line
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
 
 
 def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
@@ -116,6 +309,22 @@ def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
     find("new-one", tmp_path / "own")
     cases = golden.Cases(tmp_path / "own" / "goldens" / "new_one").configs["plain"]
     assert (cases["inf"], cases["text"]) == (float("inf"), odd[-1])
+
+
+def test_modules_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
+    """As names of new modules, in layers and beside them, and of what the model itself has."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    odd = ['"""\nimport os #', "class", "forward", "layers", "Attention", "\\", "_", "1", "head"]
+    for name in odd:
+        for module in (f"model.layers.1.{name}", f"{name}s", f"model.{name}_"):
+            weights[f"{module}.inner.norm.weight"] = np.ones(64, np.float32)
+    weights["model.last_norm.weight"] = weights["caches.weight"] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    assert {p.line.partition(":")[0] for p in begun.proposals} == {"last_norm", "caches_"}
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
+    with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
+        assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
 
 
 @pytest.mark.parametrize("listed", [5, [], [3], ['Evil")\nimport os #'], None])
@@ -148,7 +357,9 @@ def test_names_that_the_template_needs(name: str, tmp_path: Path):
 def test_what_a_checkpoint_lacks_is_said(tmp_path: Path, llama: golden.Golden):
     weights = {n: w for n, w in llama.weights().items() if "post_attention" not in n}
     begun = begun_from(tmp_path, llama.config, weights, template="llama")
-    assert any("layers[0].ffn_norm" in text for text in begun.missing)
+    assert begun.missing == [
+        "layers[0-1].ffn_norm: no tensor model.layers.0.post_attention_layernorm.weight"
+    ]
 
 
 def test_nothing_is_overwritten(tmp_path: Path):
@@ -205,3 +416,23 @@ def test_small_configurations_keep_every_kind_of_layer():
     assert small["vision_config"] == {"image_size": 32, "num_hidden_layers": 2}
     assert small["head_dim"] is None
     assert "pad_token_id" not in small
+
+
+def test_small_configurations_keep_tokens_within_the_vocabulary():
+    small = shrunk(
+        {
+            "vocab_size": 151936,
+            "bos_token_id": 151643,
+            "image_token_id": 151655,
+            "eos_token_id": [151645, 2],
+            "image_token_index": 151656,
+            "text_config": {"vocab_size": 151936, "pad_token": 151643},
+            "vision_config": {"depth": 32, "fullatt_block_indexes": [7, 15, 23, 31]},
+            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        }
+    )
+    assert (small["bos_token_id"], small["eos_token_id"]) == (1, 2)
+    assert (small["image_token_id"], small["image_token_index"]) == (62, 63)
+    assert small["text_config"] == {"vocab_size": 64, "pad_token": 63}
+    assert small["vision_config"] == {"depth": 2, "fullatt_block_indexes": [1]}
+    assert small["rope_scaling"]["mrope_section"] == [2, 3, 3]

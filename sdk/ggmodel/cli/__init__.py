@@ -29,6 +29,7 @@ from .diff import diff
 from .estimate import estimate
 from .golden import golden
 from .graph import graph
+from .imatrix import imatrix
 from .new import new
 from .perplexity import perplexity
 from .profile import profile
@@ -98,7 +99,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _group, _members in (
-    (_USE, (run, chat, convert, quantize, estimate, devices, worker)),
+    (_USE, (run, chat, convert, quantize, imatrix, estimate, devices, worker)),
     (_LOOK, (show, check, bench, perplexity, profile, trace, graph)),
     (_WRITE, (new, diff, golden)),
 ):

@@ -12,8 +12,8 @@ from .. import __version__
 from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
-from .options import File, Json
-from .terminal import console, count, progress_bar, report, size, table
+from .options import File, Json, Repetitions
+from .terminal import console, count, report, size, table, with_progress
 
 if TYPE_CHECKING:
     from ..workbench.bench import Measured, Setting
@@ -38,9 +38,7 @@ def bench(
     parallel: Annotated[
         Numbers, typer.Option(metavar="N,…", help="Sequences decoded at once; 1 by default.")
     ] = None,
-    repetitions: Annotated[
-        int, typer.Option("--repetitions", "-r", help="Repetitions of each test.")
-    ] = 5,
+    repetitions: Repetitions = 5,
     as_json: Json = False,
     *,
     loading: Loading,
@@ -63,8 +61,6 @@ def bench(
         _numbers("-d", depth, 0),
         _numbers("--parallel", parallel, 1),
     )
-    if repetitions < 1:
-        raise ConfigError(f"-r {repetitions}: there must be at least 1")
     began = perf_counter()
     model = loading.load(
         file,
@@ -73,14 +69,11 @@ def bench(
         parallel=max(test.sequences for test in tests),
     )
     loaded = perf_counter() - began
-    with model, progress_bar(tests[0].name) as progress:
+    with model:
         setting = workbench.setting(model)
         times = {"load_seconds": loaded, "first_token_seconds": workbench.first_token(model)}
-        results: list[Measured] = []
-        for result in workbench.bench(model, tests, repetitions):
-            results.append(result)
-            if len(results) < len(tests):
-                progress(len(results) / len(tests), tests[len(results)].name)
+        measured = workbench.bench(model, tests, repetitions)
+        results = with_progress(measured, [test.name for test in tests])
     peak = workbench.peak_memory()
     about = {**asdict(setting), "ggmodel": __version__, **times, "peak_bytes": peak}
     rows = [_row(result) | about for result in results]

@@ -21,8 +21,9 @@ def check(
 ) -> None:
     """Check a file against the declaration of its architecture.
 
-    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, and
-    what a trace of the model finds. The exit status is 1 if the file cannot be loaded.
+    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, keys
+    of a config.json that count and nobody reads, and what a trace of the model finds. The exit
+    status is 1 if there is a problem.
     """
     from ..runner.loading.sources import open_source
     from ..workbench.check import check as check_source
@@ -45,7 +46,7 @@ def _print(result: Check) -> None:
         if findings:
             out.print()
             out.print(title, style=f"bold {style}")
-            out.print(table([(f"  {f.kind}", f.message) for f in findings]))
+            out.print(table([(f"  {f.kind}", f.message) for f in findings], keep="\n"))
     out.print()
     out.print(_verdict(result), style="bold green" if result.ok else "bold red")
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Models, Strict, Type
-from .terminal import printable, progress_bar, size
+from .options import Force, Imatrix, Models, Out, Strict, Type
+from .terminal import note, printable, progress_bar, size
 
 
 def convert(
@@ -20,9 +20,7 @@ def convert(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     type: Type = None,
     mmproj: Annotated[
         str | None,
@@ -31,6 +29,7 @@ def convert(
             help="Write the vision projector into a file of its own, as llama.cpp wants it.",
         ),
     ] = None,
+    imatrix: Imatrix = None,
     models: Models = None,
     pre: Annotated[
         str | None,
@@ -39,6 +38,15 @@ def convert(
         ),
     ] = None,
     strict: Strict = True,
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="llama.cpp",
+            help="The program that is to run the file: it is written as that can load it, or not "
+            "at all.",
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Convert a Hugging Face model to GGUF.
@@ -48,16 +56,20 @@ def convert(
     from ..convert.export import convert as convert_folder
 
     with progress_bar("writing") as progress:
-        convert_folder(
+        notes = convert_folder(
             folder,
             out,
             type,
             mmproj=mmproj,
+            imatrix=imatrix,
             models=models,
             pre=pre,
             strict=strict,
+            program=program,
             force=force,
             progress=progress,
         )
     for path in filter(None, (out, mmproj)):
         print(printable(f"{path}: {size(Path(path).stat().st_size)}"))
+    for text in notes:
+        note(printable(text))

@@ -12,6 +12,8 @@ from .terminal import printable
 if TYPE_CHECKING:
     from ..workbench.scaffold import Proposal, Scaffold
 
+_WIDEST = 200  # characters of a line
+
 
 def new(
     name: Annotated[
@@ -51,18 +53,25 @@ def _print(begun: Scaffold, into: str, guessed: bool) -> None:
     put = [p for p in begun.proposals if p.owner is not None]
     loose = [p for p in begun.proposals if p.owner is None]
     for title, lines in (
+        ("fields that the checkpoint calls otherwise:", begun.corrections),
         ("fields for tensors that it did not read:", [f"{p.owner}: {p.line}" for p in put]),
+        ("modules that it lacks:", begun.added),
         ("tensors that belong to no module of it:", [_tensors(p) for p in loose]),
         ("hyperparameters that it did not read:", begun.keys),
         ("what it has and the checkpoint has not:", begun.missing),
+        ("what is left to you:", begun.left),
     ):
         if lines:
             print(title)
             for line in lines:
-                print(f"  {printable(line)}")
+                print(f"  {_cut(printable(line))}")
     if guessed:
         print("next: in cases.py, the architectures and the model_type that transformers knows")
     print(f"next: ggmodel golden {begun.name} --models {into} --update (needs torch), then edit")
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…"
 
 
 def _tensors(p: Proposal) -> str:

@@ -20,6 +20,12 @@ def _existing(file: str) -> str:
     return file
 
 
+def _at_least_one(repetitions: int) -> int:
+    if repetitions < 1:
+        raise ConfigError(f"-r {repetitions}: there must be at least 1")
+    return repetitions
+
+
 File = Annotated[
     str,
     typer.Argument(
@@ -36,6 +42,12 @@ Type = Annotated[
         help="Type that a folder's weights are converted to; none by default.",
     ),
 ]
+Imatrix = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="An importance matrix of the model, for types below four bits."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 Models = Annotated[
     str | None,
@@ -44,7 +56,12 @@ Models = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", help="Whether unused tensors are errors.")
 ]
+Out = Annotated[str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Repetitions = Annotated[
+    int,
+    typer.Option("--repetitions", "-r", callback=_at_least_one, help="Repetitions of each."),
+]
 Prompt = Annotated[
     str | None, typer.Option(metavar="TEXT", help="The text to compute.", show_default=False)
 ]

@@ -12,8 +12,8 @@ import typer
 from ..errors import ConfigError
 from .expanded import expanded
 from .loading import Loading
-from .options import File, Json
-from .terminal import console, count, progress_bar, report, size, table
+from .options import File, Json, Repetitions
+from .terminal import console, count, report, size, table, with_progress
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
@@ -38,9 +38,7 @@ def profile(
     depth: Annotated[
         int, typer.Option("--depth", "-d", metavar="N", help="Tokens before; none by default.")
     ] = 0,
-    repetitions: Annotated[
-        int, typer.Option("--repetitions", "-r", help="Repetitions of each.")
-    ] = 5,
+    repetitions: Repetitions = 5,
     chrome_trace: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Write a timeline for chrome://tracing or Perfetto."),
@@ -60,19 +58,13 @@ def profile(
     from ..workbench.timeline import chrome_trace as timeline
 
     works = _works(prompt_length, decode, image_graph, depth)
-    if repetitions < 1:
-        raise ConfigError(f"-r {repetitions}: there must be at least 1")
     if chrome_trace is not None:
         check_target(chrome_trace)
     mmproj = loading.mmproj if image_graph else ""
     length = max(256, *(work.depth + max(1, work.prompt) for work in works))
     with loading.load(file, mmproj=mmproj, context_length=length) as model:
-        results: list[Profile] = []
-        with progress_bar(works[0].name) as progress:
-            for result in workbench.profile(model, works, repetitions):
-                results.append(result)
-                if len(results) < len(works):
-                    progress(len(results) / len(works), works[len(results)].name)
+        profiles = workbench.profile(model, works, repetitions)
+        results = with_progress(profiles, [work.name for work in works])
         if chrome_trace is not None:
             with atomic_write(chrome_trace) as partial:
                 partial.write_text(json.dumps(timeline(results)), encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Force
+from .options import Force, Imatrix, Out
 from .terminal import printable, progress_bar, size
 
 
@@ -18,15 +18,14 @@ def quantize(
             metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
         ),
     ],
-    out: Annotated[
-        str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)
-    ],
+    out: Out,
     type: Annotated[
         str,
         typer.Argument(
             metavar="TYPE", help="q8_0, q4_K_M, q4_0, …; any other lists all.", show_default=False
         ),
     ],
+    imatrix: Imatrix = None,
     allow_requantize: Annotated[
         bool,
         typer.Option("--allow-requantize", help="Quantise what is quantised already; it suffers."),
@@ -42,7 +41,13 @@ def quantize(
 
     with open_gguf(file) as source, progress_bar("writing") as progress:
         quantize_file(
-            source, out, type, allow_requantize=allow_requantize, force=force, progress=progress
+            source,
+            out,
+            type,
+            imatrix=imatrix,
+            allow_requantize=allow_requantize,
+            force=force,
+            progress=progress,
         )
         before, after = (
             size(sum(Path(p).stat().st_size for p in f)) for f in (source.files, [out])

@@ -7,15 +7,17 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+R = TypeVar("R")
 
 _UNBOUNDED = 1 << 20  # columns of a pipe: nobody has to fold there
 
@@ -82,7 +84,12 @@ def console() -> Console:
 
 
 def table(
-    rows: Sequence[Sequence[str]], header: Sequence[str] = (), *, right: str = "", fold: int = -1
+    rows: Sequence[Sequence[str]],
+    header: Sequence[str] = (),
+    *,
+    right: str = "",
+    fold: int = -1,
+    keep: str = "",
 ) -> Table:
     """Columns without lines around them.
 
@@ -90,6 +97,7 @@ def table(
         rows: any text; it is made printable.
         right: digits of the columns that are flushed right.
         fold: the column that is folded where the terminal is narrow; -1 is the last.
+        keep: control characters that stay, as in `printable`.
     """
     from rich.table import Table
     from rich.text import Text
@@ -102,7 +110,7 @@ def table(
         rigid = i != fold % columns
         grid.add_column(Text(title), justify=justify, overflow="fold", no_wrap=rigid)
     for row in rows:
-        grid.add_row(*(Text(printable(cell)) for cell in row))
+        grid.add_row(*(Text(printable(cell, keep)) for cell in row))
     return grid
 
 
@@ -155,3 +163,14 @@ def progress_bar(what: str) -> Iterator[Callable[..., None]]:
     with Progress(*columns, console=Console(stderr=True, markup=False), transient=True) as bar:
         task = bar.add_task(what, total=1.0)
         yield lambda share, text=what: bar.update(task, completed=share, description=text)
+
+
+def with_progress(results: Iterable[R], names: Sequence[str]) -> list[R]:
+    """All results, with a bar that shows the name of the one under way."""
+    found: list[R] = []
+    with progress_bar(names[0]) as progress:
+        for result in results:
+            found.append(result)
+            if len(found) < len(names):
+                progress(len(found) / len(names), names[len(found)])
+    return found

@@ -12,7 +12,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
+from ..closing import Closing
 from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
 
@@ -59,7 +61,7 @@ class Stored:
     nbytes: int
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """A folder with config.json and safetensors files; a context manager that closes itself.
 
     Files are hostile until proven otherwise: headers are checked against the file's size on
@@ -160,12 +162,6 @@ class Checkpoint:
         for buffer in self._buffers:
             buffer.close()
 
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file that may be anything.
@@ -259,7 +255,8 @@ def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpo
 def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     """The tensors of a file, checked.
 
-    Layout (documentation of safetensors): length of the header (u64), header in JSON, data.
+    Layout (documentation of safetensors): length of the header (u64), header in JSON, data. What is
+    wrong with an entry is said here, by name; the rest, such as gaps and overlaps, by safetensors.
     """
     length = buffer.u64(0, "the length of the header")
     buffer.need(8, length, "the header")
@@ -268,7 +265,11 @@ def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     for name, entry in header.items():
         if name != "__metadata__":
             found.append(_entry(buffer, file, start, prefix, name, entry))
-    return found
+    try:
+        with safe_open(buffer.name, "np"):
+            return found
+    except SafetensorError as error:
+        raise buffer.error(8, f"no valid safetensors ({error}); download it again") from None
 
 
 def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry: Any) -> Stored:

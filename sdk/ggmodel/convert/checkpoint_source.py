@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
-from ..model import Model, find_hf
+from ..model import Model, find, find_hf
 from ..model.names import of_vision
 from ..model.operations import Computed
 from ..model.walk import LONGEST
@@ -23,9 +23,12 @@ from .checkpoint import Checkpoint
 from .declaration import Entry, plan
 from .from_hf import normalize, read_config, value_of_entry
 from .general import describe
+from .imatrix import ImportanceMatrix
+from .keys import Watched, recorded, unread_keys, with_defaults
 from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
-from .recipes import Candidate, Recipe, choose, plain_type, recipe_of
+from .recipes import Recipe, recipe_of
+from .tensor_types import Candidate, choose, plain_type
 from .write import info
 
 Contents = Literal["all", "text", "vision"]
@@ -56,8 +59,10 @@ class CheckpointSource(TensorSource):
 
     Args:
         recipe: the types of tensors; None keeps those of the checkpoint.
+        importance: for types below four bits.
         contents: "text" and "vision" are the two files of llama.cpp's layout.
         pre: the name of the pre-tokenizer, where it cannot be determined.
+        served: the class registered for the checkpoint, if it is stored as another architecture.
 
     Attributes:
         architecture: the model class.
@@ -73,19 +78,27 @@ class CheckpointSource(TensorSource):
         recipe: Recipe | None = None,
         contents: Contents = "all",
         pre: str | None = None,
+        importance: ImportanceMatrix | None = None,
+        served: type[Model] | None = None,
     ):
         _check_quantisation(checkpoint)
+        self.served = served or architecture
         self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
-        self.pre = pre
+        self.pre, self._importance = pre, importance
         self.name = str(checkpoint.folder)
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
-        self.hf = normalize(checkpoint.config)
+        reference = recorded(checkpoint.config)
+        given = checkpoint.config
+        hf = with_defaults(architecture, given, normalize(given), reference)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
-            self.hf["pooling_type"] = pooling
+            hf["pooling_type"] = pooling
+        self.hf = Watched(hf)
         _check_layers(checkpoint, self.hf)
         metadata, self.config = read_config(architecture, self.hf)
         self._computed: dict[str, np.ndarray] = {}
         self._made = self._plan()
+        self.unread_keys = self.unread_of(reference)
+        self.report.unread_keys += self.unread_keys.values()
         dtypes = self._types(recipe, metadata)
         self.tensors = MappingProxyType({n: self._info(n, d) for n, d in dtypes.items()})
         if contents == "text":
@@ -95,11 +108,18 @@ class CheckpointSource(TensorSource):
         infos = self.tensors.values()
         kind = "mmproj" if contents == "vision" else "model"
         self.typed = describe(checkpoint.folder, kind, metadata, infos, recipe)
+        if importance is not None:
+            self.typed |= importance.metadata()
         # Without any tokenizer a model still takes token ids.
         known = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
         self.metadata: Mapping[str, Any] = _Metadata(
             self.typed, lambda: self.vocabulary if known else {}
         )
+
+    def unread_of(self, reference: Mapping[str, Any] | None) -> dict[str, str]:
+        """The keys of its config.json that a reference reads and the architecture does not; see
+        `unread_keys`."""
+        return unread_keys(self.served, self.checkpoint.config, self.hf, reference)
 
     @classmethod
     def open(
@@ -109,6 +129,9 @@ class CheckpointSource(TensorSource):
         models: str | Path | None = None,
         contents: Contents = "all",
         pre: str | None = None,
+        *,
+        imatrix: str | Path | None = None,
+        program: str | None = None,
     ) -> CheckpointSource:
         """Opens a folder.
 
@@ -116,6 +139,8 @@ class CheckpointSource(TensorSource):
             type: of the tensors, as `ggmodel convert --type` takes it.
             models: a folder with architectures, looked in first.
             contents, pre: see the class.
+            imatrix: the file of an importance matrix.
+            program: see `Model.stored_as`.
 
         Raises:
             FormatError: a file is missing, or not what it says.
@@ -125,11 +150,15 @@ class CheckpointSource(TensorSource):
             Unsupported: its quantisation cannot be read.
         """
         recipe = None if type is None else recipe_of(type)
+        importance = None if imatrix is None else ImportanceMatrix.read(imatrix)
         checkpoint = Checkpoint.open(folder)
         try:
             names = checkpoint.config.get("architectures") or []
             names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
-            return cls(checkpoint, find_hf(names, models), recipe, contents, pre)
+            served = find_hf(names, models)
+            name = served.stored_as(checkpoint.config, program)
+            architecture = served if name == served.architecture else find(name, models)
+            return cls(checkpoint, architecture, recipe, contents, pre, importance, served)
         except BaseException:
             checkpoint.close()
             raise
@@ -145,7 +174,9 @@ class CheckpointSource(TensorSource):
 
         if self.contents == "vision":
             return {}
-        return vocabulary(self.checkpoint.folder, self.hf, self.pre)
+        embedding = self.tensors.get("token_embd.weight")
+        rows = None if embedding is None else embedding.shape[1]
+        return vocabulary(self.checkpoint.folder, self.hf, self.pre, rows)
 
     def data(self, name: str) -> memoryview:
         made = self._made[self.info(name).name]
@@ -156,7 +187,9 @@ class CheckpointSource(TensorSource):
             return values.reshape(-1).data.cast("B").toreadonly()
         from .quantize import encode
 
-        return encode(values, self.tensors[name].dtype, name).data.toreadonly()
+        t = self.tensors[name]
+        weights = None if self._importance is None else self._importance.of(name, t.shape)
+        return encode(values, t.dtype, name, weights).data.toreadonly()
 
     def mapped(self, file: int) -> memoryview | None:
         return self.checkpoint.mapped(file) if file < len(self.checkpoint.files) else None
@@ -240,7 +273,8 @@ class CheckpointSource(TensorSource):
             return {name: c.dtype for name, c in plain.items()}
         if self.contents == "vision":
             metadata = {"general.architecture": "clip"}
-        chosen = choose(recipe, metadata, [c for c in plain.values() if not c.dtype.is_quantized])
+        tensors = [c for c in plain.values() if not c.dtype.is_quantized]
+        chosen = choose(recipe, metadata, tensors, self._importance and self._importance.entries)
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
 
     def _stored_as(self, entry: Entry) -> DType:

@@ -14,13 +14,15 @@ from ..model import Model, config_class
 from ..model.config import key_fields
 from ..model.operations import Computed
 from .declaration import Entry, plan
+from .keys import Watched, recorded, unread_keys, with_defaults
 
 
 def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
     """A config in one spelling. `rope_theta`, `partial_rotary_factor` and `rope_scaling` stand
     beside each other (newer transformers nest all in `rope_parameters`); nulls are left out. A
-    table of `rope_parameters` by kind of layer stays as it is. The keys of `text_config`, which
-    models with images have, are copied to the top.
+    table of `rope_parameters` by kind of layer stays as it is; otherwise the rest of it is
+    `rope_scaling`. The keys of `text_config`, which models with images have, are
+    copied to the top.
 
     Raises:
         ConfigError: one of these is no object.
@@ -35,7 +37,7 @@ def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
         if rope.get(key) is not None:
             config.setdefault(key, rope[key])
         rope.pop(key, None)
-    if rope.get("rope_type", "default") != "default":
+    if rope.keys() - {"rope_type"} or rope.get("rope_type", "default") != "default":
         config.setdefault("rope_scaling", rope)
     return config
 
@@ -58,7 +60,7 @@ def metadata_of(architecture: type[Model], hf: Mapping[str, Any]) -> dict[str, A
     keys = KeyValues(metadata, "config.json")
     declared = config_class(architecture)
     metadata |= {keys.full(k): v for k, v in declared.from_hf(hf).items()}
-    config = declared.read(keys)
+    config = declared.read(keys, hf)
     for name, tag, kind, _ in key_fields(declared):
         refers = isinstance(tag.default, str) and kind is not str
         value = getattr(config, name) if refers or callable(tag.default) else None
@@ -92,11 +94,11 @@ def from_hf(
     Raises:
         LoadError: required fields without a source, or tensors that no field reads.
     """
-    hf = normalize(hf)
+    reference, given = recorded(hf), hf
+    hf = Watched(with_defaults(architecture, given, normalize(given), reference))
     metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
     fit = plan(architecture, config, tensors)
-    fit.report.check(strict)
     for entry in fit.entries:
         value = value_of_entry(entry, config, hf, tensors)
         if value is None:
@@ -106,6 +108,8 @@ def from_hf(
             made[entry.name] = entry.join.dtype, shape[::-1], value.tobytes()
         else:
             made[entry.name] = value if store is None else store(entry.name, value)
+    fit.report.add_unread({}, unread_keys(architecture, given, hf, reference))
+    fit.report.check(strict)
     return MemorySource(metadata, made, name="checkpoint")
 
 
@@ -124,6 +128,11 @@ def value_of_entry(
             raise
         except Exception as error:
             raise ConfigError(f"{entry.name} cannot be made of config.json: {error!r}") from error
-    parts = [tensors[s] for s in entry.sources]
+    parts = [_widened(tensors[s]) for s in entry.sources]
     value = parts[0] if entry.join is None else entry.join.join(parts, config)
     return value if entry.op is None else entry.op.to_gguf(value, config)
+
+
+def _widened(x: np.ndarray) -> np.ndarray:
+    """Float16 as float32, so that operations round once, when the result is stored."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x

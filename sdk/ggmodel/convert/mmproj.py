@@ -42,15 +42,19 @@ def clip_metadata(
         "general.architecture": "clip",
         "clip.has_vision_encoder": True,
         "clip.projector_type": name,
-        "clip.use_gelu": True,
         "clip.vision.image_mean": [0.5] * 3,
         "clip.vision.image_std": [0.5] * 3,
         "clip.vision.projection_dim": metadata[f"{name}.embedding_length"],
     }
-    for field, tag, _, _ in key_fields(config_class(architecture)):
+    for field, tag, kind, _ in key_fields(config_class(architecture)):
         key = next((n for n in tag.names if n.startswith("clip.")), None)
-        if key is not None:
-            found[key] = getattr(config, field)
+        value = getattr(config, field)
+        if key is not None and (kind is not str or value != tag.default):
+            found[key] = value
+    activation = found.get("clip.vision.hidden_activation", "gelu")
+    # As llama.cpp's flags say it; with neither it computes quick_gelu.
+    found |= {"clip.use_gelu": activation.startswith("gelu")}
+    found |= {"clip.use_silu": True} if activation in ("silu", "swish") else {}
     for key, value in architecture.clip.items():
         found[f"clip.{key}"] = value(config) if callable(value) else value
     found |= _preprocessing(folder)

@@ -14,17 +14,26 @@ from ..errors import ConfigError, TensorError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..ml.system import available_cores
 from .general import QUANTIZATION_VERSION
-from .recipes import Candidate, choose, recipe_of
+from .imatrix import ImportanceMatrix
+from .recipes import recipe_of
+from .tensor_types import Candidate, choose
 from .write import Progress, info, write_gguf
 
 _PIECE = 1 << 18  # numbers that one thread takes at a time
 
 
-def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.ndarray:
+def encode(
+    values: np.ndarray,
+    dtype: DType,
+    name: str = "the tensor",
+    importance: np.ndarray | None = None,
+) -> np.ndarray:
     """Rounds float32 numbers to a type.
 
     Args:
         values: float32 in numpy's order, contiguous; its rows are rows of the tensor.
+        importance: float32 [matrices, width], contiguous: how much each number of a row matters.
+            The rows are divided among the matrices.
 
     Returns:
         The bytes, uint8.
@@ -32,7 +41,7 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
     Raises:
         TensorError: a row is no multiple of the type's block, or, of quantised types, a number is
             not finite.
-        Unsupported: ggml cannot quantise to this type, or needs an importance matrix.
+        Unsupported: ggml cannot quantise to this type, or not without importance.
     """
     from ..native import ffi, lib
 
@@ -40,18 +49,34 @@ def encode(values: np.ndarray, dtype: DType, name: str = "the tensor") -> np.nda
         return values.reshape(-1).view(np.uint8)
     if dtype not in _ENCODED:
         raise Unsupported(f"{name} cannot be quantised to {dtype}; choose another type")
+    if importance is None and lib.ggml_quantize_requires_imatrix(int(dtype)):
+        raise Unsupported(
+            f"{name} cannot be quantised to {dtype} without an importance matrix; give one"
+        )
     width = values.shape[-1] if values.ndim else 1
-    result = np.empty(dtype.row_size(width) * (values.size // max(width, 1)), np.uint8)
+    rows = values.size // max(width, 1)
+    result = np.empty(dtype.row_size(width) * rows, np.uint8)
     lib.ggml_quantize_init(int(dtype))
     source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(result)
 
-    def work(start: int, rows: int) -> None:
-        piece = values.reshape(-1, width)[start : start + rows]
-        if dtype.is_quantized and not np.isfinite(piece).all():
-            raise TensorError(f"{name} holds NaN or infinity, which {dtype} cannot; use f16 or f32")
-        lib.ggml_quantize_chunk(int(dtype), source, target, start * width, rows, width, ffi.NULL)
+    def matrix(weights: Any) -> Callable[[int, int], None]:
+        def work(start: int, rows: int) -> None:
+            piece = values.reshape(-1, width)[start : start + rows]
+            if dtype.is_quantized and not np.isfinite(piece).all():
+                raise TensorError(
+                    f"{name} holds NaN or infinity, which {dtype} cannot; use f16 or f32"
+                )
+            lib.ggml_quantize_chunk(int(dtype), source, target, start * width, rows, width, weights)
 
-    _in_pieces(values.size // max(width, 1), width, work)
+        return work
+
+    if importance is None:
+        _in_pieces(0, rows, width, matrix(ffi.NULL))
+        return result
+    each = rows // len(importance)
+    for i, weights in enumerate(importance):
+        pointer = ffi.from_buffer("float[]", weights)
+        _in_pieces(i * each, each, width, matrix(pointer))
     return result
 
 
@@ -76,27 +101,27 @@ def decode(data: bytes | memoryview | np.ndarray, dtype: DType, count: int) -> n
     def work(start: int, blocks: int) -> None:
         traits.to_float(source + start * size, target + start * block, blocks * block)
 
-    _in_pieces(count // block, block, work)
+    _in_pieces(0, count // block, block, work)
     return result
 
 
-# Types that ggml_quantize_chunk supports without an importance matrix.
+# Types that ggml_quantize_chunk supports.
 _ENCODED = frozenset(
     DType[name]
-    for name in "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS "
-    "MXFP4".split()
+    for name in "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ1_S IQ1_M IQ2_XXS "
+    "IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS TQ1_0 TQ2_0 MXFP4".split()
 )
 
 
-def _in_pieces(rows: int, width: int, work: Callable[[int, int], None]) -> None:
+def _in_pieces(first: int, rows: int, width: int, work: Callable[[int, int], None]) -> None:
     """Calls `work` with the first row and the number of rows of each piece, from threads."""
     step = max(1, _PIECE // max(width, 1))
-    starts = range(0, rows, step)
+    starts = range(first, first + rows, step)
     if len(starts) <= 1:
-        work(0, rows)
+        work(first, rows)
         return
     with ThreadPoolExecutor(available_cores(), "ggmodel-quantize") as pool:
-        for done in [pool.submit(work, start, min(step, rows - start)) for start in starts]:
+        for done in [pool.submit(work, at, min(step, first + rows - at)) for at in starts]:
             done.result()
 
 
@@ -105,6 +130,7 @@ def quantize(
     path: str | Path,
     type: str,
     *,
+    imatrix: str | Path | None = None,
     allow_requantize: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -114,17 +140,20 @@ def quantize(
     Args:
         source: a GGUF file, split or not.
         type: the name of a recipe.
+        imatrix: the file of an importance matrix.
         allow_requantize: quantised tensors may be quantised again, which costs quality.
 
     Raises:
         ConfigError: there is no such type, or the file is quantised already.
-        TensorError, Unsupported: a tensor cannot be of that type.
+        FormatError: the importance matrix cannot be read.
+        TensorError, Unsupported: a tensor cannot be of that type, or not without importance.
         WriteError: the file cannot be written.
     """
     recipe = recipe_of(type)
     check_target(path, force=force, device=False)
     candidates = [Candidate(t.name, t.shape, t.dtype) for t in source.tensors.values()]
-    chosen = choose(recipe, source.metadata, candidates)
+    matrix = None if imatrix is None else ImportanceMatrix.read(imatrix)
+    chosen = choose(recipe, source.metadata, candidates, matrix and matrix.entries)
     for name, dtype in chosen.items():
         old = source.tensors[name].dtype
         if old.is_quantized and old is not dtype and not allow_requantize:
@@ -134,11 +163,13 @@ def quantize(
             )
 
     def data(t: TensorInfo) -> memoryview:
-        return requantized(source, t)
+        return requantized(source, t, matrix)
 
     metadata = {k: v for k, v in typed(source).items() if k not in _REPLACED}
     metadata["general.quantization_version"] = QUANTIZATION_VERSION
     metadata["general.file_type"] = recipe.file_type
+    if matrix is not None:
+        metadata |= matrix.metadata()
     infos = [info(name, source.tensors[name].shape, dtype) for name, dtype in chosen.items()]
     write_gguf(path, metadata, infos, data, source.release, force=force, progress=progress)
 
@@ -149,13 +180,16 @@ _REPLACED = frozenset(
 )
 
 
-def requantized(source: TensorSource, t: TensorInfo) -> memoryview:
+def requantized(
+    source: TensorSource, t: TensorInfo, matrix: ImportanceMatrix | None = None
+) -> memoryview:
     """The bytes of a source's tensor in the type that `t` says."""
     old = source.tensors[t.name]
     if old.dtype is t.dtype:
         return source.data(t.name)
     values = decode(source.data(t.name), old.dtype, old.n_elements)
-    return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name).data
+    importance = None if matrix is None else matrix.of(t.name, old.shape)
+    return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name, importance).data
 
 
 def typed(source: TensorSource) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class KeyValues:
     def get(self, key: str, kind: type) -> Any:
         """The value of a key as `kind`, or None if it is absent.
 
-        An integer serves as a number, and a scalar as a list.
+        An integer serves as a number, a whole number as an integer, and a scalar as a list.
 
         Raises:
             ConfigError: the value has another type; names key, expected and found type.
@@ -52,17 +52,19 @@ class KeyValues:
         return None
 
 
-def check_kind(key: str, value: Any, kind: type, where: str) -> Any:
-    """`value` as `kind`; see `KeyValues.get`."""
+def check_kind(key: str, value: Any, kind: type, where: str, what: str = "key") -> Any:
+    """`value` as `kind`; see `KeyValues.get`. `what` the key is, for the message."""
     scalar = isinstance(value, (bool, int, float, str))
     if kind is list:
         return [value] if scalar else list(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         with suppress(OverflowError):  # JSON has numbers of any length
             return float(value)
+    if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
     if scalar and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     found = type(value).__name__ if scalar else "a list"
     raise ConfigError(
-        f"{where}: key {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
+        f"{where}: {what} {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
     )

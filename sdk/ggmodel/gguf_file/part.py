@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..closing import closed_on_error
 from ..errors import FormatError
 from .buffer import Buffer, quote
 from .source import TensorInfo
@@ -58,11 +59,8 @@ class Part:
 def read_part(path: Path, file: int) -> Part:
     """Maps and checks one file, which becomes number `file` of its source."""
     buffer = Buffer.open(path)
-    try:
+    with closed_on_error(buffer):
         return _parse(path, buffer, file)
-    except BaseException:
-        buffer.close()
-        raise
 
 
 def _parse(path: Path, buffer: Buffer, file: int) -> Part:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from types import MappingProxyType
 
+from ..closing import closed_on_error
 from ..errors import FormatError
 from .buffer import MissingFile, quote
 from .part import Part, metadata_int, read_part
@@ -86,14 +87,10 @@ def open_gguf(
     model = GGUF(path)
     if mmproj is None:
         return model
-    opened = [model]
-    try:
-        opened.append(GGUF(mmproj))
-        return JoinedSource(*opened)
-    except BaseException:
-        for source in opened:
-            source.close()
-        raise
+    with closed_on_error(model):
+        projector = GGUF(mmproj)
+        with closed_on_error(projector):
+            return JoinedSource(model, projector)
 
 
 def _part_paths(first: Part) -> list[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ..closing import Closing
 from ..errors import FormatError, LoadError, TensorError
 from .encode import encode_value
 from .types import DType
@@ -45,7 +46,7 @@ class TensorInfo:
         return prod(self.shape)
 
 
-class TensorSource(ABC):
+class TensorSource(Closing, ABC):
     """Metadata and tensors of one model; a context manager that closes itself.
 
     Attributes:
@@ -55,6 +56,8 @@ class TensorSource(ABC):
         tensors: name to `TensorInfo`, in file order; cannot be modified.
         unread: tensors of a checkpoint behind this source that none of `tensors` is made of, and
             the field of the model that reads the nearest name ("" for none).
+        unread_keys: hyperparameters of a checkpoint behind this source that count and that nobody
+            reads, and a line for each: its value, and what is supported.
     """
 
     name: str
@@ -62,6 +65,7 @@ class TensorSource(ABC):
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     unread: Mapping[str, str] = MappingProxyType({})
+    unread_keys: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def data(self, name: str) -> memoryview:
@@ -80,7 +84,7 @@ class TensorSource(ABC):
             Error: the source was closed.
         """
 
-    def release(self, name: str) -> None:  # noqa: B027 (most sources have nothing to do)
+    def release(self, name: str) -> None:
         """Lets a tensor's bytes of a mapped file leave memory until the next access."""
 
     @abstractmethod
@@ -103,12 +107,6 @@ class TensorSource(ABC):
             hint = f"the nearest names are {', '.join(near)}" if near else "no name is similar"
             raise LoadError(f"{self.name} has no tensor {name!r}; {hint}")
         return found
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self.tensors)} tensors)"
@@ -187,6 +185,7 @@ class JoinedSource(TensorSource):
         shifted = {n: replace(t, file=t.file + shift) for n, t in second.tensors.items()}
         self.tensors = MappingProxyType({**first.tensors, **shifted})
         self.unread = MappingProxyType({**first.unread, **second.unread})
+        self.unread_keys = MappingProxyType({**first.unread_keys, **second.unread_keys})
 
     def data(self, name: str) -> memoryview:
         owner = self.first if name in self.first.tensors else self.second

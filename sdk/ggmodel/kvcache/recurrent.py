@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import numpy as np
 
@@ -320,6 +320,19 @@ class LayerStates:
                 raise TensorError(f"each() takes rows [d, {n}], one a token, not {x.describe()}")
         done = [self._step(group, step, rows) for group in self._groups]
         return done[0].stack(1, *done[1:])
+
+    def put(self, *given: Tensor) -> NoReturn:
+        """Refused, as are `get` and `rotate`: states are stepped, keys and values are stored.
+
+        Raises:
+            TensorError: always.
+        """
+        raise TensorError(
+            f"layer {self.layer} is Recurrent and stores no keys and values: call "
+            "each(step, x) of its cache, and get and put of the part that step is called with"
+        )
+
+    get = rotate = put
 
     def _step(self, group: Group, step: Callable[..., Tensor], rows: tuple[Tensor, ...]) -> Tensor:
         part, n = Part(self, group), group.n * group.sequences

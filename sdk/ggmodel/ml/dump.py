@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, cast, overload
+from types import NoneType
+from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
 from ..gguf_file.types import DType
@@ -15,22 +16,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@overload
 def dump(
-    tensor: Tensor, /, *, precision: int = 4, threshold: int = 1000, edge_items: int = 3
-) -> str: ...
-@overload
-def dump(
-    ctx: Context,
-    tensor: Tensor,
+    first: Context | Tensor,
+    second: Tensor | None = None,
     /,
     *,
     precision: int = 4,
     threshold: int = 1000,
     edge_items: int = 3,
-) -> str: ...
-def dump(
-    *given: Context | Tensor, precision: int = 4, threshold: int = 1000, edge_items: int = 3
 ) -> str:
     """A tensor's values in nested brackets, dim 0 innermost.
 
@@ -38,13 +31,13 @@ def dump(
     value is computed first: its context must be open, and its feeds must need no step.
 
     Args:
-        given: the tensor, or its context and the tensor.
+        first, second: the tensor, or its context and the tensor.
         precision: decimals of floats.
         threshold: a tensor of more elements is shown by its edges.
         edge_items: how many elements at either end of a dim are then shown.
 
     Raises:
-        TensorError: `precision` is negative, or `edge_items` below 1.
+        TensorError: no tensor is given, `precision` is negative, or `edge_items` below 1.
         GraphError: the tensor is a feed or its context is closed.
         Unsupported: a block format that cannot be dequantised.
     """
@@ -54,9 +47,11 @@ def dump(
         raise TensorError(
             f"precision is 0 or more, edge_items 1 or more, not {precision}, {edge_items}"
         )
-    *contexts, last = given
-    ctx = cast("Context | None", contexts[0] if contexts else None)
-    tensor = _computed(ctx, cast(Tensor, last))
+    ctx, tensor = (None, first) if second is None else (first, second)
+    if not isinstance(tensor, Tensor) or not isinstance(ctx, (Context, NoneType)):
+        kind = type(tensor).__name__
+        raise TensorError(f"dump takes a tensor, or its context and the tensor, not {kind}")
+    tensor = _computed(ctx, tensor)
     shortened = tensor.n_elements > threshold
     values = _edges(tensor, edge_items if shortened else tensor.n_elements)
     flat = values.ravel().tolist()

@@ -6,10 +6,11 @@ import difflib
 import functools
 import math
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, ClassVar
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Unsupported
 from ..gguf_file.metadata import KeyValues, check_kind
 from .fields import MISSING, KeyField, TensorField, kv
 from .source_code import check_tags, declared, line_of, type_hints, union_members
@@ -24,6 +25,7 @@ else:
 
 
 _KINDS = (bool, int, float, str, list)
+_COMPARED = 1000  # keys that a missing one is compared with
 
 
 @dataclass_transform(field_specifiers=(kv,), kw_only_default=True)
@@ -33,9 +35,13 @@ class Config:
 
     Attributes:
         loaded_context: positions of a sequence in the loaded model; 0 outside of loaded models.
+        assumed: key of a Hugging Face config that no field reads → its only supported value, a
+            function of the config that gives it, or `...` if all values mean the same. Keys of
+            the classes that it inherits from stay.
     """
 
     loaded_context = 0
+    assumed: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, **values: Any):
         fields = [name for name, *_ in key_fields(type(self))]
@@ -77,8 +83,11 @@ class Config:
             ) from error
 
     @classmethod
-    def read(cls, metadata: KeyValues) -> Self:
+    def read(cls, metadata: KeyValues, published: Mapping[str, Any] | None = None) -> Self:
         """The hyperparameters of a file.
+
+        Args:
+            published: the config.json that the metadata comes from.
 
         Raises:
             ConfigError: a key is missing (names it) or has the wrong type (names key and types).
@@ -93,12 +102,14 @@ class Config:
                     break
             if values[name] is None and field.default is MISSING and not optional:
                 keys = [metadata.full(k) for k in field.names]
-                near = difflib.get_close_matches(keys[0], list(metadata.metadata)[:1000], 2)
                 raise ConfigError(
                     f"{metadata.name}: no metadata key {' or '.join(map(repr, keys))}, which the "
-                    f"architecture {arch!r} needs (hyperparameter {name!r})"
-                    + (f"; the file has {', '.join(near)}" if near else "")
-                    + "; it was converted without it, or belongs to another architecture"
+                    f"architecture {arch!r} needs (hyperparameter {name!r}); "
+                    + (
+                        _not_in_file(keys[0], metadata.metadata)
+                        if published is None
+                        else _not_published(f"{line_of(cls, name)}: ", field, published)
+                    )
                 )
         try:
             return cls(**values)
@@ -113,21 +124,34 @@ class Config:
         Raises:
             ConfigError: a value has the wrong type, or a function of the config fails.
         """
-        found: dict[str, Any] = {}
-        for name, field, kind, _ in key_fields(cls):
-            for source in field.hf:
-                try:
-                    value = source(hf) if callable(source) else _descend(hf, source)
-                except Exception as error:
-                    raise ConfigError(
-                        f"{line_of(cls, name)}: the hyperparameter {name!r} cannot be computed "
-                        f"from config.json: {error!r}"
-                    ) from error
-                if value is not None:
-                    key = name if callable(source) else source
-                    found[field.names[0]] = check_kind(key, value, kind, "config.json")
-                    break
-        return found
+        values = {f.names[0]: cls.published(name, hf) for name, f, *_ in key_fields(cls)}
+        return {key: value for key, value in values.items() if value is not None}
+
+    @classmethod
+    def published(cls, wanted: str, hf: Mapping[str, Any]) -> Any:
+        """The value of one hyperparameter in a Hugging Face config; None without.
+
+        Raises:
+            ConfigError: as `from_hf`.
+        """
+        field, kind = next((f, k) for name, f, k, _ in key_fields(cls) if name == wanted)
+        for source in field.hf:
+            try:
+                value = source(hf) if callable(source) else descend(hf, source)
+            except (ConfigError, Unsupported) as error:
+                raise ConfigError(f"config.json: {error}") from error
+            except Exception as error:
+                raise ConfigError(
+                    f"{line_of(cls, wanted)}: the hyperparameter {wanted!r} cannot be computed "
+                    f"from config.json: {error!r}"
+                ) from error
+            if value is not None:
+                if callable(source):
+                    key, what = wanted, f"what {_called(source)} computes for the hyperparameter"
+                else:
+                    key, what = source, "key"
+                return check_kind(key, value, kind, "config.json", what)
+        return None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{n}={getattr(self, n)!r}" for n, *_ in key_fields(type(self)))
@@ -143,7 +167,43 @@ def _check_least(metadata: KeyValues, key: str, value: Any, least: float | None)
         )
 
 
-def _descend(tree: Any, path: str) -> Any:
+def _not_in_file(key: str, metadata: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key, list(metadata)[:_COMPARED], 2)
+    return (f"the file has {', '.join(near)}; " if near else "") + (
+        "it was converted without it, or belongs to another architecture"
+    )
+
+
+def _not_published(where: str, field: KeyField, hf: Mapping[str, Any]) -> str:
+    """Why a config.json gives no value: the keys of `hf=`, and keys like them."""
+    if not field.hf:
+        return f"{where}its kv(...) names no key of config.json; add hf="
+    tried = [source for source in field.hf if isinstance(source, str)]
+    known: dict[str, str] = {}  # in lower case → as it stands; those outside of sub-configs first
+    for path in sorted(islice(_paths(hf), _COMPARED), key=lambda path: path.count(".")):
+        known.setdefault(path.lower(), path)
+    near = [n for t in tried for n in difflib.get_close_matches(t.lower(), known, 2)]
+    last = {t.rpartition(".")[2].lower() for t in tried}
+    near = [n for n in known if n.rpartition(".")[2] in last] + near
+    has = ", ".join(repr(known[n]) for n in list(dict.fromkeys(near))[:2])
+    names = " or ".join(repr(s) if isinstance(s, str) else _called(s) for s in field.hf)
+    return f"{where}hf= tried {names}" + (f", and config.json has {has}" if has else "")
+
+
+def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """The keys of an object and those within, joined by dots, as `hf=` takes them."""
+    for key, value in tree.items():
+        yield f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{above}{key}.")
+
+
+def _called(source: Any) -> str:
+    return f"the function {getattr(source, '__name__', source)}"
+
+
+def descend(tree: Any, path: str) -> Any:
+    """The value of a key of nested objects, "vision_config.hidden_size"; None if it is absent."""
     for part in path.split("."):
         if not isinstance(tree, Mapping) or part not in tree:
             return None

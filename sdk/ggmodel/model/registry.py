@@ -1,10 +1,13 @@
 """The architectures that exist, and how one is found by its name.
 
 Searched in order: a folder given with `--models`, classes registered by code that has run, the
-package `ggmodel.models`, entry points of the group "ggmodel.models". In a folder and in the package
-an architecture is `NAME.py`, a folder `NAME/` with an `__init__.py`, or `FAMILY/NAME.py` in such a
-folder; only that module is imported. A module may register further names: all modules are imported
-when a name is asked for that none is called by. A folder serves only callers that name it.
+package `ggmodel.models`, entry points of the group "ggmodel.models".
+
+A folder given with `--models` is imported whole, so that what it registers wins whatever its files
+are called: `*.py`, folders with an `__init__.py`, and those modules of such a folder that may
+register the name. It serves only callers that name it. In the package an architecture is `NAME.py`,
+`NAME/` or `FAMILY/NAME.py`, and only that module is imported; all of them are when a name is asked
+for that none is called by.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=type[Model])
 
 _GROUP = "ggmodel.models"
-_REGISTER = re.compile(r"""@register\(\s*["']([^"']+)["']""")
+# Its group is empty where the name is no literal.
+_REGISTER = re.compile(r"""\bregister\(\s*(?:["']([^"']+)["'])?""")
 _POOLED = " with pooling"  # behind the name of a variant; no file's architecture has a space
 _lock = threading.RLock()
 _registered: dict[str, type[Model]] = {}
@@ -81,41 +85,25 @@ def find(name: str, folder: str | Path | None = None, pooled: bool = False) -> t
     """The model class of an architecture.
 
     Args:
-        folder: searched first for `NAME.py`, `NAME/` and `FAMILY/NAME.py`; a file that has changed
-            since is imported again. "_" in a file name stands for any character that an identifier
-            cannot have ("gpt-oss").
+        folder: of further architectures, which come first; a file that has changed since is
+            imported again.
         pooled: take the embedding variant, if the architecture has one.
 
     Raises:
-        ArchitectureError: no such architecture (lists all, and the nearest name), or its file
-            cannot be imported (names the line).
+        ArchitectureError: no such architecture (lists all, and the nearest name), two files of the
+            folder register it, or one of its files cannot be imported (names the line).
     """
+    keys = (name + _POOLED, name) if pooled else (name,)
     with _lock:
-        base = _find(name, folder)
-        if not pooled:
-            return base
-        registered = _of_files.get(base.__module__.partition(".")[0], _registered)
-        return registered.get(name + _POOLED, base)
-
-
-def _find(name: str, folder: str | Path | None) -> type[Model]:
-    importable = re.sub(r"\W", "_", name)
-    units = _checked_units(folder)
-    if folder is not None and (found := _in_folder(name, importable, Path(folder))) is not None:
-        return found
-    if name not in _registered:
-        modules = _built_in()
-        _import_built_in([m for m in modules if m.rpartition(".")[2] == importable])
-        if name not in _registered:
-            _import_built_in(modules)
-    if name not in _registered:
-        _from_entry_points(name)
-    if name in _registered:
-        return _registered[name]
-    for unit in units:  # an architecture in a file of another name
-        found = _registered_by(unit, *_registering(unit))
-        if name in found:
-            return found[name]
+        in_folder = _of_folder(folder, name)
+        for key in keys:
+            if found := [own[key] for own in in_folder.values() if key in own]:
+                return _only(found, f"register the architecture {key!r}")
+        _check_named(name, in_folder)
+        _import_elsewhere(name)
+        for key in keys:
+            if key in _registered:
+                return _registered[key]
     known = supported(folder)
     near = difflib.get_close_matches(name[:100], known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -125,6 +113,19 @@ def _find(name: str, folder: str | Path | None) -> type[Model]:
     )
 
 
+def _import_elsewhere(name: str) -> None:
+    """Imports what registers an architecture outside of folders: the module that is called by its
+    name, else all, else the entry point of that name."""
+    if name in _registered:
+        return
+    modules, importable = _built_in(), _importable(name)
+    _import_built_in([m for m in modules if m.rpartition(".")[2] == importable])
+    if name not in _registered:
+        _import_built_in(modules)
+    if name not in _registered:
+        _from_entry_points(name)
+
+
 def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Model]:
     """The model class that serves a Hugging Face class, by the `architectures` of a config.
 
@@ -132,34 +133,46 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         folder: searched first.
 
     Raises:
-        ArchitectureError: no architecture does (lists the classes served), or a file in the folder
-            cannot be imported (names the line).
+        ArchitectureError: no architecture does (lists the classes served), two files of the folder
+            do, or one of its files cannot be imported (names the line).
     """
-    served: dict[str, type[Model]] = {}
     with _lock:
-        for unit in _checked_units(folder):
-            _enter(served, _registered_by(unit, *_registering(unit)))
+        in_folder = [_serving(own) for own in _of_folder(folder).values()]
+        for name in names:
+            if found := [own[name] for own in in_folder if name in own]:
+                return _only(found, f"serve {name}")
         _import_built_in(_built_in())
-        for entry in () if any(n in served for n in names) else _entry_points():
+        for entry in _entry_points():
             with author_code(f"the entry point {entry.value!r} cannot be imported", None):
                 entry.load()
-        _enter(served, _registered)
+        served = _serving(_registered)
     for name in names:
         if name in served:
             return served[name]
     wanted = ", ".join(n[:100] for n in names) or "(config.json names none)"
-    near = difflib.get_close_matches(wanted, served, 1)
+    known = sorted({*served, *(name for own in in_folder for name in own)})
+    near = difflib.get_close_matches(wanted, known, 1)
     hint = f"; did you mean {near[0]}?" if near else "."
     raise ArchitectureError(
-        f"no architecture serves {wanted}{hint} Served are: {', '.join(sorted(served))}. Another "
+        f"no architecture serves {wanted}{hint} Served are: {', '.join(known)}. Another "
         "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
     )
 
 
-def _enter(served: dict[str, type[Model]], registered: Mapping[str, type[Model]]) -> None:
+def _serving(registered: Mapping[str, type[Model]]) -> dict[str, type[Model]]:
+    """Hugging Face class → the first of these architectures that serves it."""
+    served: dict[str, type[Model]] = {}
     for cls in registered.values():
         for name in cls.hf_architectures:
             served.setdefault(name, cls)
+    return served
+
+
+def _only(found: list[type[Model]], what: str) -> type[Model]:
+    if len(found) > 1:
+        lines = " and ".join(line_of(cls) for cls in found)
+        raise ArchitectureError(f"{lines} both {what}; keep one of them in the folder")
+    return found[0]
 
 
 def supported(folder: str | Path | None = None) -> list[str]:
@@ -169,8 +182,7 @@ def supported(folder: str | Path | None = None) -> list[str]:
         names = {n for n in _registered if not n.endswith(_POOLED)}
     names |= {entry.name for entry in _entry_points()}
     if folder is not None and Path(folder).is_dir():
-        for path in _units(Path(folder)):
-            names |= {_name_of(path)} if path.name != "__init__.py" else _named_in(path)
+        names = names.union(*map(_named_in, _units(Path(folder))))
     return sorted(names)
 
 
@@ -180,28 +192,34 @@ def _units(folder: Path) -> list[Path]:
     return sorted((p.resolve() for p in files), key=_name_of)
 
 
-def _checked_units(folder: str | Path | None) -> list[Path]:
-    if folder is not None and not Path(folder).is_dir():
-        raise ArchitectureError(f"models={str(folder)!r} is no folder")
-    return [] if folder is None else _units(Path(folder))
-
-
 def _name_of(unit: Path) -> str:
     return unit.parent.name if unit.name == "__init__.py" else unit.stem
 
 
-def _registering(unit: Path) -> list[str]:
-    """The modules of a folder that seem to register an architecture."""
-    if unit.name != "__init__.py":
-        return []
-    modules = sorted(unit.parent.glob("[!_.]*.py"))
-    return [m.stem for m in modules if _REGISTER.search(m.read_text("utf-8", "replace"))]
+def _importable(name: str) -> str:
+    """The name of an architecture's module: "gpt-oss" → "gpt_oss"."""
+    return re.sub(r"\W", "_", name)
+
+
+def _modules(unit: Path) -> list[Path]:
+    return [unit] if unit.name != "__init__.py" else sorted(unit.parent.glob("*.py"))
+
+
+def _names_in(module: Path) -> list[str]:
+    """The names that a file's text registers; "" for one that is no literal."""
+    return _REGISTER.findall(module.read_text("utf-8", "replace"))
+
+
+def _registering(unit: Path, name: str | None) -> list[str]:
+    """The modules of a folder that may register an architecture: this one, or any."""
+    modules = [] if unit.name != "__init__.py" else _modules(unit)
+    texts = {m.stem: _names_in(m) for m in modules if not m.name.startswith(("_", "."))}
+    return [m for m, names in texts.items() if names and (name in (None, *names) or "" in names)]
 
 
 def _named_in(unit: Path) -> set[str]:
-    """The names that a folder seems to register; its own if it is not clear."""
-    texts = (m.read_text("utf-8", "replace") for m in unit.parent.glob("*.py"))
-    return {name for text in texts for name in _REGISTER.findall(text)} or {_name_of(unit)}
+    """The names that a file or folder seems to register; its own if it is not clear."""
+    return {name for m in _modules(unit) for name in _names_in(m) if name} or {_name_of(unit)}
 
 
 def _built_in() -> list[str]:
@@ -241,25 +259,28 @@ def _from_entry_points(name: str) -> None:
             )
 
 
-def _in_folder(name: str, importable: str, folder: Path) -> type[Model] | None:
-    if not importable or len(importable) > 100 or importable.startswith("_"):  # a file's metadata
-        return None
-    for path in (folder / f"{importable}.py", folder / importable / "__init__.py"):
-        if path.is_file():
-            found = _registered_by(path.resolve())
-            if name in found:
-                return found[name]
-            others = f", only {', '.join(map(repr, found))}" if found else ""
+def _of_folder(
+    folder: str | Path | None, name: str | None = None
+) -> dict[Path, dict[str, type[Model]]]:
+    """Each file or folder of a folder → the architectures that it registers, if it can be named
+    or any. Imports all of them."""
+    if folder is None:
+        return {}
+    if not Path(folder).is_dir():
+        raise ArchitectureError(f"models={str(folder)!r} is no folder")
+    units = _units(Path(folder))
+    return {unit: _registered_by(unit, *_registering(unit, name)) for unit in units}
+
+
+def _check_named(name: str, in_folder: Mapping[Path, Mapping[str, type[Model]]]) -> None:
+    """Refuses a folder with a file of an architecture's name that does not register it."""
+    for unit, own in in_folder.items():
+        if _name_of(unit) == _importable(name):
+            others = f", only {', '.join(map(repr, own))}" if own else ""
             raise ArchitectureError(
-                f"{path.resolve()} registers no architecture {name!r}{others}; "
+                f"{unit} registers no architecture {name!r}{others}; "
                 f"decorate its model with @register({name!r})"
             )
-    for unit in _units(folder):
-        if importable in _registering(unit):
-            found = _registered_by(unit, importable)
-            if name in found:
-                return found[name]
-    return None
 
 
 def _registered_by(unit: Path, *modules: str) -> dict[str, type[Model]]:
@@ -270,12 +291,17 @@ def _registered_by(unit: Path, *modules: str) -> dict[str, type[Model]]:
     module_name = f"ggmodel_models_{digest}_{_name_of(unit)}"
     stamp = _stamp(unit)
     what = "the model file cannot be imported"
-    with author_code(what, str(unit), keep=ArchitectureError), _no_bytecode():
-        if _stamps.get(module_name) != stamp:
-            _import(module_name, unit)
-            _stamps[module_name] = stamp
-        for module in modules:
-            importlib.import_module(f"{module_name}.{module}")
+    try:
+        with author_code(what, str(unit), keep=ArchitectureError), _no_bytecode():
+            if _stamps.get(module_name) != stamp:
+                _import(module_name, unit)
+                _stamps[module_name] = stamp
+            for module in modules:
+                importlib.import_module(f"{module_name}.{module}")
+    except SystemExit as error:
+        raise ArchitectureError(
+            f"{unit}: {what}: it ends the process; keep scripts out of a folder of models"
+        ) from error
     return _of_files[module_name]
 
 

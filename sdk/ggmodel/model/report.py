@@ -13,8 +13,14 @@ from ..errors import LoadError
 
 _SHOWN = 8  # entries in an exception's message
 _COMPARED = 200  # names that others are compared with, and names compared with each
-# Parts of names that vision towers and their projectors have, in GGUF files and in checkpoints.
-_TOWER = re.compile(r"(^|\.)(v|mm|vision\w*|visual|multi_modal_projector)\.")
+# Parts of names that towers and their projectors have, in GGUF files and in checkpoints.
+_TOWERS = {
+    "a vision tower": re.compile(
+        r"^(v|mm)\.|(^|\.)(mm_\w+|multi_modal\w*|vision\w*|visual\w*|vit|vpm|img_\w+|image_\w+|"
+        r"embed_vision|connector|resampler|aligner)(\.|$)"
+    ),
+    "an audio tower": re.compile(r"^a\.|(^|\.)(audio\w*|embed_audio|speech\w*)(\.|$)"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,7 @@ class LoadReport:
         unused: tensors that no field reads, without those the architecture ignores.
         nearest: unused tensor → the field that reads a tensor of a similar name.
         ignored: tensors that no field reads and the architecture declares as not needed.
+        unread_keys: hyperparameters that count and nobody reads, with value and what is supported.
         what: "file" or "checkpoint".
     """
 
@@ -73,11 +80,13 @@ class LoadReport:
     unused: list[str] = field(default_factory=list)
     nearest: dict[str, str] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    unread_keys: list[str] = field(default_factory=list)
     what: str = "file"
 
-    def add_unread(self, unread: Mapping[str, str]) -> None:
-        """Adds the leftovers of a checkpoint; see `TensorSource.unread`."""
-        if unread:
+    def add_unread(self, unread: Mapping[str, str], keys: Mapping[str, str]) -> None:
+        """Adds the leftovers of a checkpoint; see `TensorSource.unread`, `unread_keys`."""
+        self.unread_keys += keys.values()
+        if unread or keys:
             self.what = "checkpoint"
             self.unused += unread
             self.nearest |= {name: near for name, near in unread.items() if near}
@@ -89,32 +98,38 @@ class LoadReport:
         return [f"{n}; nearest is the field {near[n]}" if n in near else n for n in self.unused]
 
     def problems(self, strict: bool = True) -> list[str]:
-        """One line a problem; unused tensors count when strict."""
+        """One line a problem; unused tensors and unread keys count when strict."""
         lines = [f"missing  {m}" for m in self.missing]
         lines += [f"shape    {w}" for w in self.wrong]
         if strict:
             lines += [f"unused   {line}" for line in self.unused_lines]
+            lines += [f"key      {line}" for line in self.unread_keys]
         return lines
 
     def check(self, strict: bool = True) -> None:
-        """Raises `LoadError` with the problems, if there are any. Unused tensors are problems
-        when strict, otherwise a warning."""
+        """Raises `LoadError` with the problems, if there are any. Unused tensors and unread keys
+        are problems when strict, otherwise a warning."""
         problems = self.problems(strict)
         if not problems:
-            if self.unused:
-                names = _cut(self.unused, ", ", " and {} more")
-                warnings.warn(
-                    f"the architecture {self.architecture!r} does not use {names}{self._tower()}",
-                    stacklevel=2,
-                )
+            for said in (self.unused, self.unread_keys):
+                if said:
+                    names = _cut(said, ", ", " and {} more")
+                    towers = self._towers() if said is self.unused else ""
+                    warnings.warn(
+                        f"the architecture {self.architecture!r} does not use {names}{towers}",
+                        stacklevel=2,
+                    )
             return
-        more, advice = "\n  … and {} more", ""
+        more, advice = "\n  … and {} more", self._towers() if strict else ""
         if self.what == "file" or not self.missing:  # other checkpoints cannot be opened
             more += "; `ggmodel check FILE` lists them all"
         if not (self.missing or self.wrong):
-            advice = (
-                f"{self._tower()}\nstrict=False (--no-strict) takes the {self.what} in spite of "
-                "unused tensors"
+            spite = ["unused tensors"] * bool(self.unused) + ["unread keys"] * bool(
+                self.unread_keys
+            )
+            advice += (
+                f"\nstrict=False (--no-strict) takes the {self.what} in spite of "
+                + " and ".join(spite)
             )
         raise LoadError(
             f"the {self.what} does not fit the architecture {self.architecture!r}:\n  "
@@ -123,15 +138,22 @@ class LoadReport:
             self,
         )
 
-    def _tower(self) -> str:
-        """A sentence about an unread vision tower, if there is one."""
-        count = sum(bool(_TOWER.search(name)) for name in self.unused)
-        if not count:
-            return ""
-        return (
-            f"\n{count} of {len(self.unused)} unused tensors belong to a vision tower, which "
-            "this architecture does not read"
-        )
+    @property
+    def towers(self) -> list[str]:
+        """A sentence about each tower of a model that sees or hears, if its tensors are unused."""
+        counts = {
+            tower: sum(bool(names.search(name)) for name in self.unused)
+            for tower, names in _TOWERS.items()
+        }
+        return [
+            f"{count} of {len(self.unused)} unused tensors belong to {tower}, which this "
+            "architecture does not read"
+            for tower, count in counts.items()
+            if count
+        ]
+
+    def _towers(self) -> str:
+        return "".join(f"\n{sentence}" for sentence in self.towers)
 
 
 def _cut(lines: Sequence[str], between: str, more: str) -> str:

@@ -8,11 +8,11 @@ from ..errors import Unsupported
 from .attention import attention
 from .decoder import Decoder, DecoderConfig, PreNormLayer, keep_rows
 from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
-from .feedforward import GatedMLP, activate, check_activation, unless
+from .feedforward import GatedMLP, activate, activation, check_activation, unless
 from .layers import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
 from .rope import Rope
 from .scaling import RopeConfig, Rotary, llama3_factors, scaling_factor
-from .windows import local_layers, sliding_layers
+from .windows import local_layers, sliding_layers, sliding_window
 
 __all__ = [
     "Conv2D",
@@ -30,6 +30,7 @@ __all__ = [
     "RopeConfig",
     "Rotary",
     "activate",
+    "activation",
     "attention",
     "check_activation",
     "choose_experts",
@@ -38,6 +39,7 @@ __all__ = [
     "local_layers",
     "scaling_factor",
     "sliding_layers",
+    "sliding_window",
     "sum_experts",
     "unless",
 ]

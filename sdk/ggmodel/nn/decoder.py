@@ -14,7 +14,7 @@ from ..model.fields import gguf, kv
 from ..model.memory import LayerMemory
 from ..model.model import Model
 from ..model.module import Module
-from .feedforward import GatedMLP, unless
+from .feedforward import GatedMLP, activation
 from .layers import Embedding, Linear, RMSNorm
 from .scaling import RopeConfig, Rotary
 from .windows import local_layers
@@ -22,6 +22,8 @@ from .windows import local_layers
 
 class DecoderConfig(RopeConfig):
     """The usual hyperparameters of a decoder; a subclass redeclares those that differ."""
+
+    assumed = {"layer_types": lambda hf: ["full_attention"] * hf["num_hidden_layers"]}
 
     layers: int = kv("block_count", hf="num_hidden_layers")
     width: int = kv("embedding_length", hf="hidden_size")
@@ -32,7 +34,7 @@ class DecoderConfig(RopeConfig):
     value_dim: int = kv("attention.value_length", hf="head_dim", default="head_dim")
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
     context: int = kv("context_length", hf="max_position_embeddings")
-    activation: str = kv("hidden_activation", hf=unless("silu", "hidden_act"), default="silu")
+    activation: str = activation("silu")
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)

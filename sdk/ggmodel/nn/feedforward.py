@@ -7,7 +7,8 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..ml import Tensor
-from ..model.fields import gguf
+from ..model.config import descend
+from ..model.fields import gguf, kv
 from ..model.module import Module
 from .layers import Linear
 
@@ -20,6 +21,7 @@ def _relu2(x: Tensor, up: Tensor | None) -> Tensor:
     return x.relu().sqr() if up is None else x.relu().sqr() * up
 
 
+_KEY = "hidden_activation"  # none of llama.cpp's
 # Names in transformers; "gelu" is the exact form there, and others its tanh form.
 _ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
     "silu": Tensor.silu,
@@ -34,7 +36,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
 }
 
 
-def check_activation(name: str, key: str = "hidden_activation (hidden_act)") -> None:
+def check_activation(name: Any, key: str = f"{_KEY} (hidden_act)") -> None:
     """
     Args:
         key: the name of the hyperparameter, for the message.
@@ -42,7 +44,7 @@ def check_activation(name: str, key: str = "hidden_activation (hidden_act)") -> 
     Raises:
         ConfigError: an unknown activation; lists the supported ones.
     """
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise ConfigError(
             f"{key} {name!r:.60} is unsupported; supported: {', '.join(sorted(_ACTIVATIONS))}"
         )
@@ -63,10 +65,34 @@ def unless(usual: Any, *keys: str) -> Callable[[Mapping[str, Any]], Any]:
     Files then have the metadata key only where other programs need to know."""
 
     def find(hf: Mapping[str, Any]) -> Any:
-        value = next((hf[key] for key in keys if hf.get(key) is not None), None)
+        values = [descend(hf, key) for key in keys]
+        value = next((value for value in values if value is not None), None)
         return None if value == usual else value
 
     return find
+
+
+def activation(usual: str, hf: str = "hidden_act", *names: str) -> Any:
+    """A hyperparameter: the name of an activation, written to files only if it is not the usual
+    one, as other programs' formats have no key for it.
+
+    Args:
+        usual: the activation of files, and of configs, without the key.
+        hf: the key in a Hugging Face config.
+        names: the keys in files; "hidden_activation" by default.
+
+    Raises:
+        ConfigError: when a config is read that has an unknown activation; lists the supported ones.
+    """
+    unusual = unless(usual, hf)
+
+    def find(config: Mapping[str, Any]) -> Any:
+        value = unusual(config)
+        if value is not None:
+            check_activation(value, hf)
+        return value
+
+    return kv(*(names or (_KEY,)), hf=find, default=usual)
 
 
 class GatedMLP(Module):

@@ -35,7 +35,8 @@ def scaling_kind(hf: HF) -> str:
     """ "" for none, "linear", "llama3", "yarn" or "longrope"."""
     scaling = scaling_of(hf)
     kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
-    kind = {None: "", "default": "", "su": "longrope"}.get(kind, kind)
+    # The sections of "mrope" are a key of their own.
+    kind = {None: "", "default": "", "mrope": "", "su": "longrope"}.get(kind, kind)
     if kind not in ("", "linear", "llama3", "yarn", "longrope"):
         raise Unsupported(
             f"rope scaling {kind!r} is unsupported; supported: linear, llama3, yarn, longrope"
@@ -116,19 +117,22 @@ def _type(hf: HF) -> str | None:
 
 
 def _original(hf: HF) -> Any:
+    key = "original_max_position_embeddings"
+    outside = hf.get(key)
     if scaling_kind(hf) not in ("yarn", "longrope"):
         return None
-    key = "original_max_position_embeddings"
     # transformers prefers the one outside of the scaling.
-    return hf.get(key) or scaling_of(hf).get(key) or hf.get("max_position_embeddings")
+    return outside or scaling_of(hf).get(key) or hf.get("max_position_embeddings")
 
 
 def scaling_factor(hf: HF) -> float | None:
     """The factor of linear scaling or YaRN; None for other configs (files with LongRoPE have
     none)."""
-    kind = scaling_kind(hf)
+    kind, factor = scaling_kind(hf), scaling_of(hf).get("factor")
+    if factor is not None and not factor > 0:
+        raise ConfigError(f"the factor of rope_scaling is {factor}; it must be above 0")
     if kind == "yarn":
-        return scaling_of(hf).get("factor") or hf["max_position_embeddings"] / _original(hf)
+        return factor or hf["max_position_embeddings"] / _original(hf)
     return scaling_of(hf)["factor"] if kind == "linear" else None
 
 
@@ -171,11 +175,19 @@ def _longrope_factors(length: str) -> Computed:
     return Computed(factors)
 
 
+def _global_base(hf: HF) -> float | None:
+    by_kind = hf.get("rope_parameters") or {}
+    return (by_kind.get("full_attention") or {}).get("rope_theta")
+
+
 class RopeConfig(Config):
     """The hyperparameters of rotary positions, for configs to inherit; see `Rotary`.
 
-    A subclass has `context`, and `rope_dims` or `head_dim`.
+    A subclass has `context`, and `rope_dims` or `head_dim`. Layers of both kinds have one base,
+    unless it has a field for that of local layers.
     """
+
+    assumed = {"rope_parameters.sliding_attention.rope_theta": _global_base}
 
     rope_base: float = kv(
         "rope.freq_base",

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from ..convert.checkpoint_source import CheckpointSource
+from ..convert.keys import every_key, recorded
 from ..errors import Error, OutOfMemory
 from ..gguf_file import TensorSource
 from ..model import LoadReport
 from ..runner.loading.options import Options
 from ..runner.loading.preparation import Preparation
+from .reference_keys import keys_read
 
 Status = Literal["used", "computed", "ignored", "unused", "unknown"]
 
@@ -38,7 +41,8 @@ class Finding:
     """A problem or a warning.
 
     Attributes:
-        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "refused" (by
+        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "tower" (to
+            which unused tensors belong), "key" (of a config.json that nobody reads), "refused" (by
             the model), "vocabulary", "trace", "memory", or "unread" (filled, but not read by the
             forward).
     """
@@ -53,7 +57,8 @@ class Check:
 
     Attributes:
         architecture: None if the file names none that is known.
-        problems: reasons why `load` refuses the file.
+        problems: reasons why `load` refuses the file, or why it gives other results than the
+            installed transformers would.
         warnings: findings that do not prevent loading.
         traced: the forward was traced without an error.
     """
@@ -67,7 +72,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Whether `load` would take the file."""
+        """Whether nothing speaks against loading the file."""
         return not self.problems
 
 
@@ -76,7 +81,9 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
 
     Takes the steps of `ggmodel.load` up to reading the weights, memory included, and goes on after
     an error wherever possible. It finds problems exactly where `load` raises, except for errors in
-    a model's `post_load`.
+    a model's `post_load`, and for keys of a config.json that the installed transformers reads.
+    Where neither transformers nor a record says which keys count, all that nobody reads are
+    warnings.
 
     Args:
         models: a folder of architectures, searched first.
@@ -88,7 +95,7 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
         fits = False
         if _tried("model", steps.configure, result) and _tried("model", steps.fill, result):
             report = steps.report
-            fits = _compare(steps, result)
+            fits = _compare(steps, source, result)
         _tried("vocabulary", steps.read_vocabulary, result)
         if (
             fits
@@ -119,17 +126,34 @@ def _tried(kind: str, step: Callable[[], None], result: Check) -> bool:
     return True
 
 
-def _compare(steps: Preparation, result: Check) -> bool:
+def _compare(steps: Preparation, source: TensorSource, result: Check) -> bool:
     """Adds the report's findings. Returns whether the model is complete enough to be traced."""
     report = steps.report
     result.problems += [Finding("missing", str(m)) for m in report.missing]
     result.problems += [Finding("shape", str(w)) for w in report.wrong]
-    unused = [Finding("unused", line) for line in report.unused_lines]
-    if steps.options.strict:
-        result.problems += unused
-    else:
-        result.warnings += unused
+    left = [Finding("unused", line) for line in report.unused_lines]
+    left += [Finding("tower", sentence) for sentence in report.towers]
+    left += [Finding("key", line) for line in report.unread_keys]
+    if isinstance(source, CheckpointSource):
+        config = source.checkpoint.config
+        reference = _reference(config)
+        found = source.unread_of(every_key(config) if reference is None else reference)
+        more = [
+            Finding("key", line) for key, line in found.items() if key not in source.unread_keys
+        ]
+        if reference is None:
+            result.warnings += more
+        else:
+            left += more
+    (result.problems if steps.options.strict else result.warnings).extend(left)
     return not (report.missing or report.wrong)
+
+
+def _reference(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The keys that the model class of a config.json reads."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    return (keys_read(name, config) if isinstance(name, str) else None) or recorded(config)
 
 
 def _tensors(

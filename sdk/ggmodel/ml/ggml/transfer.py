@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
@@ -53,54 +54,65 @@ def transfer(
     Raises:
         Cancelled: by the caller; the copy can be repeated.
     """
-    total = sum(t.node.nbytes for t in transfers)
-    finished: SimpleQueue[int | BaseException] = SimpleQueue()
-    stop = threading.Event()
-
-    def work(t: Transfer) -> None:
-        try:
-            if t.whole and not stop.is_set():
-                pages.prepare(int(ffi.cast("uintptr_t", t.tensor.data)), t.node.nbytes)
-            for piece in () if stop.is_set() else _pieces(source, t):
-                if stop.is_set():
-                    return
-                finished.put(piece.copy(staging))
-            source.release(t.node.name)
-        except BaseException as error:
-            finished.put(error)
-
-    def steps() -> Iterator[int]:
-        """Copies, and yields the bytes of each copied piece."""
-        together = [t for t in transfers if not t.device.serial]
-        for t in together:
-            pool.submit(work, t)
-        left = sum(t.node.nbytes for t in together)
-        while left:
-            n = finished.get()
-            if isinstance(n, BaseException):
-                raise n
-            left -= n
-            yield n
-        for t in transfers:
-            if t.device.serial:
-                for piece in _pieces(source, t):
-                    yield piece.copy(staging)
-                source.release(t.node.name)
-
-    done = 0
+    total, done = sum(t.node.nbytes for t in transfers), 0
     with closing(_Staging()) as staging, ThreadPoolExecutor(threads, "ggmodel-load") as pool:
+        copying = _Copying(source, staging)
+        together = [t for t in transfers if not t.device.serial]
+        in_turn = [t for t in transfers if t.device.serial]
         try:
             _check(cancel)
-            for n in steps():
+            for n in chain(copying.together(pool, together), copying.in_turn(in_turn)):
                 done += n
                 if done < total:
                     if progress is not None:
                         progress(done / total)
                     _check(cancel)
         finally:
-            stop.set()
+            copying.stop.set()
     if progress is not None:
         progress(1.0)
+
+
+class _Copying:
+    """Copies of weights; both methods yield the bytes of each copied piece.
+
+    Attributes:
+        stop: once set, threads end after the piece under way.
+    """
+
+    def __init__(self, source: TensorSource, staging: _Staging):
+        self._source, self._staging = source, staging
+        self._finished: SimpleQueue[int | BaseException] = SimpleQueue()
+        self.stop = threading.Event()
+
+    def together(self, pool: Executor, transfers: Sequence[Transfer]) -> Iterator[int]:
+        for t in transfers:
+            pool.submit(self._copy, t)
+        left = sum(t.node.nbytes for t in transfers)
+        while left:
+            n = self._finished.get()
+            if isinstance(n, BaseException):
+                raise n
+            left -= n
+            yield n
+
+    def _copy(self, t: Transfer) -> None:
+        try:
+            if t.whole and not self.stop.is_set():
+                pages.prepare(int(ffi.cast("uintptr_t", t.tensor.data)), t.node.nbytes)
+            for piece in () if self.stop.is_set() else _pieces(self._source, t):
+                if self.stop.is_set():
+                    return
+                self._finished.put(piece.copy(self._staging))
+            self._source.release(t.node.name)
+        except BaseException as error:
+            self._finished.put(error)
+
+    def in_turn(self, transfers: Sequence[Transfer]) -> Iterator[int]:
+        for t in transfers:
+            for piece in _pieces(self._source, t):
+                yield piece.copy(self._staging)
+            self._source.release(t.node.name)
 
 
 def _check(cancel: Callable[[], bool] | None) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...closing import closed_on_error
 from ...errors import Error
 from ...native import ffi, lib, proc
 from ..backend import Optimize, Progress
@@ -139,11 +140,8 @@ class Weights:
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
         """Decides the copies of each weight and allocates them: all or none."""
-        try:
+        with closed_on_error(self):
             self._allocate_all(graphs)
-        except BaseException:
-            self.close()
-            raise
 
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
         cpu = self._backend.hardware.cpu
@@ -347,7 +345,8 @@ class _Product:
     @staticmethod
     def of(op: Node) -> _Product:
         assert op.op is not None
-        return _Product((op.op.name, *((x.ne, x.nb, x.dtype) for x in op.sources if x)), op)
+        operands = ((x.ne, x.nb, x.dtype) for x in op.sources if x is not None)
+        return _Product((op.op.name, *operands), op)
 
 
 def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:

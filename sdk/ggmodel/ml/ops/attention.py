@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..node import Node, record
 from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
+from .reductions import need_cover
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -74,17 +75,8 @@ def _flash_attention(
     need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
     need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
     need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
-    if mask is not None:
-        need(
-            mask.ne[0] == k.ne[1]
-            and mask.ne[1] >= q.ne[1]
-            and q.ne[2] % mask.ne[2] == 0
-            and q.ne[3] % mask.ne[3] == 0,
-            lambda: f"the mask {list(mask.shape)} does not cover {k.ne[1]} cells, {q.ne[1]} tokens",
-        )
+    need_cover((k.ne[1], *q.ne[1:]), mask, sinks)
     need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
-    if sinks is not None:
-        need(sinks.ne == (q.ne[2], 1, 1, 1), f"one sink a head is wanted: [{q.ne[2]}]")
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
 
 

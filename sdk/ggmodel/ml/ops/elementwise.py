@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...gguf_file.types import DType
-from ..node import Node, record
+from ..node import Node, T, record
 from ..table import (
     F32,
     FLOATS,
@@ -88,6 +89,17 @@ def _cast(x: Node, dtype: DType) -> Result:
     return Result(x.ne, dtype, nb=contiguous_strides(x.ne, dtype))
 
 
+def unary(op: str, text: str) -> Callable[[T], T]:
+    """The method that records an op without attributes; `text` is its docstring."""
+
+    def method(self: T) -> T:
+        return record(self, op)
+
+    method.__name__, method.__doc__ = op, text
+    method.__qualname__ = f"Tensor.{op}"
+    return method
+
+
 class Elementwise(Node):
     """Arithmetic and activations. Every method returns a new tensor of the receiver's shape,
     written […]."""
@@ -124,55 +136,22 @@ class Elementwise(Node):
     def __truediv__(self, other: Node | float) -> Self:
         return self.div(other) if isinstance(other, Node) else self.scale(1.0 / other)
 
-    def neg(self) -> Self:
-        """−x: […] → […]."""
-        return record(self, "neg")
-
+    neg = unary("neg", "−x: […] → […].")
+    sqr = unary("sqr", "x²: […] → […].")
+    sqrt = unary("sqrt", "√x: […] → […].")
+    exp = unary("exp", "eˣ: […] → […].")
+    log = unary("log", "ln x: […] → […].")
+    abs = unary("abs", "|x|: […] → […].")
+    floor = unary("floor", "The largest integer ≤ x, as a float: […] → […].")
+    ceil = unary("ceil", "The smallest integer ≥ x, as a float: […] → […].")
+    round = unary("round", "The nearest integer, as a float: […] → […]; halves away from zero.")
+    sin = unary("sin", "sin x: […] → […].")
+    cos = unary("cos", "cos x: […] → […].")
+    softplus = unary("softplus", "ln(1 + eˣ): […] → […].")
+    tanh = unary("tanh", "tanh x: […] → […].")
+    sigmoid = unary("sigmoid", "1 / (1 + e⁻ˣ): […] → […].")
+    gelu_erf = unary("gelu_erf", "GELU, exact form with the error function: […] → […].")
     __neg__ = neg
-
-    def sqr(self) -> Self:
-        """x²: […] → […]."""
-        return record(self, "sqr")
-
-    def sqrt(self) -> Self:
-        """√x: […] → […]."""
-        return record(self, "sqrt")
-
-    def exp(self) -> Self:
-        """eˣ: […] → […]."""
-        return record(self, "exp")
-
-    def log(self) -> Self:
-        """ln x: […] → […]."""
-        return record(self, "log")
-
-    def abs(self) -> Self:
-        """|x|: […] → […]."""
-        return record(self, "abs")
-
-    def floor(self) -> Self:
-        """The largest integer ≤ x, as a float: […] → […]."""
-        return record(self, "floor")
-
-    def ceil(self) -> Self:
-        """The smallest integer ≥ x, as a float: […] → […]."""
-        return record(self, "ceil")
-
-    def round(self) -> Self:
-        """The nearest integer, as a float: […] → […]; halves away from zero."""
-        return record(self, "round")
-
-    def sin(self) -> Self:
-        """sin x: […] → […]."""
-        return record(self, "sin")
-
-    def cos(self) -> Self:
-        """cos x: […] → […]."""
-        return record(self, "cos")
-
-    def softplus(self) -> Self:
-        """ln(1 + eˣ): […] → […]."""
-        return record(self, "softplus")
 
     def clamp(self, lo: float, hi: float) -> Self:
         """min(max(x, lo), hi): […] → […]."""
@@ -182,14 +161,6 @@ class Elementwise(Node):
         """A new tensor with every element set to value: […] → […]."""
         return record(self, "fill", value=float(value))
 
-    def tanh(self) -> Self:
-        """tanh x: […] → […]."""
-        return record(self, "tanh")
-
-    def sigmoid(self) -> Self:
-        """1 / (1 + e⁻ˣ): […] → […]."""
-        return record(self, "sigmoid")
-
     def sigmoid_out(self) -> Self:
         """sigmoid under the interface's second name: […] → […]."""
         return self.sigmoid()
@@ -197,10 +168,6 @@ class Elementwise(Node):
     def gelu(self, up: Node | None = None) -> Self:
         """GELU, tanh form: […] → […]; with up […]: gelu(x) · up in one op."""
         return record(self, "gelu") if up is None else record(self, "gated_gelu", up)
-
-    def gelu_erf(self) -> Self:
-        """GELU, exact form with the error function: […] → […]."""
-        return record(self, "gelu_erf")
 
     def quick_gelu(self, up: Node | None = None) -> Self:
         """x · sigmoid(1.702 x): […] → […]; with up […]: times up in one op."""

@@ -21,6 +21,7 @@ from ..table import (
     need,
     need_writable,
 )
+from .elementwise import unary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -103,9 +104,7 @@ class Indexing(Node):
         self."""
         return record(self, "set_rows", src, ids)
 
-    def argsort(self) -> Self:
-        """Indices that sort dim 0 ascending: […] → […] I32."""
-        return record(self, "argsort")
+    argsort = unary("argsort", "Indices that sort dim 0 ascending: […] → […] I32.")
 
     def top_k(self, k: int) -> Self:
         """Indices of the k largest of dim 0, largest first: [n, …] → [k, …] I32, 1 ≤ k ≤ n."""
@@ -114,13 +113,8 @@ class Indexing(Node):
         order = record(self, "argsort", descending=True)
         return record(order, "view", offset=0, ne=(k, *order.ne[1:]), nb=order.nb)
 
-    def argmax(self) -> Self:
-        """The index of the largest of dim 0: [n, m] → [m] I32."""
-        return record(self, "argmax")
-
-    def diag(self) -> Self:
-        """[n, 1, …] → [n, n, …] with the elements on the diagonal."""
-        return record(self, "diag")
+    argmax = unary("argmax", "The index of the largest of dim 0: [n, m] → [m] I32.")
+    diag = unary("diag", "[n, 1, …] → [n, n, …] with the elements on the diagonal.")
 
     def tri(self, kind: int) -> Self:
         """Square matrices with one triangle kept, the rest zero: [n, n, …] → [n, n, …].

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ..node import Node, T, record
-from ..table import F32, HALF, Result, define, dense, need
+from ..table import F32, HALF, Result, Shape, define, dense, need, trim
+from .elementwise import unary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,20 +39,25 @@ define("mean", _X)(_reduce)
 
 @define("softmax", _X, dense("mask", HALF, optional=True), dense("sinks", optional=True))
 def _softmax(x: Node, mask: Node | None, sinks: Node | None, scale: float = 1.0) -> Result:
+    need_cover(x.ne, mask, sinks)
+    return Result(x.ne, F32)
+
+
+def need_cover(scores: Shape, mask: Node | None, sinks: Node | None) -> None:
+    """Raises `Mismatch` unless mask and sinks fit scores [cells, tokens, heads, sequences]."""
+    cells, tokens, heads, sequences = scores
     if mask is not None:
         need(
-            mask.ne[0] == x.ne[0]
-            and mask.ne[1] >= x.ne[1]
-            and x.ne[2] % mask.ne[2] == 0
-            and x.ne[3] % mask.ne[3] == 0,
-            f"the mask {list(mask.shape)} does not cover {list(x.shape)}",
+            mask.ne[0] == cells
+            and mask.ne[1] >= tokens
+            and heads % mask.ne[2] == sequences % mask.ne[3] == 0,
+            lambda: f"the mask {list(mask.shape)} does not cover {list(trim(scores))}",
         )
     if sinks is not None:
         need(
-            sinks.ne == (x.ne[2], 1, 1, 1),
-            f"sinks is {list(sinks.shape)}; one a head, [{x.ne[2]}], is wanted",
+            sinks.ne == (heads, 1, 1, 1),
+            lambda: f"sinks is {list(sinks.shape)}; one a head, [{heads}], is wanted",
         )
-    return Result(x.ne, F32)
 
 
 class Reductions(Node):
@@ -78,13 +84,9 @@ class Reductions(Node):
         """x / max(√Σx², eps) along dim 0: […] → […]."""
         return record(self, "l2_norm", eps=float(eps))
 
-    def sum_rows(self) -> Self:
-        """Σx along dim 0: [n, …] → [1, …]."""
-        return record(self, "sum_rows")
-
-    def mean(self) -> Self:
-        """The mean along dim 0: [n, …] → [1, …]."""
-        return record(self, "mean")
+    sum_rows = unary("sum_rows", "Σx along dim 0: [n, …] → [1, …].")
+    mean = unary("mean", "The mean along dim 0: [n, …] → [1, …].")
+    cumsum = unary("cumsum", "Running sum along dim 0: […] → […].")
 
     def variance(self) -> Self:
         """The population variance (÷ N) along dim 0: [n, …] → [1, …]."""
@@ -95,10 +97,6 @@ class Reductions(Node):
     def stddev(self) -> Self:
         """The population standard deviation (÷ N) along dim 0: [n, …] → [1, …]."""
         return record(self.variance(), "sqrt")
-
-    def cumsum(self) -> Self:
-        """Running sum along dim 0: […] → […]."""
-        return record(self, "cumsum")
 
 
 def _affine(x: T, weight: Node | None, bias: Node | None) -> T:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...closing import closed_on_error
 from ...errors import GraphError
 from ...gguf_file import GGUF, Array, DType, JoinedSource, MemorySource, TensorSource
 from ..backend import Backend
@@ -198,8 +199,5 @@ def open_described(described: tuple[Any, ...]) -> TensorSource:
         name, metadata, tensors = args
         return MemorySource(metadata, tensors, name)
     first = open_described(args[0])
-    try:
+    with closed_on_error(first):
         return JoinedSource(first, open_described(args[1]))
-    except BaseException:
-        first.close()
-        raise

@@ -16,8 +16,9 @@ from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
 from ..storage import Feed, HostData, State, Weight
+from .conversation import NoAnswer
 from .packing import Leaf, describe, pack_graph
-from .runner_process import NoAnswer, RunnerProcess
+from .runner_process import RunnerProcess
 
 _PATIENCE = 2.0  # seconds for requests without which closing can go on
 
@@ -84,6 +85,9 @@ class ProcessBackend(Backend):
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
         return self._ask("of_backend", "batches_to_reserve", largest)
+
+    def keep_graphs(self, n: int) -> None:
+        self._ask("of_backend", "keep_graphs", n)
 
     def check_open(self) -> None:
         super().check_open()
@@ -190,7 +194,7 @@ class ProcessExecutable(Executable):
         self.states = frozenset(leaf[0] for leaf in packed.leaves if isinstance(leaf, tuple))
         self.number = self._runner.new_id()
         self._runner.watch(self.number, self)
-        self.input_bytes = self._runner.request("compile", self.number, backend.number, packed)
+        self._runner.request("compile", self.number, backend.number, packed)
 
     @property
     def valid(self) -> bool:

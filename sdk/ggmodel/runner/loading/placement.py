@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ...closing import Closing, closed_on_error
 from ...gguf_file import TensorSource
 from ...gguf_file.metadata import KeyValues
 from ...ml import BackendMemory, DeviceInfo, GPULayersList
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Devices:
+class Devices(Closing):
     """Devices that layers can be placed on; a context manager.
 
     Attributes:
@@ -41,11 +42,8 @@ class Devices:
             from ...ml.process import RunnerProcess
 
             runner = RunnerProcess(options.rpc)
-            try:
+            with closed_on_error(runner):
                 return cls(runner.devices(), runner)
-            except BaseException:
-                runner.close()
-                raise
         if options.backend != "ggml" or not options.uses_devices:
             return cls()
         from ...ml.ggml.discovery import discover
@@ -56,12 +54,6 @@ class Devices:
         """Ends the process; idempotent."""
         if self.runner is not None:
             self.runner.close()
-
-    def __enter__(self) -> Devices:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def prepare(source: TensorSource, options: Options, devices: Devices) -> Preparation:
@@ -76,11 +68,8 @@ def prepare(source: TensorSource, options: Options, devices: Devices) -> Prepara
 
     def attempt(layers: GPULayersList, options: Options = options) -> Preparation:
         preparation = Preparation(source, options, layers, devices.runner)
-        try:
+        with closed_on_error(preparation):
             preparation.take_steps()
-        except BaseException:
-            preparation.close()
-            raise
         return preparation
 
     def dry_run(layers: GPULayersList) -> BackendMemory:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...closing import Closing
 from ...gguf_file import TensorSource
 from ...gguf_file.metadata import KeyValues
 from ...ml import Backend, GPULayersList, new_backend
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 _DEFAULT_CONTEXT = 4096  # positions, if the model was trained with more: the cache would be huge
 
 
-class Preparation:
+class Preparation(Closing):
     """The steps of loading before weights are read.
 
     `load` takes them in the order of the methods. `ggmodel check` goes on after an error as long as
@@ -39,7 +41,6 @@ class Preparation:
     backend: Backend
     model: Model
     report: LoadReport
-    tokenizer: Tokenizer | None = None
     engine: Engine
 
     def __init__(
@@ -86,6 +87,7 @@ class Preparation:
         self._undo.callback(self.backend.close)
         with self._authors("cannot be made"):
             self.model = self.architecture(self.config)
+        self.model.read_tokenizer = lambda: self.tokenizer
         self.report = fill(
             self.model,
             self.backend,
@@ -93,7 +95,7 @@ class Preparation:
             self.architecture.architecture,
             self.architecture.ignore,
         )
-        self.report.add_unread(self.source.unread)
+        self.report.add_unread(self.source.unread, self.source.unread_keys)
 
     def fit(self) -> None:
         """Refuses a file that does not fit the declaration.
@@ -108,18 +110,29 @@ class Preparation:
         with self._authors("validate"):
             self.model.validate()
 
-    def read_vocabulary(self) -> None:
-        """Builds the tokenizer, if the file has a vocabulary. Independent of the other steps.
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None without a vocabulary; built on first use.
 
         Raises:
             TokenizerError, ConfigError: the vocabulary is wrong.
         """
         from ...tokenizer import Tokenizer
 
-        if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab":
-            self.tokenizer = Tokenizer.from_metadata(self.source.metadata)
-            if hasattr(self, "model"):
-                self.model.tokenizer = self.tokenizer
+        if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") == "no_vocab":
+            return None
+        return Tokenizer.from_metadata(self.source.metadata)
+
+    def read_vocabulary(self) -> None:
+        """Builds the tokenizer, if the model has not asked for it yet. Independent of the other
+        steps.
+
+        Raises:
+            TokenizerError, ConfigError: the vocabulary is wrong.
+        """
+        tokenizer = self.tokenizer
+        if hasattr(self, "model"):
+            self.model.tokenizer = tokenizer
 
     def trace(self) -> None:
         """Makes the engine and traces the forward.
@@ -168,9 +181,3 @@ class Preparation:
     def close(self) -> None:
         """Frees backend and engine; idempotent."""
         self._undo.close()
-
-    def __enter__(self) -> Preparation:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

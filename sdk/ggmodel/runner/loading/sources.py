@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ...closing import closed_on_error
 from ...errors import ConfigError, Error
 from ...gguf_file import TensorSource, open_gguf
 from ...model import Model, find, supported
@@ -51,11 +52,8 @@ def open_source(
     if mmproj:
         return open_gguf(source, mmproj)
     opened = open_gguf(source)
-    try:
+    with closed_on_error(opened):
         found = None if mmproj == "" else _beside(opened, models)
-    except BaseException:
-        opened.close()
-        raise
     if found is None:
         return opened
     opened.close()

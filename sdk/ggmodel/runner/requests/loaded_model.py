@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...closing import Closing
 from ...errors import PromptError
 from ...gguf_file import TensorSource
 from ...ml import Backend, BackendMemory
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0  # seconds that closing waits for a step in another process
 
 
-class LoadedModel(Answering):
+class LoadedModel(Answering, Closing):
     """A model ready to run; made by `ggmodel.load`, a context manager.
 
     Attributes:
@@ -175,12 +176,6 @@ class LoadedModel(Answering):
             self.engine.close()
         self.backend.close()
         self.devices.close()
-
-    def __enter__(self) -> LoadedModel:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def described(model: LoadedModel) -> str:

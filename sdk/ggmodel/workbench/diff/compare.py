@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from ...convert.declaration import pairs, plan
-from ...errors import ConfigError, LoadError
+from ...errors import ArchitectureError, ConfigError, LoadError
 from ...ml.node import Node
 from ...ml.quantized import to_float32
+from ...model import find_hf
 from ...model.walk import Instance, instances, tensors
 from ...runner import LoadedModel
 from ..activations import Activations
-from ..comparison import TABLE, bound_of, errors, laid_out
+from ..comparison import EXACT, TABLE, bound_of, errors, laid_out
 from ..modules import module_of
 from ..observe import (
     Begin,
@@ -27,7 +29,8 @@ from ..observe import (
 )
 from .inputs import fitting_context, placeholder_of
 from .report import Diff, ModuleDiff, within
-from .verdicts import Readers, find_readers, judge
+from .rows import Orders
+from .verdicts import Wiring, blame_author, judge
 
 _MOST_RESULTS = 4  # tensors of one module of the reference that are compared
 _MOST_ALONE = 3  # tokens that are computed alone, behind the others
@@ -55,7 +58,7 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
     numbers = model.prompts.read(ids) if pixels is None else None
     if pixels is not None:
         taken = net.reference_pixels(reference.inputs, reference.image)
-        seen = watch_image(model, taken, comparing.begin)
+        seen = watch_image(model, taken, comparing.begin_tower)
         numbers = prompt_with(model, ids, placeholder_of(reference.config), seen)
     assert numbers is not None
     watch_text(model, numbers, comparing.begin)
@@ -103,11 +106,19 @@ def need_same_kind(model: LoadedModel, config: dict, what: str) -> None:
     mine = type(model.model).hf_architectures
     listed = config.get("architectures")
     theirs = listed[0] if isinstance(listed, list) and listed else None
-    if mine and theirs not in mine:
+    if mine and theirs not in mine and _stored_as(theirs, config) != model.model.architecture:
         raise LoadError(
             f"{what} is {theirs!r}, and {model.source.name} is {model.model.architecture!r}, which "
             f"goes with {', '.join(mine)}; give the checkpoint that the file was made from"
         )
+
+
+def _stored_as(hf: str | None, config: dict) -> str | None:
+    """The architecture that files of such a checkpoint have; None if no known class serves it."""
+    try:
+        return find_hf([hf or ""]).stored_as(config)
+    except ArchitectureError:
+        return None
 
 
 class _Comparing:
@@ -121,9 +132,23 @@ class _Comparing:
         self.model, self.reference, self.token = model, reference, token
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
-        self._readers: Readers = {}
+        self._wiring, self._orders = Wiring(), Orders()
+        self._in_tower = False
+        self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()
         self._read: set[int] = set()  # uids of weights
+
+    def begin_tower(self, recording: Recording) -> See:
+        """As `begin`, for the graph of an image: layers may have their rows in another order."""
+        see = self.begin(recording)
+        self._wiring.tower = list(self.rows)
+
+        def in_tower(node: Node, value: np.ndarray) -> None:
+            self._in_tower = True
+            see(node, value)
+            self._in_tower = False
+
+        return in_tower
 
     def begin(self, recording: Recording) -> See:
         """The first call of each module becomes a row."""
@@ -135,16 +160,16 @@ class _Comparing:
             if path in self._known:
                 continue
             self._known.add(path)
-            row = self._row(call, tables)
+            row = self._places[call.module.scope] = self._row(call, tables)
             made.append((row, call))
             for node, side in ((call.input, "input"), (call.result, "result")):
                 if node is not None:
                     wanted.setdefault(node.uid, []).append((row, side))
         self.rows += [row for row, _ in made]
         self._read |= {
-            (s.base or s).uid for node in recording.graph.schedule for s in node.sources if s
+            s.owner.uid for node in recording.graph.schedule for s in node.sources if s is not None
         }
-        find_readers(recording, made, self._readers)
+        self._wiring.add(recording, made)
 
         def see(node: Node, value: np.ndarray) -> None:
             for row, side in wanted.get(node.uid, ()):
@@ -175,13 +200,13 @@ class _Comparing:
         if row.name is None:
             return
         ours = to_float32(value, node.dtype, node.ne).reshape(node.shape[::-1])
-        for name in (row.name, *(f"{row.name}#{i}" for i in range(1, _MOST_RESULTS))):
-            if name not in source:
-                break
-            fitting = self._fitting(source[name], row, side, node)
+        for theirs in self._candidates(source, row, side):
+            fitting = self._fitting(theirs, row, side, node)
             if isinstance(fitting, str):
                 row.note = row.note or (fitting if side == "result" else f"its input: {fitting}")
                 continue
+            if self._in_tower and "[" in row.path:  # what is not in a layer has no other order
+                fitting = self._orders.turned(ours, fitting, max(EXACT, row.bound))
             found, best = errors(ours, fitting), getattr(row, side)
             # The nearest of several tensors that the reference's module returns is meant.
             if best is None or found.nmse < best.nmse:
@@ -210,6 +235,20 @@ class _Comparing:
             if not isinstance(fitting, str) and errors(ours, fitting).nmse <= row.bound:
                 return pair.name
         return ""
+
+    def _candidates(
+        self, source: dict[str, np.ndarray], row: ModuleDiff, side: str
+    ) -> Iterator[np.ndarray]:
+        """Tensors of the reference that may be meant."""
+        name = row.name or ""
+        for key in (name, *(f"{name}#{i}" for i in range(1, _MOST_RESULTS))):
+            if key not in source:
+                break
+            yield source[key]
+        if side == "result" and row in self._wiring.alone and name in source:
+            given = self.reference.given.get(name)
+            if given is not None and given.shape == source[name].shape:
+                yield source[name] - given  # it adds its result to an input that ours is not given
 
     def _fitting(
         self, theirs: np.ndarray, row: ModuleDiff, side: str, node: Node
@@ -248,7 +287,8 @@ class _Comparing:
     def judged(self) -> list[ModuleDiff]:
         """The rows so far, judged."""
         for i, row in enumerate(self.rows):
-            judge(row, self.rows[:i], self._readers.get(row, []))
+            judge(row, self.rows[:i], self._wiring)
+        blame_author(self.rows, self._wiring, self._places)
         return self.rows
 
     def _uncalled(self, place: Instance) -> ModuleDiff | None:

@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ...ml.node import Node
 from ..comparison import factor_of
+from ..modules import module_of
 from ..observe import Call, Recording
 from .report import GROWTH, ModuleDiff, within
 
 _CLEARLY = 100  # an error so many times smaller is another one
 
-Readers = dict[ModuleDiff, list[tuple[ModuleDiff, bool]]]
-"""For each module the next ones that read its result, and whether something is added on the way, in
-which its error may drown."""
+
+@dataclass
+class Wiring:
+    """How modules pass results on.
+
+    Attributes:
+        readers: module → the next ones that read its result, and whether something is added on the
+            way, in which its error may drown.
+        returned: module → the module inside it whose result it returns as it is.
+        authors: module → name of the module, by names of ops, that has made its input.
+        alone: modules that are given nothing that was computed before.
+        tower: modules of the graph of an image.
+    """
+
+    readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]] = field(default_factory=dict)
+    returned: dict[ModuleDiff, ModuleDiff] = field(default_factory=dict)
+    authors: dict[ModuleDiff, str] = field(default_factory=dict)
+    alone: set[ModuleDiff] = field(default_factory=set)
+    tower: list[ModuleDiff] = field(default_factory=list)
+
+    def add(self, recording: Recording, made: Sequence[tuple[ModuleDiff, Call]]) -> None:
+        """Adds the modules of a graph."""
+        first: dict[int, ModuleDiff] = {}
+        for row, call in made:
+            if call.input is None:
+                self.alone.add(row)
+            elif call.input.op is not None:
+                self.authors[row] = module_of(call.input)
+            if call.result is not None:
+                inner = first.setdefault(call.result.uid, row)
+                if within(inner.path, row.path):
+                    self.returned[row] = inner
+        find_readers(recording, made, self.readers)
 
 
 def find_readers(
-    recording: Recording, made: Sequence[tuple[ModuleDiff, Call]], readers: Readers
+    recording: Recording,
+    made: Sequence[tuple[ModuleDiff, Call]],
+    readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]],
 ) -> None:
     """Adds the readers of all modules in a graph."""
     after: dict[int, list[Node]] = {}
@@ -47,14 +81,11 @@ def find_readers(
                 stack.append((user, mixed or (user.op is not None and user.op.name == "add")))
 
 
-def judge(
-    row: ModuleDiff, before: Sequence[ModuleDiff], readers: Sequence[tuple[ModuleDiff, bool]]
-) -> None:
+def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None:
     """Sets the verdict on a module with a result.
 
     Args:
         before: the modules computed before it, judged.
-        readers: of its result, see `Readers`.
     """
     if row.result is None or row.verdict == "unused":
         return
@@ -70,11 +101,15 @@ def judge(
             "checkpoint (hf=) swapped?"
         )
         return
-    inherited = math.inf if row.input is None and any(r.wrong for r in before) else 0.0
-    inherited = row.input.nmse if row.input is not None else inherited
-    allowed = row.bound + GROWTH * inherited
+    allowed = row.bound + GROWTH * _inherited(row, before, wiring)
     if inside or found <= allowed:
         row.verdict = "follows"
+        return
+    readers = _outermost(wiring.readers.get(row, []))
+    inner = wiring.returned.get(row)
+    if inner is not None and inner.verdict == "equal" and all(mixed for _, mixed in readers):
+        row.verdict = "elsewhere"
+        row.note = row.note or f"it returns the result of {inner.path}, which agrees"
         return
     # A reader's other inputs may carry errors of their own, such as the rows of an image.
     fine = (r.result.nmse for r in before if r.result and r.verdict in ("equal", "follows"))
@@ -94,3 +129,48 @@ def judge(
         for reader, _ in readers[:1]:
             if (left := factor_of(reader.input)) is not None:
                 row.note += f"; where {reader.path or 'the model'} reads it, {left:.6g} times"
+
+
+def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> float:
+    """The error of a module's input."""
+    if row.input is not None:
+        return row.input.nmse
+    if any(r.wrong for r in before):
+        return math.inf
+    # It may read rows of an image.
+    seen = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
+    return 0.0 if row in wiring.tower else max(seen, default=0.0)
+
+
+def _outermost(readers: Sequence[tuple[ModuleDiff, bool]]) -> list[tuple[ModuleDiff, bool]]:
+    """Readers that are not inside another one whose input was compared: those may read the tensor
+    where the reference has another, by a fault of the outer one."""
+    compared = [r.path for r, _ in readers if r.input is not None]
+    return [(r, m) for r, m in readers if not any(within(r.path, o) for o in compared)]
+
+
+def blame_author(
+    rows: Sequence[ModuleDiff], wiring: Wiring, places: Mapping[str, ModuleDiff]
+) -> None:
+    """Where something diverges: blames a module before it whose result cannot be compared, if that
+    has made the first input of another module that differs without an error before.
+
+    Args:
+        rows: judged.
+        places: names of ops → the module's row.
+    """
+    if not any(row.wrong for row in rows):
+        return
+    largest = 0.0  # error of a result so far, which an input may have
+    for row in rows:
+        if row.wrong:
+            return
+        author = places.get(wiring.authors.get(row, ""))
+        given = 0.0 if row.input is None else row.input.nmse
+        unjudged = author is not None and author.path and author.result is None
+        if author is not None and unjudged and given > max(row.bound, GROWTH * largest):
+            author.verdict = "diverges"
+            author.note = f"the input of {row.path} is the first that differs"
+            return
+        if row.result is not None and row.verdict in ("equal", "follows"):
+            largest = max(largest, row.result.nmse)

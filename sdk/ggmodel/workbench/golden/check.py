@@ -177,7 +177,7 @@ class _Loading:
         # Lets it find special tokens by name.
         special = getattr(self.wanted.module, "SPECIAL", None)
         if special is not None:
-            named: Any = SimpleNamespace(id_of=special.get)
+            named: Any = SimpleNamespace(id_of_text=special.get)
             model.model.tokenizer = named
         return model
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ...convert.declaration import Entry, plan
 from ...convert.from_hf import normalize, read_config
-from ...convert.recipes import Candidate, choose, recipe_of
+from ...convert.recipes import recipe_of
+from ...convert.tensor_types import Candidate, choose
 from ...errors import Error
 from ...gguf_file import DType
 from ...model import Model

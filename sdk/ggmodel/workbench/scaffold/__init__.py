@@ -9,7 +9,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,17 @@ from ...errors import ConfigError
 from ...model import Model, config_class, find
 from ...model.config import key_fields
 from ...model.registry import supported
+from ...model.report import Missing
 from ...model.source_code import file_of
-from .extend import extend
+from ..modules import ranges
+from .extend import Extension
 from .fit import best_fit, listed_class
 from .names import Proposal
 from .shrink import SMALL, shrunk
 from .source import bound, camel, quoted, renamed
-from .text import CASES, README, TEST
+
+_TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
+_LAYER = re.compile(r"^(.*?)(?:\[(\d+)\](.*))?$")
 
 
 @dataclass
@@ -37,7 +41,10 @@ class Scaffold:
         template: the architecture that was copied.
         proposals: fields added for tensors that the template does not read.
         keys: hyperparameters added for keys that it does not read.
-        missing: fields of the template without a tensor in the checkpoint.
+        corrections: fields of the template that the checkpoint calls otherwise.
+        added: modules that the template lacks, and where their classes are.
+        left: what could not be added, with the reason.
+        missing: fields of the template without a tensor in the checkpoint, layers folded.
     """
 
     name: str
@@ -45,6 +52,9 @@ class Scaffold:
     template: str
     proposals: list[Proposal] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    corrections: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
@@ -86,10 +96,14 @@ def scaffold(
         sources = _sources(cls, name, guess)
     else:
         given, shapes = _checkpoint(hf)
-        fit = best_fit(given, shapes, [template] if template else supported(models), models)
-        cls, config, begun.missing = fit.cls, shrunk(given), [str(m) for m in fit.report.missing]
+        fit = best_fit(name, given, shapes, [template] if template else supported(models), models)
+        cls, config, begun.missing = fit.cls, shrunk(given), _folded(fit.report.missing)
         sources = _sources(cls, name, listed_class(given) or guess)
-        begun.proposals, begun.keys = extend(sources, fit, given, shapes, models)
+        extension = Extension(name, sources, fit, shapes, models)
+        extension.extend()
+        begun.proposals, begun.keys = extension.proposals, extension.keys
+        begun.corrections, begun.added = extension.corrections, extension.added
+        begun.left = extension.left
     begun.template = cls.architecture
     package = "/" in next(iter(sources))
     values = {
@@ -99,15 +113,33 @@ def scaffold(
         "TEMPLATE": begun.template,
         "CONFIG": _literal(config),
     }
-    texts = {goldens / "cases.py": CASES, goldens / f"test_{importable}.py": TEST}
+    templates = {goldens / "cases.py": "cases.txt", goldens / f"test_{importable}.py": "test.txt"}
     if not (folder / "README.md").exists():
-        texts[folder / "README.md"] = README
+        templates[folder / "README.md"] = "README.md"
     written = {folder / path: text for path, text in sources.items()}
-    for path, text in texts.items():
+    for path, template in templates.items():
+        text = (_TEMPLATES / template).read_text(encoding="utf-8")
         written[path] = re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
     _write(written)
     begun.files = list(written)
     return begun
+
+
+def _folded(missing: Iterable[Missing]) -> list[str]:
+    """Fields without a tensor, those of several layers on one line: "layers[0-3].ffn_norm: no
+    tensor model.layers.0.post_attention_layernorm.weight"."""
+    found: dict[tuple[str, str], list[int]] = {}
+    tried: dict[tuple[str, str], str] = {}
+    for m in missing:
+        head, number, tail = _LAYER.sub(r"\1\0\2\0\3", m.field.partition(" ")[0]).split("\0")
+        found.setdefault((head, tail), []).append(int(number or -1))
+        tried.setdefault((head, tail), f": no tensor {m.tried[0]}" if m.tried else "")
+    return [
+        f"{head}[{ranges(numbers)}]{tail}{tried[head, tail]}"
+        if numbers[0] >= 0
+        else f"{head}{tried[head, tail]}"
+        for (head, tail), numbers in found.items()
+    ]
 
 
 def _checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:

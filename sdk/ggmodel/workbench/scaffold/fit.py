@@ -10,16 +10,21 @@ from typing import Any
 from ...errors import Error
 from ...model import LoadReport, Model, Module, find
 from ...model.module import module_fields
+from .keys import Hyperparameters
+from .translate import Translation, translate
 
 
 @dataclass
 class Fit:
-    """The fit of an architecture's declaration to a checkpoint.
+    """The fit of an architecture's declaration to a checkpoint, whose tensors are called as the
+    declaration expects them.
 
     Attributes:
         named: the config names it.
-        read: names in the checkpoint that fields read.
-        owners: name of a module in the checkpoint → its class in the declaration.
+        read: names of tensors that fields read.
+        owners: name of a module → its class in the declaration.
+        translation: from the checkpoint's names.
+        hyperparameters: how the declaration fits config.json.
     """
 
     cls: type[Model]
@@ -28,26 +33,37 @@ class Fit:
     read: set[str]
     report: LoadReport
     owners: dict[str, type[Module]]
+    translation: Translation
+    hyperparameters: Hyperparameters
 
     @property
-    def score(self) -> tuple[bool, int, bool, bool]:
+    def score(self) -> tuple[bool, int, bool, int, int, bool]:
         # An embedding variant that fits equally well is a worse template. llama is the default.
         usual = bool(self.read) or self.cls.architecture == "llama"
         more = len(self.read) - len(self.report.missing)
-        return usual, more, self.named, "head" in module_fields(self.cls)
+        corrected = len(self.translation.corrections)
+        keys = self.hyperparameters
+        unread = sum("_config." not in path for path in keys.unread)  # towers show in tensors
+        misfits = unread + len(keys.missing) + len(keys.failed)
+        return usual, more, self.named, -corrected, -misfits, "head" in module_fields(self.cls)
 
 
 def best_fit(
+    name: str,
     given: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
     names: list[str],
     models: str | Path | None,
 ) -> Fit:
-    """The best of some architectures; raises the last one's error if none can be tried."""
+    """The best of some architectures for a new one.
+
+    Raises:
+        Error: none can be tried; the last one's.
+    """
     fits, errors = [], []
-    for name in names:
+    for known in names:
         try:
-            fits.append(_fit(find(name, models), given, shapes))
+            fits.append(_fit(name, find(known, models), given, shapes))
         except Error as error:
             errors.append(error)
     if not fits:
@@ -55,16 +71,21 @@ def best_fit(
     return max(fits, key=lambda fit: fit.score)
 
 
-def _fit(cls: type[Model], given: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> Fit:
+def _fit(
+    name: str,
+    cls: type[Model],
+    given: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> Fit:
     from ...convert.declaration import plan
-    from ...convert.from_hf import normalize, read_config
 
-    _, config = read_config(cls, normalize(given))
-    found = plan(cls, config, shapes)
+    keys = Hyperparameters.of(cls, given)
+    translation = translate(cls, name, shapes)
+    found = plan(cls, keys.config, translation.given)
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = listed_class(given) in cls.hf_architectures
-    return Fit(cls, config, named, read, found.report, owners)
+    return Fit(cls, keys.config, named, read, found.report, owners, translation, keys)
 
 
 def listed_class(given: Mapping[str, Any]) -> str | None:

@@ -1,19 +1,21 @@
-"""GGUF names for a checkpoint's tensors, learned from known architectures."""
+"""Fields for a checkpoint's tensors, named as llama.cpp and known architectures name them."""
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ... import nn
 from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
 from ..modules import folded
-from .source import quoted
+from .llama_names import gguf_name
+from .source import bound, quoted, usable
+from .translate import Declared
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,17 @@ class Known:
 
 
 def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
-    """Last part of a name in checkpoints ("q_norm") → its field in most architectures."""
+    """Last part of a name in checkpoints ("q_norm"), and name in files ("attn_q_norm") → its field
+    in most architectures."""
     votes: dict[str, Counter[Known]] = {}
     for architecture in architectures:
         for _, field, tag, kind in class_fields(architecture):
-            for hf in tag.hf or ():
-                if isinstance(hf, str) and hf and tag.names and kind.choices and not kind.many:
-                    known = Known(field, tag.names[0], kind.choices[0].__name__)
-                    votes.setdefault(hf.rpartition(".")[2], Counter())[known] += 1
+            if not tag.names or not kind.choices or kind.many:
+                continue
+            known = Known(field, tag.names[0], kind.choices[0].__name__)
+            names = [hf.rpartition(".")[2] for hf in tag.hf or () if isinstance(hf, str) and hf]
+            for name in (*names, *([] if "." in tag.names[0] else tag.names[:1])):
+                votes.setdefault(name, Counter())[known] += 1
     return {name: count.most_common(1)[0][0] for name, count in votes.items()}
 
 
@@ -105,52 +110,108 @@ class Proposal:
 
 
 def propose(
-    found: Unread, owner: str | None, known: Mapping[str, Known], config: Any, taken: set[str]
+    found: Unread,
+    owner: str | None,
+    known: Mapping[str, Known],
+    widths: Mapping[str, int],
+    taken: Collection[str],
+    in_files: Collection[str],
+    architecture: str,
 ) -> Proposal:
     """A field for tensors that no field reads.
 
     Args:
         owner: the class of the module that holds them.
-        config: hyperparameters that name widths.
+        widths: hyperparameters that name dims, with their values.
         taken: names that the class already has.
+        in_files: names in files of its fields.
+        architecture: the new one.
     """
-    like = known.get(found.name)
-    field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
-    gguf = like.gguf if like else found.name
-    kind = like.kind if like else _kind(found)
-    # A module adds ".weight" itself.
-    leaf = found.leaves[:1] if kind == Tensor.__name__ else ()
-    name, source = ".".join((gguf, *leaf)), ".".join((found.name, *leaf))
-    dims = [_dim(n, config) for n in found.shape]
-    shape = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
-    line = f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}, shape={shape})"
+    base, last = f"{found.parent}.{found.name}".strip("."), found.name.rpartition(".")[2]
+    theirs = (gguf_name(folded(base), architecture) or "").removeprefix("blk.*.")
+    like = known.get(theirs) or known.get(last)
+    field = usable(re.sub(r"\W", "_", like.field if like else last), taken)
+    gguf = next((n for n in (theirs, like and like.gguf) if n and n not in in_files), last)
+    kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
+    line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
     return Proposal(owner, line, kind, found)
 
 
-def usable(name: str, taken: Collection[str]) -> str:
-    """The name, changed if Python or the class uses it otherwise."""
-    while name in taken or keyword.iskeyword(name) or not name.isidentifier():
-        name = f"{name}_" if name.isidentifier() else f"x_{name}"
-    return name
+def field_line(
+    field: str,
+    kind: str,
+    gguf: str,
+    hf: str,
+    leaves: Collection[str],
+    shape: tuple[int, ...],
+    widths: Mapping[str, int],
+    more: str = "",
+) -> str:
+    """The declaration of a field for a tensor, or for a module with a weight.
+
+    Args:
+        shape: in ggml's order.
+        more: further arguments, ", root=True".
+    """
+    # A module adds ".weight" itself.
+    leaf = tuple(leaves)[:1] if kind == Tensor.__name__ else ()
+    name, source = ".".join((gguf, *leaf)), ".".join((hf, *leaf))
+    dims = [_dim(n, widths, len(shape) == 1) for n in shape]
+    sizes = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
+    return f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}{more}, shape={sizes})"
 
 
-def _kind(found: Unread) -> str:
-    if "weight" in found.leaves and len(found.shape) == 1 and "norm" in found.name.lower():
-        return "LayerNorm" if "bias" in found.leaves else "RMSNorm"
-    if "weight" in found.leaves and len(found.shape) == 2:
-        return "Embedding" if "embed" in found.name.lower() else "Linear"
-    return Tensor.__name__
+def declaration(like: Declared, kind: str) -> str:
+    """The declaration of a template's field, with the annotation `kind`."""
+    tag = like.tag
+    given = [quoted(n) for n in tag.names]
+    given += [f"hf={quoted(like.own)}"] * bool(like.own)
+    given += [f"op={tag.op!r}"] if tag.op else []
+    given += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
+    if tag.shape:
+        dims = ", ".join(quoted(d) if isinstance(d, str) else str(d) for d in tag.shape)
+        given.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
+    return f"{like.name}: {kind} = gguf({', '.join(given)})"
 
 
-# Hyperparameters that may equal a width by chance.
-_NO_WIDTHS = ("layers", "context", "window", "experts", "rope")
+def annotation(source: str, like: Declared) -> str:
+    """The annotation of a template's field, as a file spells it."""
+    there = bound(source)
+    names = [c.__name__ for c in like.kind.choices]
+    text = " | ".join(
+        n if n in there or like.leaf or n not in vars(nn) else f"nn.{n}" for n in names
+    )
+    return f"list[{text}]" if like.kind.many else text + " | None" * like.kind.optional
 
 
-def _dim(n: int, config: Any) -> str:
-    """The hyperparameter of that width, or the number if there is none."""
-    names = [k for k in (*vars(config), *_properties(type(config))) if _value(config, k) == n]
-    widths = [k for k in names if not k.startswith(_NO_WIDTHS)]
-    return f'"{widths[0]}"' if widths else str(n)
+def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
+    """The class of a module with tensors of these shapes (ggml's order)."""
+    last = name.lower()
+    if "weight" in leaves and len(shape) == 1 and ("norm" in last or "ln" in last):
+        return "LayerNorm" if "bias" in leaves else "RMSNorm"
+    if "weight" in leaves and len(shape) == 2:
+        return "Embedding" if "embed" in last and "bias" not in leaves else "Linear"
+    return "Conv2D" if "weight" in leaves and len(shape) == 4 else Tensor.__name__
+
+
+# Hyperparameters that are widths; others may equal one by chance.
+_WIDTH = re.compile(r"width|ffn|hidden_size|rank|state|L_cache")
+_OF_VECTORS = re.compile(r"heads|head_dim|value_dim")
+
+
+def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:
+    """The hyperparameter of that width; None if there is none, for small configurations have other
+    numbers. Heads and their width are only those of vectors, and 1 is a number."""
+    names = [k for k, v in widths.items() if v == n and n > 1]
+    fit = [k for k in names if _WIDTH.search(k) or (alone and _OF_VECTORS.search(k))]
+    return quoted(fit[0]) if fit else str(n if n == 1 else None)
+
+
+def widths_of(config: Any) -> dict[str, int]:
+    """The hyperparameters that are numbers, with their values."""
+    names = (*vars(config), *_properties(type(config)))
+    values = {name: _value(config, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _properties(cls: type) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ...errors import ConfigError
 
@@ -20,6 +21,18 @@ def quoted(text: str) -> str:
     return json.dumps(text) if text.isascii() else ascii(text)
 
 
+def shown(text: str) -> str:
+    """Untrusted text as a part of a docstring or comment."""
+    return re.sub(r"[^\w.*\[\] -]", "_", text)
+
+
+def usable(name: str, taken: Collection[str]) -> str:
+    """The name, changed if Python or the class uses it otherwise."""
+    while name in taken or keyword.iskeyword(name) or not name.isidentifier():
+        name = f"{name}_" if name.isidentifier() else f"x_{name}"
+    return name
+
+
 def bound(source: str) -> set[str]:
     """The names that a file defines or imports."""
     tree = ast.parse(source)
@@ -30,13 +43,14 @@ def bound(source: str) -> set[str]:
 
 def renamed(source: str, template: str, cls: str, config: str | None, name: str, hf: str) -> str:
     """The file of one architecture, renamed as the beginning of another. Further registrations in
-    the file are dropped.
+    the file are dropped, and their classes where nothing uses them.
 
     Args:
         template: the registered name. cls: the class of its model. config: the class of its
             hyperparameters, if it is to be renamed.
         name: the new architecture. hf: the class that its checkpoints name.
     """
+    source = _without_others(source, template)
     source = re.sub(rf"\b{cls}\b", camel(name), source)
     if config is not None:
         source = re.sub(rf"\b{config}\b", f"{camel(name)}Config", source)
@@ -58,12 +72,85 @@ def renamed(source: str, template: str, cls: str, config: str | None, name: str,
     return source
 
 
+def with_field(source: str, cls: str, field: str, line: str, comment: str) -> str:
+    """The file with a field of a class declared by this line, in place of the class's own line or,
+    below a comment, behind its fields."""
+    node = _field_of(source, cls, field)
+    if node is None:
+        return with_fields(source, {cls: [line]}, comment)
+    lines = source.splitlines()
+    lines[node.lineno - 1 : node.end_lineno] = [f"    {line}"]
+    return "\n".join(lines) + "\n"
+
+
+def _without_others(source: str, template: str) -> str:
+    """The file without the classes of other architectures that nothing in it uses."""
+    lines = source.splitlines(keepends=True)
+    for node in reversed(ast.parse(source).body):
+        if not isinstance(node, ast.ClassDef) or not node.decorator_list:
+            continue
+        first, last = node.decorator_list[0].lineno - 1, node.end_lineno
+        head = "".join(lines[first : node.lineno - 1])
+        uses = len(re.findall(rf"\b{node.name}\b", "".join(lines)))
+        if "@register(" in head and f'"{template}"' not in head and uses == 1:
+            del lines[first:last]
+    return "".join(lines).rstrip() + "\n"
+
+
+def field_text(source: str, cls: str, field: str) -> tuple[str | None, str | None]:
+    """The annotation of a field that a class of the file declares itself, and its declaration on
+    one line if that calls a function (`gguf`, `kv`)."""
+    node = _field_of(source, cls, field)
+    if node is None:
+        return None, None
+    tagged = isinstance(node.value, ast.Call)
+    text = ast.get_source_segment(source, node) if tagged else None
+    return ast.unparse(node.annotation), text and re.sub(r"\n\s*", " ", text)
+
+
+def fields_in(source: str, cls: str) -> set[str]:
+    """The fields that a class of the file declares itself."""
+    classes = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls)
+    fields = (n for node in classes for n in node.body if isinstance(n, ast.AnnAssign))
+    return {n.target.id for n in fields if isinstance(n.target, ast.Name)}
+
+
+def with_name(line: str, before: str, after: str) -> str:
+    """The declaration of a field, `name: type = call(…)`, with another `hf=`."""
+    (node,) = ast.parse(line).body
+    assert isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call)
+    given = next((k.value for k in node.value.keywords if k.arg == "hf"), None)
+    there = quoted(before)
+    if given is not None and there not in (ast.get_source_segment(line, given) or ""):
+        return f"{line[: given.col_offset]}{quoted(after)}{line[given.end_col_offset :]}"
+    head, found, tail = line.rpartition(there)
+    if before and found:
+        return f"{head}{quoted(after)}{tail}"
+    return f"{line.rstrip()[:-1]}, hf={quoted(after)})"
+
+
+def _field_of(source: str, cls: str, field: str) -> ast.AnnAssign | None:
+    classes = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls)
+    fields = (n for node in classes for n in node.body if isinstance(n, ast.AnnAssign))
+    return next(
+        (n for n in fields if isinstance(n.target, ast.Name) and n.target.id == field), None
+    )
+
+
+def with_class(source: str, text: str, before: str) -> str:
+    """The file with a class above another one."""
+    at = next(n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == before)
+    first = min([at.lineno, *(d.lineno for d in at.decorator_list)]) - 1
+    lines = source.splitlines()
+    return "\n".join([*lines[:first], *text.splitlines(), "", "", *lines[first:]]) + "\n"
+
+
 def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) -> str:
     """The file with lines added behind the last field of classes.
 
     Args:
         fields: class → lines.
-        comment: a line above them.
+        comment: a line above them, unless it stands there; "" for none.
 
     Raises:
         ConfigError: the file has no such class.
@@ -76,8 +163,11 @@ def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) 
     for name in sorted(fields, key=lambda name: -classes[name].lineno):
         own = [n for n in classes[name].body if isinstance(n, ast.AnnAssign)]
         first = classes[name].body[0]
-        at = (own[-1].end_lineno if own else first.lineno - 1) or first.lineno
-        lines[at:at] = [f"    # {comment}", *(f"    {line}" for line in fields[name])]
+        at = (own[-1].end_lineno if own else first.end_lineno) or first.lineno
+        above = next((x.strip() for x in reversed(lines[:at]) if "#" in x or "class " in x), "")
+        said = [f"    # {comment}"] if comment and above != f"# {comment}" else []
+        apart = [] if own else [""]
+        lines[at:at] = [*apart, *said, *(f"    {line}" for line in fields[name])]
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +188,20 @@ def with_imports(source: str, names: Mapping[str, str]) -> str:
             line = f"from {module} import {', '.join(all_names)}"
             source = source[: found.start()] + line + source[found.end() :]
         else:
-            anchor = re.search(r"^from ggmodel", source, re.M)
-            at = anchor.start() if anchor else 0
-            source = f"{source[:at]}from {module} import {name}\n{source[at:]}"
+            source = _with_line(source, module, f"from {module} import {name}")
     return source
+
+
+def _with_line(source: str, module: str, line: str) -> str:
+    """The file with an import in its place among those of ggmodel, or behind them all."""
+    lines = source.splitlines()
+    there = [n for n in ast.parse(source).body if isinstance(n, ast.ImportFrom)]
+    ours = [n for n in there if (n.module or "").startswith("ggmodel") or n.level]
+    if module.startswith("."):
+        last = (ours or there)[-1]
+        apart = [] if last.level else [""]
+        at = last.end_lineno or 0
+        return "\n".join([*lines[:at], *apart, line, *lines[at:]]) + "\n"
+    before = [n for n in ours if not n.level and (n.module or "") < module]
+    at = (before[-1].end_lineno or 0) if before else (ours or there)[0].lineno - 1
+    return "\n".join([*lines[:at], line, *lines[at:]]) + "\n"

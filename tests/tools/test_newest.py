@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tools import newest
 
 from ggmodel import native
-from ggmodel.native import newest
 
 ROOT = Path(__file__).parents[2]
 STAMP = f"built-{newest.VERSION}"

@@ -1,0 +1,227 @@
+"""Keys of a config.json that the reference reads, and an architecture's declaration does not.
+
+`reference_keys.json` has the keys that transformers' code reads, by model class, and their
+defaults; `python -m tests.convert.make_reference_keys` makes it from transformers' source.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from ..model import Config, Model, config_class
+from ..model.config import key_fields
+from ..model.fields import MISSING
+
+# Without effect on results: about training, sampling, saving, and how outputs are returned. The
+# shapes of tensors, or which there are, tell the same as those of the last two lines.
+WITHOUT_EFFECT = tuple(
+    "architectures model_type auto_map *name_or_path dtype torch_dtype transformers_version "
+    "*initializer_range initializer_factor *dropout *dropout_prob *_pdrop *_dropout_p layerdrop "
+    "use_cache return_dict output_attentions output_hidden_states output_router_logits "
+    "gradient_checkpointing pretraining_tp chunk_size_feed_forward "
+    "router_aux_loss_coef router_jitter_noise router_z_loss_coef aux_loss_alpha seq_aux ep_size "
+    "*token_id *token_ids *token_index num_labels id2label label2id problem_type "
+    "task_specific_params finetuning_task cache_implementation *attn_implementation *_attn_mode "
+    "experts_implementation use_flash_attn use_return_dict torchscript pruned_* "
+    "use_bfloat16 tokenizer_class sep_token* quantization_config compression_config "
+    "*_attn_implementation_internal for_inference unsloth* kernel_config "
+    "vocab_size attention_bias mlp_bias qkv_bias tie_word_embeddings "
+    "vision_output_dim projector_input_dim projector_output_dim".split()
+)
+TABLE = Path(__file__).with_name("reference_keys.json")
+_ROPES = ("rope_parameters", "rope_scaling")
+# Of a scaled rope: which of them count follows from its type, which is read.
+_OF_ROPE = frozenset(
+    "factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow "
+    "mscale mscale_all_dim truncate short_factor long_factor low_freq_factor high_freq_factor "
+    "finetuned".split()
+)
+_SPELLINGS = ("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers")
+_USUAL = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+
+
+class Watched(Mapping[str, Any]):
+    """A config that notes the keys that are looked at, those of objects within it with dots.
+
+    Attributes:
+        config: the same, without being watched.
+        seen: the keys.
+    """
+
+    def __init__(self, config: Mapping[str, Any], seen: set[str] | None = None, prefix: str = ""):
+        self.config, self._prefix = config, prefix
+        self.seen: set[str] = set() if seen is None else seen
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.config[key]
+        if isinstance(value, Mapping):
+            return Watched(value, self.seen, f"{self._prefix}{key}.")
+        self.seen.add(f"{self._prefix}{key}")
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.config)
+
+    def __len__(self) -> int:
+        return len(self.config)
+
+
+@functools.cache
+def _tables() -> dict[str, dict[str, Any]]:
+    return json.loads(TABLE.read_text("utf-8"))["keys"]
+
+
+def recorded(hf: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The keys that transformers reads for a config, with their defaults; None for a class that
+    is not recorded."""
+    names = hf.get("architectures")
+    names = names if isinstance(names, list) else [names]
+    tables = _tables()
+    return next((tables[n] for n in names if isinstance(n, str) and n in tables), None)
+
+
+def with_defaults(
+    architecture: type[Model],
+    given: Mapping[str, Any],
+    config: Mapping[str, Any],
+    reference: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """A normalized config, and the reference's defaults of keys that its config.json lacks. Nulls
+    stay so; keys that hyperparameters without a default need, and those of ropes, are not added.
+    Spellings of local layers that the reference does not know are left out.
+
+    Args:
+        given: the config.json, as it is.
+    """
+    known = {path.rpartition(".")[2] for path in reference or _SPELLINGS}
+    found = {k: v for k, v in config.items() if k in known or k not in _SPELLINGS}
+    fields = key_fields(config_class(architecture))
+    needed = {
+        h for _, f, _, optional in fields if f.default is MISSING and not optional for h in f.hf
+    }
+    nested = isinstance(found.get("rope_parameters"), Mapping)  # by kind of layer, bases included
+    for path, default in (reference or {}).items():
+        name = path.removeprefix("text_config.")
+        part, _, key = name.rpartition(".")
+        settled = name in needed or part in _ROPES or (nested and "rope" in key)
+        if default is None or settled or _present(given, path):
+            continue
+        if not part:
+            found.setdefault(key, default)
+        elif isinstance(found.get(part), Mapping):
+            found[part] = {key: default, **found[part]}
+    return found
+
+
+def _present(hf: Any, path: str) -> bool:
+    first, _, rest = path.partition(".")
+    there = isinstance(hf, Mapping) and first in hf
+    return there and (not rest or _present(hf[first], rest))
+
+
+def unread_keys(
+    architecture: type[Model],
+    given: Mapping[str, Any],
+    hf: Watched,
+    reference: Mapping[str, Any] | None,
+) -> dict[str, str]:
+    """Keys of a config.json that are not read, though the reference reads them and the value is
+    neither its default nor one that the architecture assumes.
+
+    Args:
+        given: the config.json, as it is.
+        hf: the same normalized, when all hyperparameters and computed tensors have been read.
+        reference: the keys that the reference reads, and their defaults; None for an unknown
+            reference, of which only the keys of ropes are known.
+
+    Returns:
+        key → its value, and the value that is supported.
+    """
+    reference = reference or {}
+    declared = config_class(architecture)
+    named = (h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str))
+    read = hf.seen.union(named)  # before assumed values are computed
+    assumed = _assumed(declared)
+    leaves = dict(_leaves(given, reference))
+    absent = [k for k, v in reference.items() if v is not None and not _present(given, k)]
+    found: dict[str, str] = {}
+    for path in (*leaves, *absent):
+        names = _canonical(path)
+        key = next(iter(names & assumed.keys()), None)
+        default = _default(path, reference)
+        value = leaves.get(path, default)
+        if read & names or (key is None and (path not in leaves or _has_no_effect(path))):
+            continue
+        supported = default if key is None else assumed[key]
+        supported = supported(hf.config) if callable(supported) else supported
+        counts = path in reference or _of_rope(path) is not None
+        if counts and supported is not ... and (value or None) != (supported or None):
+            only = "none (leave it out)" if supported is None else f"{supported!r:.80}"
+            found[path] = f"{path} is {value!r:.60}; supported: {only}"
+    return found
+
+
+def every_key(given: Mapping[str, Any]) -> dict[str, None]:
+    """A reference that reads all keys of a config.json."""
+    return dict.fromkeys(path for path, _ in _leaves(given, {}))
+
+
+def _leaves(
+    hf: Mapping[str, Any], reference: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Key and value, those of sub-configs and ropes with dots; without nulls and empty objects."""
+    for key, value in hf.items():
+        path = f"{prefix}{key}"
+        within = _of_rope(path) is not None  # a rope by kind of layer
+        deeper = key in _ROPES or within or (key.endswith("_config") and path not in reference)
+        if isinstance(value, Mapping) and deeper and not _has_no_effect(path):
+            yield from _leaves(value, reference, f"{path}.")
+        elif value is not None and value != {}:
+            yield path, value
+
+
+def _of_rope(path: str) -> str | None:
+    """The key within a rope, "full_attention.factor"; None for other keys."""
+    parts = path.split(".")
+    at = next((i for i, part in enumerate(parts) if part in _ROPES), len(parts))
+    return ".".join(parts[at + 1 :]) or None
+
+
+def _canonical(path: str) -> set[str]:
+    """The names that a key has in a normalized config."""
+    path = path.removeprefix("text_config.")
+    first, _, rest = path.partition(".")
+    if first not in _ROPES:
+        return {path}
+    if rest == "type" or rest.endswith(".type"):  # before it was called so
+        rest = rest.removesuffix("type") + "rope_type"
+    return {path, rest, *(f"{rope}.{rest}" for rope in _ROPES)}
+
+
+def _has_no_effect(path: str) -> bool:
+    key = path.rpartition(".")[2]
+    return any(fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or (
+        _of_rope(path) is not None and key in _OF_ROPE
+    )
+
+
+def _default(path: str, reference: Mapping[str, Any]) -> Any:
+    """The default of a key; of one within a rope that of the key outside it."""
+    key = path.rpartition(".")[2]
+    if (within := _of_rope(path)) is not None:
+        outer = path.removesuffix(within).removesuffix(".").rpartition(".")[0]
+        path = f"{outer}.{key}" if outer else key
+    return _USUAL.get(key) if reference.get(path) is None else reference[path]
+
+
+def _assumed(declared: type[Config]) -> dict[str, Any]:
+    """The assumed values of a class and those that it inherits from."""
+    found: dict[str, Any] = {}
+    for cls in reversed(declared.__mro__):
+        found |= vars(cls).get("assumed", {})
+    return found

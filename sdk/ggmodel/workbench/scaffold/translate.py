@@ -1,0 +1,217 @@
+"""A checkpoint in the names that an architecture's declaration expects.
+
+Other checkpoints call the same tensors differently: `self_attn.q_layernorm` is what qwen3 calls
+`self_attn.q_norm`. Both are `attn_q_norm` in llama.cpp, so the declaration's field serves once its
+`hf=` is corrected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from ...model import Model, Module
+from ...model.fields import TensorField
+from ...model.module import FieldType, module_fields
+from ..modules import folded
+from .llama_names import gguf_name
+
+# Prefixes of a text model's tensors, beside a vision tower too.
+_ROOT = re.compile(r"^((?:\w+\.)+)embed_tokens\.weight$")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of a declaration, by its first names.
+
+    Attributes:
+        owner: the class that has it.
+        hf, gguf: its full names, numbers of layers as "*", without ".weight".
+        own: its name in checkpoints below that of its module.
+        holder: the field whose module has it; None in the model.
+    """
+
+    owner: type[Module]
+    name: str
+    tag: TensorField
+    kind: FieldType
+    hf: str
+    gguf: str
+    own: str
+    holder: Declared | None = None
+
+    @property
+    def leaf(self) -> bool:
+        """Whether it is a tensor, or a module with a weight."""
+        return _leaf(self.kind)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Another name of a field in checkpoints, and in files where llama.cpp has another, too."""
+
+    field: Declared
+    hf: str
+    gguf: str | None = None
+
+
+@dataclass
+class Translation:
+    """How a checkpoint's names become those of a declaration.
+
+    Attributes:
+        corrections: (class, field) → its names.
+        given: name of a tensor in the declaration's spelling → in the checkpoint's.
+    """
+
+    corrections: dict[tuple[type[Module], str], Correction]
+    given: dict[str, str]
+
+
+def declared_fields(cls: type[Model]) -> list[Declared]:
+    """The fields of an architecture and of all modules that it may consist of."""
+    return list(_declared(cls, "", "", "", None))
+
+
+def _declared(
+    cls: type[Module], hf: str, gguf: str, suffix: str, holder: Declared | None
+) -> Iterator[Declared]:
+    for name, (tag, kind) in module_fields(cls).items():
+        first = f"{tag.prefix}{tag.names[0]}" if tag.names else ""
+        leaf = _leaf(kind)
+        for own in tag.hf or (tag.names[:1] if leaf else ("",)):
+            if not isinstance(own, str):
+                continue
+            star = "*" if kind.many else ""
+            file = _join("" if tag.root else gguf, f"{first}{suffix if leaf and first else ''}")
+            found = Declared(
+                cls, name, tag, kind, _join(hf, own, star), _join(file, star), own, holder
+            )
+            yield found
+            for choice in () if leaf else kind.choices:
+                if issubclass(choice, Module):
+                    yield from _declared(choice, found.hf, found.gguf, tag.suffix, found)
+
+
+def _leaf(kind: FieldType) -> bool:
+    return all(
+        not issubclass(choice, Module) or "weight" in module_fields(choice)
+        for choice in kind.choices
+    )
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def base_of(tensor: str) -> tuple[str, str]:
+    """The module of a tensor and its leaf: "weight", "bias", or "" for a tensor without."""
+    base, _, leaf = tensor.rpartition(".")
+    return (base, leaf) if leaf in ("weight", "bias") else (tensor, "")
+
+
+def translate(cls: type[Model], architecture: str, tensors: Collection[str]) -> Translation:
+    """The tensors of a checkpoint in the spelling of a declaration.
+
+    Args:
+        architecture: the name of the new one, whose names in llama.cpp come first.
+    """
+    fields = declared_fields(cls)
+    done = Translation({}, {name: name for name in tensors})
+    _move_root(done, cls, fields)
+    there = {folded(base_of(name)[0]) for name in done.given}
+    leaves = [f for f in fields if f.leaf]
+    unread = sorted(there - {f.hf for f in leaves})
+    served = {(f.owner, f.name) for f in leaves if f.hf in there}
+    renames: dict[str, str] = {}
+    for base in unread:
+        name = gguf_name(base, architecture)
+        for like in leaves:
+            key = like.owner, like.name
+            if like.gguf == name and key not in served and _correct(done, like, base, there):
+                served.add(key)
+                renames[base] = like.hf
+                break
+    for base in unread:
+        if base not in renames and (like := _only_norm(leaves, served, unread, base)):
+            own = base if like.holder is None else base.rpartition(".")[2]
+            name = gguf_name(base, architecture)
+            done.corrections[like.owner, like.name] = Correction(like, own, name)
+            renames[base] = like.hf
+    done.given = {_renamed(name, renames): given for name, given in done.given.items()}
+    return done
+
+
+def _move_root(done: Translation, cls: type[Model], fields: list[Declared]) -> None:
+    """Corrects where the text model lies: "model.text_model." instead of "model."."""
+    roots = [f.hf.removesuffix("embed_tokens") for f in fields if f.gguf == "token_embd"]
+    places = [found[1] for name in done.given if (found := _ROOT.match(name))]
+    if not places or not roots or not roots[0] or places[0] in roots:
+        return
+    place, root = places[0], roots[0]
+    moved = {n: root + n.removeprefix(place) if n.startswith(place) else n for n in done.given}
+    if len(set(moved.values())) < len(moved):
+        return
+    done.given = {moved[name]: given for name, given in done.given.items()}
+    for f in fields:
+        if f.owner is cls and f.own.startswith(root):
+            hf = place + f.own.removeprefix(root)
+            done.corrections.setdefault((cls, f.name), Correction(f, hf))
+
+
+def _correct(done: Translation, like: Declared, base: str, there: Collection[str]) -> bool:
+    """Whether a field can read a tensor of another name; the corrections are added."""
+    module, last = _place(like), base.rpartition(".")[2]
+    if not module or base.startswith(f"{module}."):
+        own = base[len(module) + 1 :] if module else base
+        if "*" not in own:
+            done.corrections[like.owner, like.name] = Correction(like, own)
+        return "*" not in own
+    holder = like.holder
+    assert holder is not None
+    outer, parent = _place(holder), base.rpartition(".")[0]
+    if any(name.startswith(f"{module}.") for name in there) or not parent.startswith(f"{outer}."):
+        return False
+    hf = parent[len(outer) + 1 :]
+    moved = done.corrections.get((holder.owner, holder.name), Correction(holder, hf))
+    if moved.hf != hf or "*" in hf:
+        return False
+    done.corrections[holder.owner, holder.name] = moved
+    if last != like.own:
+        done.corrections[like.owner, like.name] = Correction(like, last)
+    return True
+
+
+def _only_norm(
+    leaves: list[Declared],
+    served: Collection[tuple[type[Module], str]],
+    unread: list[str],
+    base: str,
+) -> Declared | None:
+    """The only norm of a module that nothing fills, if the tensor is the only one left there."""
+
+    def place(name: str) -> str:
+        return name.rpartition(".")[0].removesuffix("model")
+
+    def norm(name: str) -> bool:
+        return "norm" in name.rpartition(".")[2]
+
+    free = [f for f in leaves if (f.owner, f.name) not in served and norm(f.hf)]
+    free = [f for f in free if place(f.hf) == place(base) and not f.kind.optional]
+    left = [b for b in unread if place(b) == place(base) and norm(b)]
+    return free[0] if len({f.name for f in free}) == 1 and left == [base] else None
+
+
+def _place(field: Declared) -> str:
+    """The name of the module that has a field."""
+    return field.holder.hf if field.holder else ""
+
+
+def _renamed(name: str, renames: Mapping[str, str]) -> str:
+    base, leaf = base_of(name)
+    to = renames.get(folded(base))
+    if to is None:
+        return name
+    numbers = iter(re.findall(r"(?<=\.)\d+(?=\.|$)", base))
+    return _join(re.sub(r"\*", lambda _: next(numbers, "*"), to), leaf)

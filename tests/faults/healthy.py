@@ -1,0 +1,37 @@
+"""The unmodified models: no tool may say no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ggmodel.workbench.diff import diff
+from tests.faults.subjects import ARCHITECTURES, Subject, subjects
+
+DTYPES = ("f32", "f16", "bf16")
+
+
+def false_alarms(cache: Path) -> dict[str, tuple[int, int]]:
+    """Type of the checkpoint → number of comparisons by `diff`, and of those that it calls wrong,
+    which are printed."""
+    found = {}
+    for dtype in DTYPES:
+        compared = wrong = 0
+        for architecture in ARCHITECTURES:
+            for subject in subjects(architecture):
+                for alarm in alarms_of(Subject(architecture, subject.case, dtype), cache):
+                    compared += 1
+                    wrong += bool(alarm)
+                    if alarm:
+                        print(alarm, flush=True)
+        found[dtype] = compared, wrong
+    return found
+
+
+def alarms_of(subject: Subject, cache: Path) -> list[str]:
+    """A text for each comparison of a healthy model: empty if all agrees."""
+    found = []
+    with subject.load(cache) as model:
+        for i, reference in enumerate(subject.references(cache)):
+            first = diff(model, reference).first
+            found.append("" if first is None else f"{subject.name}, {i}: {first}")
+    return found

@@ -1,0 +1,195 @@
+"""The tiny checkpoints of the goldens, on disk, and what transformers and the true models make of
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import ggmodel
+from ggmodel.convert.declaration import pairs
+from ggmodel.errors import Unsupported
+from ggmodel.model import Input
+from ggmodel.runner import LoadedModel
+from ggmodel.workbench import golden
+from ggmodel.workbench.activations import Activations
+from ggmodel.workbench.golden import Embeddings, Golden, laid_out
+from tests.golden.files import HERE
+
+# Computed as the reference computes.
+EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
+# Models in folders of families; the others have the folder's name.
+FAMILIES = {"qwen": ("qwen2", "qwen3"), "olmo": ("olmo2",), "phi": ("phi3",)}
+ARCHITECTURES = sorted(p.parent.name for p in HERE.glob("*/cases.py"))
+_SHIFTED = 16  # positions that a continuation goes beyond its context
+_SIZES = ((40, 40), (90, 30), (30, 90), (17, 23), (300, 200))  # of pictures
+
+Numbers = dict[str, np.ndarray]
+
+
+def served_by(path: str) -> tuple[str, ...]:
+    """The architectures of a model file, by the names of their goldens."""
+    folder, name = path.split("/")
+    family = FAMILIES.get(folder, (folder,))
+    return (name.removesuffix(".py"),) if folder in FAMILIES else family
+
+
+def subjects(architecture: str) -> list[Subject]:
+    """All cases of an architecture: those of text first, which are faster."""
+    names = golden.Cases(HERE / architecture).names
+    found = [Subject(architecture, name) for name in names]
+    return sorted(found, key=lambda s: len(s.pictures))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A case of the goldens.
+
+    Attributes:
+        dtype: of the checkpoint on disk: "f32", "f16" or "bf16".
+    """
+
+    architecture: str
+    case: str
+    dtype: str = "f32"
+
+    @property
+    def name(self) -> str:
+        return f"{self.architecture}/{self.case}" + (f"-{self.dtype}" * (self.dtype != "f32"))
+
+    @cached_property
+    def cases(self) -> golden.Cases:
+        return golden.Cases(HERE / self.architecture)
+
+    @cached_property
+    def golden(self) -> Golden | Embeddings:
+        return self.cases.load(self.case)
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return getattr(self.cases.module, "PICTURES", {}).get(self.case, {})
+
+    def checkpoint(self, cache: Path) -> Path:
+        """The folder of the checkpoint, written if it is missing."""
+        folder = cache / "checkpoints" / self.name
+        if not (folder / "config.json").exists():
+            kept = self.cases.embeddings.get(self.case, (None, {}, []))[
+                1
+            ]  # in folders of their own
+            weights = {k: v for k, v in self.golden.weights().items() if k not in kept}
+            config = self.golden.config
+            if self.dtype == "f32":
+                golden.checkpoint(folder, config, weights)
+            else:
+                _write_rounded(folder, config, weights, self.dtype)
+        return folder
+
+    def load(self, cache: Path, models: Path | None = None, **options: Any) -> LoadedModel:
+        """The model of the checkpoint, with special tokens that it finds by name."""
+        model = ggmodel.load(self.checkpoint(cache), models=models, **{**EXACT, **options})
+        special = getattr(self.cases.module, "SPECIAL", None)
+        if special is not None:
+            model.model.tokenizer = SimpleNamespace(id_of=special.get)
+        return model
+
+    def numbers(self, model: LoadedModel) -> Numbers:
+        """Results for everything that the golden has: logits, rows of images, vectors."""
+        wanted = self.golden
+        if isinstance(wanted, Embeddings):
+            ways = getattr(self.cases.module, "POOLING", (None,))
+            return {f"{w}": np.array(model.embed(wanted.texts, pooling=w)) for w in ways}
+        found = {"prompt": model.logits(wanted.prompt.tolist())}
+        for name, picture in wanted.pictures.items():
+            seen = model.encode_image(picture.pixels, **picture.data)
+            found[f"image {name}"] = np.concatenate([e.rows for e in seen])
+        for name, prompt in wanted.prompts.items():
+            found[f"prompt {name}"] = model.logits(laid_out(model, wanted, prompt))
+        return found
+
+    def rare(self, cache: Path, models: Path | None = None) -> Iterator[tuple[str, Numbers]]:
+        """Results that a batch of one prompt does not show: token by token, beyond the end of the
+        context, and for pictures of several sizes."""
+        wanted = self.golden
+        if isinstance(wanted, Embeddings):
+            return
+        prompt = wanted.prompt.tolist()
+        with self.load(cache, models, batch_size=1) as model:
+            yield "decode", {"logits": model.logits(prompt)}
+        given: dict[str, Any] = {"temperature": 0, "max_tokens": _SHIFTED + 8, "logprobs": True}
+        given["context_shift"] = True
+        with self.load(cache, models, context_length=len(prompt) + 8) as model:
+            done = model.generate(prompt, **given)
+            yield "shift", {"tokens": np.array(done.tokens), "logprobs": np.array(done.logprobs)}
+            if wanted.pictures:
+                yield "pixels", {n: a for size in _SIZES for n, a in _seen(model, size)}
+
+    def references(self, cache: Path) -> list[Activations]:
+        """The results of transformers, module by module: for the prompt, and for each prompt with
+        one picture; those with one tile first."""
+        folder = cache / "references" / self.name
+        made = folder / "made"
+        if not made.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with self.load(cache) as model:
+                for i, found in enumerate(self._computed(cache, model)):
+                    found.save(folder / f"{i}.npz")
+            made.touch()
+        return [Activations.load(path) for path in sorted(folder.glob("*.npz"))]
+
+    def _computed(self, cache: Path, model: LoadedModel) -> Iterator[Activations]:
+        from ggmodel.workbench import reference
+
+        wanted, module = self.golden, self.cases.module
+        folder = self.checkpoint(cache)
+        names = [pair.name for pair in pairs(model.model, self._shapes())]
+        given: dict[str, Any] = {"adjust": getattr(module, "adjust", None)}
+        if isinstance(wanted, Embeddings):
+            ids = np.array(max(wanted.texts, key=len), np.int32)
+            yield reference.run(folder, names, {"input_ids": ids}, **given)
+            return
+        yield reference.run(folder, names, {"input_ids": wanted.prompt}, **given)
+        seen = [p for p in wanted.prompts.values() if len(_pictures(p.parts)) == 1]
+        for prompt in sorted(
+            seen, key=lambda p: len(wanted.pictures[_pictures(p.parts)[0]].pixels)
+        ):
+            picture = wanted.pictures[_pictures(prompt.parts)[0]]
+            more = module.model_inputs(wanted.config, prompt.ids.tolist(), [picture])
+            inputs = {"input_ids": prompt.ids, **more}
+            yield reference.run(folder, names, inputs, image=picture.data, **given)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        kept = self.cases.embeddings.get(self.case, (None, {}, []))[1]
+        return {k: v for k, v in self.golden.tensors.items() if k not in kept}
+
+
+def _pictures(parts: list[Any]) -> list[str]:
+    return [part for part in parts if isinstance(part, str)]
+
+
+def _seen(model: LoadedModel, size: tuple[int, int]) -> Iterator[tuple[str, np.ndarray]]:
+    """The pixels that a model makes of a picture, and the tokens that stand for it."""
+    columns, rows = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
+    planes = [columns * 3 % 256, rows * 5 % 256, (columns + rows) % 256, 255 - rows % 200]
+    picture = Image.fromarray(np.stack(planes, -1).astype(np.uint8), "RGBA")
+    yield f"pixels {size}", model.model.preprocess(picture).values
+    inputs = model.model.image_inputs(model.embeddings(picture))
+    yield f"tokens {size}", np.array([i.token if isinstance(i, Input) else i for i in inputs])
+
+
+def _write_rounded(folder: Path, config: dict[str, Any], weights: Any, dtype: str) -> None:
+    try:
+        torch, files = import_module("torch"), import_module("safetensors.torch")
+    except ImportError as error:
+        raise Unsupported(f"a checkpoint in {dtype} needs torch ({error})") from None
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    tensors = {name: torch.from_numpy(np.array(value)).to(kind) for name, value in weights.items()}
+    golden.checkpoint(folder, config, {})  # config.json
+    files.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,120 @@
+"""The oracle of the bench of faults, and a sample of the faults themselves.
+
+`make faults` tries all of them, with transformers; here what transformers computed once is enough.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import ggmodel
+from ggmodel.convert import from_hf
+from ggmodel.gguf_file import MemorySource
+from ggmodel.model import find
+from ggmodel.workbench import golden
+from ggmodel.workbench.diff import diff
+from tests.faults.source import MODELS, files, spelled
+from tests.faults.subjects import EXACT, served_by, subjects
+from tests.faults.trial import Fault, Trials, differing, faults, judged, written
+from tests.golden.files import HERE
+from tests.workbench.saved import CASES, saved
+
+SAMPLE, COMPARED = 24, 24  # faults
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials(tmp_path_factory.mktemp("faults"), references=False)
+
+
+def changed(path: str, old: str, new: str, *blames: str) -> Fault:
+    text = spelled(MODELS / path).text
+    assert text.count(old) == 1
+    return Fault("by hand", path, 1, new, text.replace(old, new), frozenset(blames))
+
+
+@pytest.mark.parametrize("path", [p.relative_to(MODELS).as_posix() for p in files()])
+def test_spelling_blocks_out_changes_no_number(trials: Trials, path: str):
+    """Nor does importing a model from another folder."""
+    subject = subjects(served_by(path)[0])[-1]
+    text = spelled(MODELS / path).text
+    with written(path, text) as models, subject.load(trials.cache, models) as model:
+        found = subject.numbers(model)
+    assert differing(found, trials.numbers(subject)) == ""
+
+
+CALL = "return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))"
+ROPE = "self.rotary.rope(RopeType.NEOX)"
+MOVED = f"""type("Moved", (nn.Rope,), {{
+    "move": lambda self, x, amounts: self(x, amounts).scale(1.01)
+}})(**vars({ROPE}))"""
+
+
+def test_a_fault_in_prompts_is_seen_and_caught(trials: Trials):
+    result = trials.run(changed("mistral/model.py", CALL, CALL.replace("-0.5", "-0.4")))
+    assert (result.shown, result.case, result.by) == ("prompt", "mistral/window", ["golden"])
+
+
+def test_a_fault_of_single_tokens_is_seen(trials: Trials):
+    text = CALL.replace("scale=", "scale=(1.0 if batch.size > 1 else 1.1) * ")
+    result = trials.run(changed("mistral/model.py", CALL, text))
+    assert result.shown == "decode"
+
+
+def test_a_fault_after_a_context_shift_is_seen(trials: Trials):
+    result = trials.run(changed("mistral/model.py", ROPE, MOVED))
+    assert result.shown == "shift"
+
+
+def test_a_fault_in_loading_is_seen_by_check(trials: Trials):
+    result = trials.run(changed("mistral/model.py", '"k_proj"', '"key"'))
+    assert result.shown == "loading"
+    assert result.by == ["check", "golden"]
+
+
+def test_no_effect_is_no_fault(trials: Trials):
+    result = trials.run(changed("mistral/model.py", CALL, CALL.replace("nn.", "(nn).")))
+    assert (result.shown, result.by) == ("", [])
+
+
+def test_every_effective_fault_of_a_sample_is_caught(trials: Trials):
+    sample = random.Random(1).sample(faults(), SAMPLE)
+    results = [trials.run(fault) for fault in sample]
+    effective = [r for r in results if r.shown]
+    assert len(effective) > SAMPLE // 2
+    unseen = [r for r in effective if not r.by and r.shown in ("loading", "prompt")]
+    assert not unseen
+
+
+def test_diff_names_the_module_of_each_fault_in_a_sample():
+    served = {case.arch for case in CASES.values()}
+    every = [f for f in faults() if set(served_by(f.path)) & served]
+    wrong, compared = [], 0
+    for fault in random.Random(2).sample(every, COMPARED):
+        for name, case in CASES.items():
+            if case.arch not in served_by(fault.path):
+                continue
+            found = named(fault, name)
+            compared += found is not None
+            if found is not None and not found[1]:
+                wrong.append((fault.path, fault.rule, fault.said, found[0]))
+    assert compared > COMPARED // 2
+    assert not wrong
+
+
+def named(fault: Fault, name: str) -> tuple[str, bool] | None:
+    """The module that `diff` names in a case with saved activations, and whether it is to blame;
+    None if it finds none, or the model does not load."""
+    case, reference = CASES[name], saved(name)
+    weight = golden.Cases(HERE / case.arch).weight
+    weights = {key: weight(key, tuple(shape)) for key, shape in reference.tensors.items()}
+    with written(fault.path, fault.text) as models:
+        try:
+            source: MemorySource = from_hf(find(case.arch, models), case.config, weights)
+            with ggmodel.load(source, models=models, **EXACT) as model:
+                found = diff(model, reference)
+                return None if found.ok else judged(found, model, fault)
+        except ggmodel.Error:
+            return None

@@ -1,0 +1,282 @@
+"""One fault: does it change the numbers, and which tool says no?"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ggmodel.errors import Error
+from ggmodel.model import registry
+from ggmodel.model.walk import instances
+from ggmodel.runner import LoadedModel
+from ggmodel.runner.loading.sources import open_source
+from ggmodel.workbench import golden
+from ggmodel.workbench.check import check
+from ggmodel.workbench.diff import Diff, diff
+from tests.faults.rules import RULES, Seed
+from tests.faults.source import MODELS, Source, files, spelled
+from tests.faults.subjects import Numbers, Subject, served_by, subjects
+
+# Sums in another order differ by 3e-13 of the squares; no fault that matters by less than this.
+NOTICED = 1e-10
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A model file with one fault.
+
+    Attributes:
+        text: of the whole file.
+        blames: see `Seed`.
+    """
+
+    rule: str
+    path: str
+    line: int
+    said: str
+    text: str
+    blames: frozenset[str]
+
+    @property
+    def key(self) -> str:
+        """Names the fault as long as its file stays the same."""
+        return blake2s(f"{self.rule} {self.path} {self.text}".encode(), digest_size=8).hexdigest()
+
+    @property
+    def subjects(self) -> list[Subject]:
+        return [s for a in served_by(self.path) for s in subjects(a)]
+
+
+def faults(only: Callable[[str, str], bool] = lambda rule, path: True) -> list[Fault]:
+    """The faults of all rules in all files; `only` takes a rule and a path."""
+    return [f for path in files() for f in faults_of(spelled(path), only)]
+
+
+def faults_of(
+    source: Source, only: Callable[[str, str], bool] = lambda rule, path: True
+) -> Iterator[Fault]:
+    """The faults of one file, each text once."""
+    known = {source.text}
+    for name, rule in RULES.items():
+        for seed in rule(source) if only(name, source.path) else ():
+            text = source.changed(*seed.edits)
+            if text not in known:
+                known.add(text)
+                yield _fault(name, source, seed, text)
+
+
+def _fault(name: str, source: Source, seed: Seed, text: str) -> Fault:
+    line = getattr(seed.node, "lineno", 0)
+    return Fault(name, source.path, line, seed.said, text, seed.blames)
+
+
+@dataclass
+class Result:
+    """What became of a fault.
+
+    Attributes:
+        shown: where it changes the numbers: "loading", "prompt", "decode", …; "" if nowhere.
+        by: the tools that say no: "check", "golden", "diff".
+        first: the module that `diff` names; None if it agrees, or never ran.
+        right: whether that is the module that has the fault.
+        case: in which the numbers changed first.
+        note: an error's first line.
+    """
+
+    rule: str
+    path: str
+    line: int
+    said: str
+    shown: str = ""
+    by: list[str] = field(default_factory=list)
+    first: str | None = None
+    right: bool | None = None
+    case: str = ""
+    note: str = ""
+
+
+@contextmanager
+def written(path: str, text: str) -> Iterator[Path]:
+    """A folder of architectures with one model file changed, imported in this process."""
+    with tempfile.TemporaryDirectory(prefix="faults-") as base:
+        models, family = Path(base).resolve(), path.split("/")[0]
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(MODELS / family, models / family, ignore=ignored)
+        for file in (models / family).glob("*.py"):
+            source = file.read_text("utf-8").replace(f"ggmodel.models.{family}.", ".")
+            file.write_text(source, "utf-8")
+        (models / path).write_text(text.replace(f"ggmodel.models.{family}.", "."), "utf-8")
+        try:
+            yield models
+        finally:
+            for name in [n for n in registry._stamps if _is_below(n, models)]:
+                registry._forget(name)
+
+
+def _is_below(module: str, models: Path) -> bool:
+    return any(str(models) in stamp[0] for stamp in registry._stamps[module])
+
+
+class Trials:
+    """Tries faults, one after the other.
+
+    Args:
+        cache: a folder for checkpoints and results of transformers.
+        references: whether `diff` runs; it needs transformers where the cache has no results.
+    """
+
+    def __init__(self, cache: Path, references: bool = True):
+        self.cache, self.references = cache, references
+        self._true: dict[tuple[str, str], Any] = {}
+
+    def numbers(self, subject: Subject) -> Numbers:
+        """Those of the true model."""
+        if (subject.name, "") not in self._true:
+            with subject.load(self.cache) as model:
+                self._true[subject.name, ""] = subject.numbers(model)
+        return self._true[subject.name, ""]
+
+    def rare(self, subject: Subject) -> dict[str, Numbers]:
+        """Those of the true model, see `Subject.rare`."""
+        if (subject.name, "rare") not in self._true:
+            self._true[subject.name, "rare"] = dict(subject.rare(self.cache))
+        return self._true[subject.name, "rare"]
+
+    def run(self, fault: Fault) -> Result:
+        """Tries a fault on the cases of its architecture until all tools have said no."""
+        result = Result(fault.rule, fault.path, fault.line, fault.said)
+        with written(fault.path, fault.text) as models, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for subject in fault.subjects:
+                shown = self._common(fault, subject, models, result)
+                if shown == "loading" or {"golden", "diff"} <= set(result.by):
+                    return result
+            if not result.shown:
+                for subject in fault.subjects:
+                    if self._seldom(fault, subject, models, result):
+                        break
+        return result
+
+    def _common(self, fault: Fault, subject: Subject, models: Path, result: Result) -> str:
+        """Loads and computes what is usual; if that differs, asks the tools."""
+        try:
+            with subject.load(self.cache, models) as model:
+                shown = differing(subject.numbers(model), self.numbers(subject))
+                if shown:
+                    self._note(result, shown, subject)
+                    self._ask_diff(fault, subject, model, result)
+        except Exception as error:
+            self._note(result, "loading", subject)
+            result.note = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+            self._ask_check(subject, models, result)
+            self._ask_golden(subject, models, result)
+            return "loading"
+        if shown:
+            self._ask_check(subject, models, result)
+            self._ask_golden(subject, models, result)
+        return shown
+
+    def _seldom(self, fault: Fault, subject: Subject, models: Path, result: Result) -> bool:
+        """The same for results that are seldom looked at."""
+        shown = ""
+        try:
+            true = self.rare(subject)
+            for name, found in subject.rare(self.cache, models):
+                if differing(found, true[name]):
+                    shown = name
+                    break
+        except Exception as error:
+            shown = "running"
+            result.note = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        if not shown:
+            return False
+        self._note(result, shown, subject)
+        self._ask_golden(subject, models, result)
+        try:
+            with subject.load(self.cache, models) as model:
+                self._ask_diff(fault, subject, model, result)
+        except Error:
+            result.by.append("check")
+        return {"golden", "diff"} <= set(result.by)
+
+    def _note(self, result: Result, shown: str, subject: Subject) -> None:
+        if not result.shown:
+            result.shown, result.case = shown, subject.name
+
+    def _ask_check(self, subject: Subject, models: Path, result: Result) -> None:
+        if "check" in result.by:
+            return
+        try:
+            with closing(open_source(subject.checkpoint(self.cache), None, models)) as source:
+                fine = check(source, models=models).ok
+        except Error:
+            fine = False
+        if not fine:
+            result.by.append("check")
+
+    def _ask_golden(self, subject: Subject, models: Path, result: Result) -> None:
+        if "golden" in result.by:
+            return
+        try:
+            outcomes = golden.check(subject.cases.folder, subject.case, models)
+            fine = all(o.ok for o in outcomes)
+        except Exception:
+            fine = False
+        if not fine:
+            result.by.append("golden")
+
+    def _ask_diff(self, fault: Fault, subject: Subject, model: LoadedModel, result: Result) -> None:
+        if "diff" in result.by or not self.references:
+            return
+        for reference in subject.references(self.cache):
+            try:
+                found = diff(model, reference)
+            except Error as error:
+                result.note = result.note or f"diff: {error}".split("\n")[0][:200]
+                result.by.append("diff")
+                return
+            if not found.ok:
+                result.by.append("diff")
+                result.first, result.right = judged(found, model, fault)
+                return
+
+
+def judged(found: Diff, model: LoadedModel, fault: Fault) -> tuple[str, bool]:
+    """The module that a diff names, and whether it is to blame: by its field, or by its class.
+    A class of the same name in another file is another class."""
+    assert found.first is not None
+    path = found.first.path
+    cls = type(next(i.module for i in instances(model.model) if i.path == path))
+    file = Path(fault.path).stem
+    names = {
+        c.__name__
+        for c in cls.__mro__
+        if c.__module__.rpartition(".")[2] == file or f"class {c.__name__}(" not in fault.text
+    }
+    # Where a field is not called, the first module inside it may be named.
+    parts = path.split(".") if found.first.verdict == "unused" else [path.rpartition(".")[2]]
+    names |= {part.partition("[")[0] for part in parts}
+    return path, bool(names & fault.blames)
+
+
+def differing(found: Numbers, true: Numbers) -> str:
+    """The first name under which numbers differ by more than sums in another order; "" if none."""
+    for name, want in true.items():
+        got = found.get(name)
+        if got is None or got.shape != want.shape:
+            return name
+        if want.dtype.kind in "iu":
+            if not np.array_equal(got, want):
+                return name
+        elif not golden.nmse(got, want) <= NOTICED:
+            return name
+    return ""

@@ -1,0 +1,93 @@
+"""A second oracle: log-probabilities of llama.cpp on the same file, whoever converted it.
+
+Goldens are those of transformers, which can be wrong itself. llama.cpp runs in a process of its own
+(`python tests/peers/test_llama_cpp.py FILE VOCABULARY PROMPT…` prints what it says).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).parents[1]
+PROMPTS = [[2, 11, 12, 13, 14], [*range(30, 47)], [*range(3, 63), *range(40, 20, -1)]]
+
+# Files by llama.cpp's converter.
+THEIRS = [
+    "fixtures/llama-converter-plain-f32.gguf",
+    "fixtures/llama-converter-llama3-f32.gguf",
+    "golden/gemma3/converted/text.gguf",
+    "golden/llama4/converted/text.gguf",
+]
+# Checkpoints of goldens, converted here.
+OURS = [
+    ("llama", "plain_gqa"),
+    ("llama", "llama3_rope"),
+    ("llama", "experts"),
+    ("gemma3", "images"),
+    ("qwen3", "plain"),
+    ("qwen3", "experts"),
+]
+
+
+def agree(file: Path) -> None:
+    import ggmodel
+
+    with ggmodel.load(file, kv_type="f32", threads=1, context_length=128) as model:
+        rows = [model.logits(prompt)[-1].astype(np.float64) for prompt in PROMPTS]
+    ours = np.array([row - np.log(np.exp(row - row.max()).sum()) - row.max() for row in rows])
+    command = [sys.executable, __file__, file, str(ours.shape[1]), json.dumps(PROMPTS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
+    assert theirs.shape == ours.shape
+    # F32 on both sides, sums in other orders.
+    error = np.square(ours - theirs).sum() / np.square(theirs - theirs.mean()).sum()
+    assert error < 1e-9
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_file_of_the_converter(name: str):
+    agree(TESTS / name)
+
+
+@pytest.mark.parametrize(("architecture", "case"), OURS)
+def test_a_file_of_ours(architecture: str, case: str, tmp_path: Path):
+    from ggmodel.convert.export import convert
+    from tests.convert.folders import write_golden
+
+    folder = write_golden(tmp_path / "hf", architecture, case)[0]
+    mmproj = tmp_path / "mmproj.gguf" if case == "images" else None
+    convert(folder, tmp_path / "a.gguf", "f32", mmproj=mmproj)
+    agree(tmp_path / "a.gguf")
+
+
+def run(file: str, size: int, prompts: list[list[int]]) -> None:
+    """Prints llama.cpp's log-probabilities [prompts, size] of the token after each prompt."""
+    import xllamacpp  # pyright: ignore[reportMissingImports]  # of the extra `peers`
+
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = file
+    parameters.n_ctx, parameters.n_parallel, parameters.warmup = 128, 1, False
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    server = xllamacpp.Server(parameters)
+    rows = np.full((len(prompts), size), np.nan)
+    for row, prompt in zip(rows, prompts, strict=True):
+        asked = {"prompt": prompt, "n_predict": 1, "n_probs": size, "temperature": 0.0}
+        answer = server.handle_completions({**asked, "cache_prompt": False, "stream": False})
+        answer = json.loads(answer) if isinstance(answer, (str, bytes)) else answer
+        for found in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+            row[found["id"]] = found["logprob"]
+    assert np.isfinite(rows).all()
+    print(json.dumps(rows.tolist()))
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
