@@ -35,8 +35,9 @@ ggml behind it.
 
 The first column has the names of Ollama's Go package `ml`: the interface that this package was
 given to implement. Both run the same models on ggml, so each name leads a port from there to its
-counterpart; the Python spelling follows from the name (`RMSNorm` is `rms_norm`). The last section
-lists names that only exist here.
+counterpart; the Python spelling follows from the name (`RMSNorm` is `rms_norm`). Names that Ollama
+has dropped since are marked as in older versions. The last section lists names that only exist
+here.
 
 - Shapes are in ggml order: dim 0 is the fastest, so a numpy array has the reversed shape. […] is
   any shape. Where the kernels need it, operands of other float dtypes are converted and scattered
@@ -83,7 +84,7 @@ _OPS = """
     Mulmat MulmatFullPrec MulmatID AddID
     Softmax LayerNorm RMSNorm L2Norm SumRows Mean Variance Stddev CumSum
     Reshape View Permute Contiguous Copy Duplicate Slice Chunk ChunkSections Pad Repeat Repeat4D
-    Concat Stack Set SetInplace
+    Concat Stack SetInplace
     Rows SetRows TopK Argsort Diag Tri
     Conv2D Conv3D IM2Col AvgPool2D Interpolate
     SSMConv SSMScan SolveTri
@@ -103,6 +104,7 @@ SECTIONS: dict[str, list[Item]] = {
             "Tensor", "Tensor", _OPS, GELU_ERF="gelu_erf", CumSum="cumsum", Repeat4D="repeat_4d",
             Conv2D="conv_2d", Conv3D="conv_3d", IM2Col="im2col", AvgPool2D="avg_pool_2d",
         ),
+        Item("Tensor.Set", "Tensor.set", OLDER),
         Item("ScaledDotProductAttention", "Tensor", "every tensor has it"),
         Item(
             "ScaledDotProductAttention.ScaledDotProductAttention",
@@ -147,9 +149,10 @@ SECTIONS: dict[str, list[Item]] = {
         Item("BackendCacheConfig.CacheConfig", "Backend.cache_config"),
         Item("CacheConfig", "CacheConfig"),
         *under(
-            "CacheConfig", "CacheConfig", "CachePadding PermutedV MaskDType MaskBatchPadding",
+            "CacheConfig", "CacheConfig", "CachePadding PermutedV MaskDType",
             CachePadding="padding", MaskDType="mask_dtype",
         ),
+        Item("CacheConfig.MaskBatchPadding", "CacheConfig.mask_batch_padding", OLDER),
     ],
     "Memory": [
         Item("BackendMemory", "BackendMemory"),
@@ -285,7 +288,11 @@ def recorded_ops(function: Any) -> list[str]:
         if not isinstance(function, FunctionType) or function in seen:
             return
         seen.add(function)
-        if not (function.__module__.startswith(_OPS_ARE_IN) or function is ml.Context.arange):
+        function = inspect.unwrap(function)
+        if not (
+            function.__module__.startswith(_OPS_ARE_IN)
+            or function is inspect.unwrap(ml.Context.arange)
+        ):
             return
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         for code in codes(function.__code__):

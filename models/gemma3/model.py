@@ -133,7 +133,7 @@ class Gemma3(Model):
         return [Multimodal(self.projector(self.vision(tile))) for tile in tiles]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        newlines, begin, end = (Input(self.token_id(*token)) for token in FRAME)
+        newlines, begin, end = (Input(self.token_id(text, default=id)) for text, id in FRAME)
         found = []
         for part in image:
             rest = len(part) - 1

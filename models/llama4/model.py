@@ -154,7 +154,7 @@ class Llama4(nn.Decoder):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         def token(name: str, default: int) -> Input:
-            return Input(self.token_id(f"<|{name}|>", default))
+            return Input(self.token_id(f"<|{name}|>", default=default))
 
         start, end = token("image_start", 200080), token("image_end", 200081)
         whole, patch = token("image", 200090), token("patch", 200092)

@@ -1,9 +1,12 @@
 """Mistral: llama's blocks; in the first version every layer sees a window.
 
-llama.cpp's converter writes these checkpoints as `llama`, without the window; ggmodel loads such a
-file as the llama that it says it is."""
+Without a window a checkpoint is a `llama`, and is loaded and written as one. llama.cpp has no other
+architecture for it; its converter leaves the window out."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
@@ -41,6 +44,11 @@ class Layer(nn.PreNormLayer):
 class Mistral(nn.Decoder):
     config: MistralConfig
     layers: list[Layer]
+
+    @classmethod
+    def stored_as(cls, hf: Mapping[str, Any], program: str | None = None) -> str:
+        windowed = hf.get("sliding_window", 4096) is not None  # 4096 in transformers
+        return cls.architecture if windowed and program is None else "llama"
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config

@@ -157,5 +157,5 @@ class Mllama(nn.Decoder):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         """An image is one input; its token is the first id that has an embedding but no logit."""
-        token = self.token_id(self.image_marker, self.head.weight.dim(1))
+        token = self.token_id(self.image_marker, default=self.head.weight.dim(1))
         return [Input(token, image[0])]

@@ -4,6 +4,8 @@ OLMo 3 is the same with windows; files name both `olmo2`."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
@@ -11,10 +13,15 @@ from ggmodel.model import Batch, LayerMemory
 from ggmodel.nn import Linear, RMSNorm
 
 
+def _window(hf: Any) -> int | None:
+    """Only OLMo 3 has windows."""
+    return hf.get("sliding_window") if "Olmo3ForCausalLM" in hf["architectures"] else None
+
+
 class Olmo2Config(nn.DecoderConfig):
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-5)
     context: int = kv("context_length", hf="max_position_embeddings", default=4096)
-    window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
+    window: int = kv("attention.sliding_window", hf=_window, default=0)
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
 
 
@@ -58,7 +65,6 @@ class OLMo2(nn.Decoder):
     layers: list[Layer]
 
     def caches(self) -> list[Causal | Sliding]:
-        h = self.config
-        scaled = self.rotary.rope(RopeType.NEOX)
+        h, scaled = self.config, self.rotary.rope(RopeType.NEOX)
         plain = nn.Rope(h.rope_dims, h.rope_base, type=RopeType.NEOX)  # for local layers
         return Sliding.where(h.local, h.window, [plain if near else scaled for near in h.local])

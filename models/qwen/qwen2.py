@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
@@ -9,11 +12,17 @@ from ggmodel.model import Batch, LayerMemory
 from ggmodel.nn import Linear
 
 
+def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
+    return nn.sliding_layers(hf) if hf.get("use_sliding_window") else None
+
+
 class Qwen2Config(nn.DecoderConfig):
+    assumed = {"max_window_layers": ...}  # read where there are windows
+
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)
     window: int = kv("attention.sliding_window", hf=nn.sliding_window, default=0)
-    pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[1])
+    pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
 
 
 class Attention(Module):

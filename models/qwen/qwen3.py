@@ -18,13 +18,14 @@ def _experts(hf: Mapping[str, Any]) -> int | None:
 
 def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
     """In models with experts all layers are local."""
-    local = nn.sliding_layers(hf)
-    return [True] * hf["num_hidden_layers"] if _experts(hf) and nn.sliding_window(hf) else local
+    if not hf.get("use_sliding_window"):
+        return None
+    return [True] * hf["num_hidden_layers"] if _experts(hf) else nn.sliding_layers(hf)
 
 
 class Qwen3Config(nn.DecoderConfig):
-    # The tensors tell which layers have experts.
-    assumed = {"mlp_only_layers": ..., "decoder_sparse_step": ...}
+    # Read where there are windows; the tensors tell which layers have experts.
+    assumed = {"max_window_layers": ..., "mlp_only_layers": ..., "decoder_sparse_step": ...}
 
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
     context: int = kv("context_length", hf="max_position_embeddings", default=32768)

@@ -65,6 +65,22 @@ def test_a_file_is_quantised(program: Program, folder: Path, tmp_path: Path):
     assert done.returncode == 0
 
 
+def test_what_llama_cpp_makes_of_a_file_is_told(program: Program, tmp_path: Path):
+    local, out = write_golden(tmp_path / "local", "mistral", "window")[0], tmp_path / "a.gguf"
+    done = program("convert", local, out)
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, str(out))
+    assert done.stderr == "llama.cpp refuses this file: it has no architecture 'mistral'\n"
+    done = program("convert", local, tmp_path / "b.gguf", "--for", "llama.cpp")
+    assert done.returncode == 0
+    assert "attention.sliding_window is 8, and it computes without: right up to 8" in done.stderr
+    other = write_golden(tmp_path / "other", "qwen2", "odd_head_dim")[0]
+    done = program("convert", other, tmp_path / "c.gguf", "--for", "llama.cpp")
+    assert done.returncode == 1 and not (tmp_path / "c.gguf").exists()
+    assert "llama.cpp would refuse the file: attention.key_length is 24, not 16" in done.stderr
+    done = program("convert", other, tmp_path / "c.gguf", "--for", "ollama")
+    assert done.returncode == 1 and "--for is 'ollama'" in done.stderr
+
+
 def test_what_matters_is_computed(program: Program, folder: Path, tmp_path: Path):
     text, matrix, out = (tmp_path / name for name in ("text.txt", "m.gguf", "a.gguf"))
     text.write_text("ABBA " * 40)

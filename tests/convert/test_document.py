@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
 def test_the_commands_run_one_after_the_other(tmp_path: Path):
     write_golden(tmp_path / "my-model", "gemma3", "images")
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    assert len(lines) == 13
+    assert len(lines) == 14
     (tmp_path / "text.txt").write_text("ABCDEFGH " * 200)
     for line in lines:
         command = [sys.executable, "-m", *shlex.split(line, comments=True)]

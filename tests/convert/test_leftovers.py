@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from ggmodel.convert.declaration import plan
 from ggmodel.errors import LoadError
 from ggmodel.gguf_file import TensorSource, open_gguf
 from ggmodel.gguf_file.metadata import KeyValues
-from ggmodel.model import config_class, find, find_hf
+from ggmodel.model import LoadReport, config_class, find, find_hf
+from ggmodel.model.report import Missing
 from ggmodel.workbench.check import check
 from tests.convert.folders import write_model, write_tokenizer
 from tests.golden.files import load_embeddings, load_golden
@@ -123,6 +125,48 @@ def test_a_vision_tower_that_a_text_model_does_not_read_is_told(folder: Make, to
         ggmodel.load(path)
     with pytest.warns(UserWarning, match=rf"and 5 more\n{said}"):
         ggmodel.load(path, strict=False).close()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (
+            ["v.blk.0.attn_q.weight", "mm.0.bias"],
+            ["2 of 2 unused tensors belong to a vision tower"],
+        ),
+        (["model.connector.proj.weight", "model.image_newline"], ["2 of 2 .* a vision tower"]),
+        (
+            ["model.vision_tower.q", "model.audio_tower.q", "model.embed_audio.w", "a.blk.0.q"],
+            ["1 of 4 .* a vision tower", "3 of 4 .* an audio tower, which this architecture does"],
+        ),
+        (["model.layers.0.self_attn.v.bias", "model.layers.0.mm.a.weight", "model.av.q"], []),
+    ],
+)
+def test_towers_are_known_by_their_names(names: list[str], said: list[str]):
+    towers = LoadReport("llama", unused=names).towers
+    assert len(towers) == len(said)
+    assert all(re.match(want, got) for want, got in zip(said, towers, strict=True))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_checking_tells_of_a_tower(folder: Make, strict: bool):
+    path = folder("model.visual.blocks.0.q.weight", NORM)
+    with opened(path) as source:
+        result = check(source, strict=strict)
+    found = result.problems if strict else result.warnings
+    (tower,) = [f.message for f in found if f.kind == "tower"]
+    assert tower.startswith("1 of 2 unused tensors belong to a vision tower, which this archit")
+
+
+def test_a_tower_is_told_beside_what_is_missing(folder: Make):
+    path = folder("model.visual.blocks.0.q.weight")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(LoadError, match=r"missing +layers\[2\]"):
+        ggmodel.load(path)
+    report = LoadReport("llama", missing=[Missing("head", ("output",))], unused=["v.blk.0.q"])
+    with pytest.raises(LoadError, match=r"missing +head(.|\n)*1 of 1 unused .* a vision tower"):
+        report.check()
 
 
 INV_FREQ = "model.layers.{}.self_attn.rotary_emb.inv_freq"

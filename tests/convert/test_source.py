@@ -24,7 +24,7 @@ from ggmodel.errors import (
     Unsupported,
 )
 from ggmodel.gguf_file import DType, open_gguf
-from ggmodel.model import AddConstant, Part, PermuteRope, Stack, Transpose, find_hf
+from ggmodel.model import AddConstant, Part, PermuteRope, Stack, Transpose, find, find_hf
 from tests.convert.folders import stored, write_golden, write_model, write_safetensors
 from tests.golden import files as golden_files
 from tests.golden.files import cases, load_golden
@@ -51,13 +51,33 @@ def nmse(got: np.ndarray, want: np.ndarray) -> float:
 def test_a_folder_has_the_tensors_of_the_checkpoint_in_memory(tmp_path: Path, arch: str, case: str):
     golden = load_golden(arch, case)
     write_model(tmp_path, golden.config, golden.weights(), shards=2)
-    held = from_hf(find_hf(golden.config["architectures"]), golden.config, golden.weights())
+    architecture = find(find_hf(golden.config["architectures"]).stored_as(golden.config))
+    held = from_hf(architecture, golden.config, golden.weights())
     with CheckpointSource.open(tmp_path, "f32") as source:
         assert set(source.tensors) == set(held.tensors)
         for name, info in held.tensors.items():
             mine = source.info(name)
             assert (mine.shape, mine.dtype, mine.nbytes) == (info.shape, DType.F32, info.nbytes)
             assert source.data(name) == held.data(name), name
+
+
+@pytest.mark.parametrize(("arch", "case"), [("gemma2", "published"), ("gemma3", "every_6th")])
+@pytest.mark.parametrize("dtype", ["F16", "BF16"])
+def test_a_constant_is_added_before_rounding(tmp_path: Path, arch: str, case: str, dtype: str):
+    _, golden = write_golden(tmp_path, arch, case, dtype)
+    stored_as = np.float16 if dtype == "F16" else np.uint16
+    for kind in (None, "f32"):
+        with CheckpointSource.open(tmp_path, kind) as source:
+            norm = source.info("blk.0.attn_norm.weight")
+            got = np.frombuffer(source.data(norm.name), np.float32)
+            _, _, raw = stored(golden.weights()["model.layers.0.input_layernorm.weight"], dtype)
+        weight = np.frombuffer(raw, stored_as)
+        exact = weight if dtype == "F16" else (weight.astype(np.uint32) << 16).view(np.float32)
+        assert norm.dtype is DType.F32
+        assert np.array_equal(got, (exact.astype(np.float64) + 1).astype(np.float32))
+        assert not np.array_equal(
+            got, (exact.astype(np.float16) + np.float16(1)).astype(np.float32)
+        )
 
 
 def test_tensors_that_are_as_they_should_be_are_mapped(tmp_path: Path):

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ggmodel
 from ggmodel.convert.export import convert
 from ggmodel.convert.write import info, write_gguf
 from ggmodel.errors import Error, Unsupported, WriteError
 from ggmodel.gguf_file import Array, DType, MemorySource, TensorInfo, open_gguf
-from tests.convert.folders import write_golden
+from tests.convert.folders import write_golden, write_model, write_tokenizer
+from tests.golden.files import load_golden
 
 TENSORS = [info("a", (32, 4), DType.F32), info("b", (64,), DType.Q8_0), info("c", (5,), DType.F16)]
 
@@ -238,6 +240,38 @@ def test_means_of_pixels_come_from_the_folder(tmp_path: Path):
     with open_gguf(tmp_path / "mm.gguf") as mmproj:
         assert list(mmproj.metadata["clip.vision.image_mean"]) == pytest.approx([0.1, 0.2, 0.3])
         assert list(mmproj.metadata["clip.vision.image_std"]) == [0.5] * 3
+
+
+@pytest.mark.parametrize(
+    ("activation", "flags"),
+    [
+        ("gelu_pytorch_tanh", {"clip.use_gelu": True}),
+        ("gelu", {"clip.use_gelu": True, "clip.vision.hidden_activation": "gelu"}),
+        (
+            "silu",
+            {
+                "clip.use_gelu": False,
+                "clip.use_silu": True,
+                "clip.vision.hidden_activation": "silu",
+            },
+        ),
+        ("quick_gelu", {"clip.use_gelu": False, "clip.vision.hidden_activation": "quick_gelu"}),
+    ],
+)
+def test_the_activation_of_a_tower(tmp_path: Path, activation: str, flags: dict[str, Any]):
+    golden = load_golden("gemma3", "images")
+    tower = golden.config["vision_config"] | {"hidden_act": activation}
+    config = golden.config | {"vision_config": tower}
+    folder = write_model(tmp_path / "model", config, golden.weights())
+    write_tokenizer(folder, golden.config["text_config"]["vocab_size"])
+    text, mmproj = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
+    convert(folder, text, mmproj=mmproj)
+    with open_gguf(mmproj) as file:
+        found = {k: v for k, v in file.metadata.items() if "use_" in k or "activation" in k}
+    assert found == flags
+    for source in (folder, open_gguf(text, mmproj)):
+        with ggmodel.load(source) as model:
+            assert model.model.config.vit_activation == activation
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ggmodel.model.config import key_fields
@@ -20,6 +21,12 @@ README, MEMORY, DIFF = read("README.md"), read("docs/memory.md"), read("docs/dif
 def test_the_excerpt_is_part_of_a_model():
     excerpt = blocks(README, "python")[0]
     assert excerpt in (ROOT / "models" / "llama" / "model.py").read_text()
+
+
+def test_the_hooks_for_images_are_those_of_a_golden():
+    (excerpt,) = [b for b in blocks(read("docs/models.md"), "text") if "PICTURES" in b]
+    hooks = excerpt[excerpt.index("def ") :]
+    assert hooks in (ROOT / "tests" / "golden" / "gemma3" / "cases.py").read_text()
 
 
 def test_the_python_of_the_readme_runs():
@@ -92,18 +99,24 @@ def test_links_of_the_documents_lead_somewhere():
 
 def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.MonkeyPatch):
     guide = blocks(read("docs/models.md"), "python")
-    assert len(guide) == 5
+    assert len(guide) == 6
     # From the third on they go on with the class that the second one ends with.
     code = "\n".join(guide)
     module = ModuleType("guide")
     monkeypatch.setitem(sys.modules, "guide", module)  # where annotations are looked up
     space = vars(module)
     exec("from ggmodel import Config, Model, Module, Tensor, gguf, kv, nn", space)
-    exec("from ggmodel.kvcache import Sliding\nfrom ggmodel.model import PermuteRope", space)
+    exec("from ggmodel.kvcache import Sliding\nimport math", space)
+    exec("from ggmodel.model import Operation, PermuteRope", space)
     exec("from ggmodel.nn import Embedding, Linear, RMSNorm", space)
     exec(compile(code, "docs/models.md", "exec"), space)
     assert {name for name, *_ in key_fields(space["MyConfig"])} >= {"width", "heads", "window"}
     assert list(module_fields(space["MyModel"])) == ["embed", "layers", "norm", "head", "rotary"]
     assert module_fields(space["Layer"])["shared"][0].suffix == "_shexp"
     assert space["MyModel"].hidden.__qualname__ == "MyModel.hidden"
+    kernel = np.arange(4 * 3 * 2 * 5 * 5.0).reshape(4, 3, 2, 5, 5)
+    flat, config = space["Flat"](), SimpleNamespace(frames=2, patch=5)
+    packed = flat.to_gguf(kernel, config)
+    assert packed.shape == flat.shape(kernel.shape, config) == (4, 150)
+    assert np.array_equal(flat.to_hf(packed, config), kernel)
     assert {"sees", "preprocess", "image_inputs", "caches"} <= vars(space["MyModel"]).keys()

@@ -42,6 +42,28 @@ def test_every_item_of_the_interface_is_in_the_table_once():
     assert sorted(name for name, *_ in rows()) == sorted(ITEMS)
 
 
+def test_names_that_the_interface_has_dropped_are_marked():
+    """Those of the older document alone."""
+    older = {name for name, *_, note in rows() if "in older versions of the interface" in note}
+    assert older == {
+        "Allocated",
+        "AllocationStatus",
+        "BackendParams.MainGPU",
+        "BackendParams.NumGPULayers",
+        "BackendParams.TensorSplit",
+        "CacheConfig.MaskBatchPadding",
+        "Context.FromFloatSlice",
+        "Context.FromIntSlice",
+        "DeviceMemory.UUID",
+        "Failed",
+        "Memory",
+        "Memory.Size",
+        "Memory.Status",
+        "Tensor.Set",
+        "Unallocated",
+    }
+
+
 def test_every_op_says_its_shapes():
     unclear = [name for name, _, text, functions, _ in rows() if functions and "[" not in text]
     assert not unclear

@@ -56,7 +56,7 @@ class Names:
         "<end_of_image>": gemma3.END,
     }
 
-    def id_of(self, text: str) -> int | None:
+    def id_of_text(self, text: str) -> int | None:
         return self.ids.get(text)
 
 

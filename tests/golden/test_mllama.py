@@ -7,15 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import ggmodel
 from ggmodel import DType, Input
-from ggmodel.convert import from_hf
+from ggmodel.convert import convert, from_hf
+from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.errors import KvCacheFull, LoadError, PromptError
-from ggmodel.gguf_file import MemorySource
+from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
+from ggmodel.workbench.check import check
 from ggmodel.workbench.golden import laid_out, nmse, source_of
+from tests.convert.folders import write_golden
 from tests.golden.files import GREEDY, Golden, cases, load_golden
 from tests.image.noise import SIDE, SIZES, noise
 
@@ -300,3 +304,27 @@ def test_a_layer_is_whole_or_missing(images: Golden):
     }
     with pytest.raises(LoadError, match=r"layers\[1\]"):
         ggmodel.load(MemorySource(dict(source.metadata), kept))
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_the_image_token_may_lie_beyond_the_vocabulary(tmp_path: Path, kind: str):
+    """As published: the tokenizer has a token more than vocab_size, the embedding eight rows."""
+    model, golden = write_golden(tmp_path / "hf", "mllama", "images")
+    size = golden.config["text_config"]["vocab_size"]
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == size == golden.config["image_token_index"]
+    tokenizer.add_special_tokens(["<|image|>"])
+    tokenizer.save(str(model / "tokenizer.json"))
+    if kind == "file":
+        convert(model, tmp_path / "a.gguf", pre="gpt-2")
+        model = tmp_path / "a.gguf"
+    with CheckpointSource.open(model) if kind == "folder" else open_gguf(model) as source:
+        assert len(source.metadata["tokenizer.ggml.tokens"]) == size + 1
+        assert check(source).ok
+    with ggmodel.load(model, kv_type="f32", flash_attention="off") as loaded:
+        assert loaded.tokenize("AB<|image|>", add_special=False)[-1] == size
+        assert loaded.model.token_id("<|image|>") == size
+        for asked in golden.prompts.values():
+            assert nmse(loaded.logits(laid_out(loaded, golden, asked)), asked.logits) < EXACT
+        done = loaded.generate(["AB", noise(*SIZES[0])], max_tokens=3, temperature=0)
+        assert done.usage.completion_tokens == 3

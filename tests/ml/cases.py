@@ -71,6 +71,16 @@ LAYOUTS: dict[str, Layout] = {
     "columns": (normal(5, 8), lambda t: t.slice(0, 2, 7), lambda a: a[:, 2:7]),
     "stepped": (normal(7, 4), lambda t: t.slice(1, 1, 7, 2), lambda a: a[1:7:2]),
     "stepped row": (normal(3, 9), lambda t: t.slice(0, 1, 9, 3), lambda a: a[:, 1:9:3]),
+    "stepped row of four dims": (
+        normal(2, 3, 4, 9),
+        lambda t: t.slice(0, 1, 9, 3),
+        lambda a: a[..., 1:9:3],
+    ),
+    "stepped row of turned dims": (
+        normal(2, 3, 4, 9),
+        lambda t: t.permute(0, 1, 3, 2).slice(0, 2, 9, 2),
+        lambda a: a.swapaxes(0, 1)[..., 2:9:2],
+    ),
     "column": (normal(1, 5), lambda t: t.permute(1, 0, 2, 3), lambda a: a.T),
     "sliced columns": (
         normal(4, 6),

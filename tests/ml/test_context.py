@@ -142,6 +142,43 @@ def test_setting_takes_the_right_type_and_count(ctx: Context, wrong):
 
 
 @pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([1, 1.9], "1.9 is no int32"),
+        ([2**40 + 3, 0], "1099511627779 is no int32"),
+        ([-(2**31) - 1, 0], "-2147483649 is no int32"),
+        ([2**70, 0], "no real numbers of at most 64 bits"),
+        ([float("nan"), 0], "nan is no int32"),
+        ([float("inf"), 0], "inf is no int32"),
+        (["1", "2"], "no real numbers"),
+        ([1j, 2], "no real numbers"),
+        ([None, 2], "no real numbers"),
+        ([[1, 2], [3]], "inhomogeneous"),
+    ],
+)
+def test_integers_are_stored_as_they_are_or_not_at_all(ctx: Context, values: Any, reason: str):
+    known = ctx.input().from_ints([5, 6])
+    for store in (ctx.input().from_ints, known.from_ints):
+        with pytest.raises(TensorError, match=f"values for I32: .*{reason}"):
+            store(values)
+    assert known.numpy().tolist() == [5, 6]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[2.0, -(2**31)], np.array([7, 2**31 - 1]), np.array([1, 2], np.uint8), (True, False), []],
+)
+def test_whole_numbers_of_any_type_are_integers(ctx: Context, values: Any):
+    assert ctx.input().from_ints(values).numpy().tolist() == list(values)
+
+
+@pytest.mark.parametrize("values", [["1"], [1j], [None]])
+def test_floats_are_numbers(ctx: Context, values: Any):
+    with pytest.raises(TensorError, match="values for F32: these are no real n"):
+        ctx.input().from_floats(values)
+
+
+@pytest.mark.parametrize(
     "dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I64], ids=str
 )
 def test_inputs_without_elements_are_computed_with(ctx: Context, dtype: DType):
@@ -530,6 +567,16 @@ def test_more_memory_than_there_is_is_an_error(shape: tuple[int, ...]):
         assert backend.backend_memory().cpu.cache == [0, 0, 0]
 
 
+def test_a_failed_allocation_reports_its_own_size():
+    with backend_of() as backend, backend.new_context() as ctx:
+        for cells in (1 << 50, 1 << 51, 1 << 50):
+            with pytest.raises(OutOfMemory) as caught:
+                ctx.layer(0).zeros(DType.F32, cells)
+            memory: Any = caught.value.memory
+            assert memory.cpu.cache[0] == 4 * cells
+        assert backend.backend_memory().cpu.cache == [0, 0, 0]
+
+
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Control groups leave this process a MiB."""
@@ -548,6 +595,12 @@ def test_more_memory_than_control_groups_leave_is_an_error():
         huge = ctx.input().from_floats(normal(1, 1)).repeat_4d(1 << 20, 1, 1, 1)
         with pytest.raises(OutOfMemory, match="compute buffer"):
             ctx.compute(huge)
+        before = backend.backend_memory().cpu.graph
+        ctx.forward(ctx.feed(lambda step: 0, DType.F32, (1 << 18) + 1).sqr())
+        with pytest.raises(OutOfMemory, match="do not fit in the memory of CPU") as caught:
+            ctx.reserve()
+        memory: Any = caught.value.memory
+        assert memory.cpu.graph > before + (1 << 20)
 
 
 @pytest.mark.usefixtures("little_memory")

@@ -10,6 +10,8 @@ import pytest
 
 from ggmodel.errors import ComputeError, GraphError
 from ggmodel.ml import Backend, Context, DType, Tensor
+from ggmodel.ml.backend import Executable
+from ggmodel.ml.storage import Rows
 from tests.ml.harness import backend_of, normal
 
 
@@ -115,6 +117,18 @@ def test_indices_of_feeds_are_checked_in_every_step(small: Backend):
         assert executable.value(out).tobytes() == want
 
 
+@pytest.mark.parametrize("wrong", [2**40 + 3, 1.5, float("nan")])
+def test_numbers_that_are_no_indices_are_not_made_into_some(small: Backend, wrong: float):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        (good,) = steps(1)
+        with pytest.raises(ComputeError, match="is no int32"):
+            executable.run({**good, "ids": np.array([0, wrong, 1])})
+        executable.run(good)
+
+
 def test_graphs_take_turns_in_the_same_memory(small: Backend):
     with small.new_context() as one, small.new_context() as two:
         with one.trace():
@@ -130,6 +144,71 @@ def test_graphs_take_turns_in_the_same_memory(small: Backend):
             value = first.value(a).copy()
             second.run(step)
             np.testing.assert_array_equal(second.value(b), -value)
+
+
+def test_graphs_share_the_memory_of_their_inputs():
+    with backend_of() as backend, backend.new_context() as ctx, ctx.trace():
+
+        def fed(n: int) -> tuple[Executable, Tensor]:
+            with backend.new_context() as own, own.trace():
+                out = own.feed(lambda step: step, DType.F32, n).scale(2)
+                return backend.compile(own.forward(out).graph, (out,)), out
+
+        large, first = fed(1 << 16)
+        before = backend.backend_memory().cpu.graph
+        others = [fed(n) for n in (1, 1 << 10, 1 << 16)]
+        assert backend.backend_memory().cpu.graph == before
+        for executable, out in [*others, (large, first), *others]:
+            step = normal(out.n_elements)
+            executable.run(step)
+            np.testing.assert_array_equal(executable.value(out).reshape(-1), 2 * step)
+        assert large.valid
+        fed(1 << 17)  # moves the memory
+        assert not large.valid
+        with pytest.raises(GraphError, match="compile it again"):
+            large.run(normal(1 << 16))
+
+
+def test_rows_are_made_as_they_are_written(small: Backend):
+    made: list[slice] = []
+
+    def rows(step: np.ndarray) -> Rows:
+        def make(at: slice) -> np.ndarray:
+            made.append(at)
+            return step[at]
+
+        return Rows(step.shape, np.float32, make)
+
+    with small.new_context() as ctx, ctx.trace():
+        out = ctx.feed(rows, DType.F32, 1 << 10, 300).scale(1)
+        ctx.forward(out)
+        executable = small.compile(ctx.graph, (out,))
+        step = normal(300, 1 << 10)
+        executable.run(step)
+        np.testing.assert_array_equal(executable.value(out)[0, 0], step)
+        assert [at.start for at in made] == [0, 128, 256]
+        for shape in ((300, 1 << 9), (1 << 10, 300), (300,)):
+            with pytest.raises(ComputeError, match="could not be filled"):
+                executable.run(normal(*shape))
+
+
+def test_a_graph_that_keeps_only_its_outputs_runs_on(small: Backend):
+    with small.new_context() as ctx, ctx.trace():
+        out = network(small, ctx)
+        ctx.forward(out)
+        whole = small.compile(ctx.graph, (out,))
+        part = small.compile(ctx.graph, (out,))
+        values = []
+        for step in steps(3):
+            whole.run(step)
+            values.append(whole.value(out).tobytes())
+        whole.close()
+        part.keep_only((out,))
+        for step, value in zip(steps(3), values, strict=True):
+            part.run(step)
+            assert part.value(out).tobytes() == value
+            with pytest.raises(ComputeError, match="selects rows"):
+                part.run({**step, "ids": np.array([0, 10, 1])})
 
 
 def test_a_grown_buffer_ends_the_graphs_laid_out_before(small: Backend):

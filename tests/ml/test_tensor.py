@@ -349,3 +349,10 @@ def test_operands_without_elements_never_crash(ctx: Context, op):
     x, empty = zeros(ctx, 4, 3, 2), zeros(ctx, 4, 3, 0)
     with pytest.raises(TensorError):
         op(ctx, x, empty)
+
+
+def test_a_tensor_is_neither_true_nor_false(ctx: Context):
+    x = ctx.input().from_floats([0.0])
+    for tensor in (x, x.scale(2)):
+        with pytest.raises(TensorError, match=r"neither true nor false .* x is not None"):
+            bool(tensor)

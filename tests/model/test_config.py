@@ -1,5 +1,6 @@
 """Hyperparameters: read from metadata, taken from a Hugging Face config."""
 
+import math
 from typing import Any
 
 import pytest
@@ -128,6 +129,18 @@ def test_a_wrong_type_names_key_expected_and_found(key: str, value: Any, expecte
         read(Kinds, **{key: value})
     assert f"'arch.{key}' must be {expected}, but holds {found} " in str(caught.value)
     assert "file.gguf" in str(caught.value)
+
+
+@pytest.mark.parametrize(("value", "want"), [(8.0, 8), (-3.0, -3), (0.0, 0), (2.0**40, 2**40)])
+def test_a_whole_number_is_an_integer(value: float, want: int):
+    found = read(Kinds, an_int=value).an_int
+    assert found == want and type(found) is int
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, 8.5])
+def test_what_is_no_whole_number_is_none(value: float):
+    with pytest.raises(ConfigError, match="must be an integer, but holds float"):
+        read(Kinds, an_int=value)
 
 
 class AnyOrder(Config):

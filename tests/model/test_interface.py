@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ggmodel import Config, Model
-from ggmodel.errors import ArchitectureError, Unsupported
+from ggmodel.errors import ArchitectureError, TokenizerError, Unsupported
 from ggmodel.model.registry import find_hf
 
 
@@ -26,10 +26,20 @@ def test_a_model_sees_nothing_and_has_no_largest_image_by_default():
 def test_a_special_token_is_found_by_its_text():
     model: Any = Blind(Config())
     model.tokenizer = None
-    assert model.token_id("<image>", 7) == 7
-    model.tokenizer = SimpleNamespace(id_of={"<image>": 0}.get)
-    assert model.token_id("<image>", 7) == 0
-    assert model.token_id("<end>", 8) == 8
+    assert model.token_id("<image>", default=7) == 7
+    model.tokenizer = SimpleNamespace(id_of_text={"<image>": 0}.get)
+    assert model.token_id("<image>") == model.token_id("<image>", default=7) == 0
+    assert model.token_id("<end>", default=0) == 0
+
+
+@pytest.mark.parametrize("tokenizer", [None, SimpleNamespace(id_of_text={}.get)])
+def test_a_token_that_is_missing_is_an_error_unless_a_default_is_named(tokenizer: Any):
+    model: Any = Blind(Config())
+    model.tokenizer = tokenizer
+    with pytest.raises(TokenizerError, match=r"Blind: no token .* '<end>'; token_id\(…, default="):
+        model.token_id("<end>")
+    with pytest.raises(TypeError, match="positional"):
+        model.token_id("<end>", 8)
 
 
 def test_an_unknown_class_is_answered_with_the_nearest():

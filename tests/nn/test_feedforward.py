@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ggmodel
+from ggmodel import nn
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
+from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.ml import new_backend
-from ggmodel.model import find
+from ggmodel.model import config_class, find
 from ggmodel.nn import activate, unless
 from ggmodel.workbench.golden import nmse
 from tests.conftest import Vary
@@ -81,8 +85,49 @@ def test_an_unknown_activation(architecture: str, case: str, vary: Vary):
         ggmodel.load(vary(source, metadata={f"{architecture}.hidden_activation": "mish"}))
 
 
+@pytest.mark.parametrize(
+    ("architecture", "case", "key", "usual"),
+    [
+        ("gemma2", "published", "hidden_activation", "gelu_pytorch_tanh"),
+        ("gemma3", "images", "vision_config.hidden_act", "gelu_pytorch_tanh"),
+        ("mllama", "images", "vision_config.hidden_act", "gelu"),
+        ("llama4", "interleaved", "hidden_act", "silu"),
+    ],
+)
+def test_the_activation_of_each_part(architecture: str, case: str, key: str, usual: str):
+    golden = load_golden(architecture, case)
+    kind, weights = find(architecture), golden.weights()
+
+    def made(value: str) -> MemorySource:
+        config = copy.deepcopy(golden.config)
+        *part, last = key.split(".")
+        (config[part[0]] if part else config)[last] = value
+        return from_hf(kind, config, weights)
+
+    prefix = f"{architecture}.vision." if "vision" in key else f"{architecture}."
+    assert f"{prefix}hidden_activation" not in made(usual).metadata
+    other = made("relu")
+    assert other.metadata[f"{prefix}hidden_activation"] == "relu"
+    field = "vit_activation" if "vision" in key else "activation"
+    read = config_class(kind).read(KeyValues(other.metadata, "other"))
+    assert getattr(read, field) == "relu"
+    with pytest.raises(ConfigError, match=rf"config.json: {key} 'mish' is unsupported; supported:"):
+        made("mish")
+
+
+@pytest.mark.parametrize("value", [5, None, ["silu"], {"name": "silu"}], ids=str)
+def test_no_name_of_an_activation(value: Any):
+    find_it = nn.activation("gelu").hf[0]
+    if value is None:
+        assert find_it({"hidden_act": value}) is None
+        return
+    with pytest.raises(ConfigError, match=r"hidden_act .* is unsupported; supported: gelu"):
+        find_it({"hidden_act": value})
+
+
 def test_what_is_usual_is_not_written():
     find_it = unless("silu", "hidden_act", "activation")
     assert find_it({"hidden_act": "silu"}) is None
     assert find_it({}) is None
     assert find_it({"hidden_act": None, "activation": "gelu"}) == "gelu"
+    assert unless(3, "part.n")({"part": {"n": 4}}) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import from_hf, metadata_of, normalize
+from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from tests.golden.files import load_golden
@@ -35,6 +37,15 @@ def test_a_factor_of_0_and_the_type_none_switch_it_off(
     keys = {"llama.rope.scaling.type": kind, "llama.rope.scaling.factor": factor}
     found = logits(vary(source, metadata=keys))
     assert np.array_equal(found, logits(source)) == same
+
+
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+@pytest.mark.parametrize("factor", [0, 0.0, -2.0, math.nan])
+def test_a_factor_that_is_not_above_0_in_a_config_is_refused(kind: str, factor: float):
+    scaling = {"rope_type": kind, "factor": factor, "original_max_position_embeddings": 16}
+    config = load_golden("llama", "plain_gqa").config | {"rope_scaling": scaling}
+    with pytest.raises(ConfigError, match=rf"factor of rope_scaling is {factor}; it must be above"):
+        metadata_of(find("llama"), normalize(config))
 
 
 @pytest.mark.parametrize("case", ["linear_rope", "every_6th"])

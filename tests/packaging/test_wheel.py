@@ -92,6 +92,15 @@ def test_what_is_linked_into_the_source_tree_is_there(
     assert sources - members == set()
 
 
+def test_files_that_are_no_code_are_there(distributions: tuple[Path, Path]) -> None:
+    sdk = ROOT / "sdk"
+    kinds = (".html", ".json", ".md", ".txt")
+    data = [path for path in (sdk / "ggmodel").rglob("*") if path.suffix in kinds]
+    assert {path.suffix for path in data} == set(kinds)
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        assert {str(path.relative_to(sdk)) for path in data} - set(wheel.namelist()) == set()
+
+
 def test_the_command_generates_text(python: Path, tmp_path: Path) -> None:
     command = ("run", STORIES, "Once upon a time", "--max-tokens", "16", "--temperature", "0")
     installed = run_wheel(python.parent / "ggmodel", *command, cwd=tmp_path)

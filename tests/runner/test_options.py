@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pytest
 
 import ggmodel
 from ggmodel import LoadedModel, LoadOptions, Sampler
-from ggmodel.errors import ConfigError, Error
+from ggmodel.errors import ConfigError, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner.option_names import OF_LOADING, OF_REQUESTS
-from ggmodel.runner.requests.options import RequestOptions
+from ggmodel.runner.requests.options import ChatOptions, RequestOptions
 
 STORIES = Path(__file__).parents[2] / "examples/assets/stories.gguf"
 
@@ -97,6 +98,8 @@ def test_request_options_are_those_of_the_sampler():
         {"grammar": "start: /a/"},
         {"sampler": 3},
         {"sampler": "greedy"},
+        {"logit_bias": [3]},
+        {"logit_bias": "a"},
     ],
     ids=str,
 )
@@ -114,6 +117,7 @@ def test_chat_options_of_the_wrong_type(model: LoadedModel, option: dict[str, An
 @pytest.mark.parametrize(
     "option",
     [
+        {"backend": ["ggml"]},
         {"models": ["a"]},
         {"mmproj": 3},
         {"type": 8},
@@ -174,3 +178,63 @@ def test_layers_on_no_gpu_are_said(monkeypatch: pytest.MonkeyPatch):
     (message,) = warned(gpu_layers=99)
     assert "gpu_layers is 99, but there is no GPU and no worker" in message
     assert warned(gpu_layers=0) == warned(gpu_layers="auto") == []
+
+
+WRONG = ["a", b"a", None, 1.5, -3, True, [], {}, object(), [1], ["a"], {"a": 1}, complex(1)]
+
+
+@pytest.mark.parametrize("name", inspect.signature(LoadOptions).parameters)
+def test_any_value_of_an_option_of_load(source: MemorySource, name: str):
+    for wrong in WRONG:
+        with suppress(Error):
+            ggmodel.load(source, **{name: wrong}).close()
+        with suppress(Error):
+            ggmodel.estimate(source, **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ChatOptions.__annotations__)
+def test_any_value_of_an_option_of_a_request(model: LoadedModel, name: str):
+    question = [{"role": "user", "content": "x"}]
+    for wrong in WRONG:
+        if (name, wrong) != ("max_tokens", None):
+            options: Any = {"max_tokens": 1, name: wrong}
+            for ask in (
+                lambda o=options: model.generate("Once", **o),
+                lambda o=options: [*model.stream("Once", **o)],
+                lambda o=options: model.chat(question, **o),
+            ):
+                with suppress(Error):
+                    ask()
+
+
+METHODS = (
+    "generate stream request batch logits score length tokenize detokenize embed embeddings "
+    "encode_image chat chat_prompt"
+).split()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_any_argument_of_a_method(model: LoadedModel, name: str):
+    refused = 0
+    for wrong in WRONG:
+        try:
+            result = getattr(model, name)(wrong)
+            if name == "stream":
+                result.close()
+        except Error:
+            refused += 1
+    assert refused > len(WRONG) / 2
+
+
+@pytest.mark.parametrize("ids", [3, None, "a", ["a"], [[1]], [None], [1.5], object()], ids=str)
+def test_what_are_no_token_ids(model: LoadedModel, ids: Any):
+    with pytest.raises(TokenizerError, match=r"is an integer, not|are a list of integers"):
+        model.detokenize(ids)
+
+
+@pytest.mark.parametrize("id", ["a", None, 1.5, [1], {}], ids=str)
+def test_what_is_no_token_id(model: LoadedModel, id: Any):
+    assert model.tokenizer is not None
+    for ask in (model.tokenizer.token, model.tokenizer.token_bytes, model.tokenizer.is_special):
+        with pytest.raises(TokenizerError, match="a token id is an integer, not"):
+            ask(id)

@@ -224,6 +224,48 @@ def test_is_special_and_lookup(metadata):
     assert tokenizer.id_of("no such token") is None
 
 
+def test_a_token_is_found_by_the_text_that_it_stands_for(metadata):
+    tokens = metadata[G + "tokens"]
+    bytewise = Tokenizer.from_metadata(metadata)
+    assert bytewise.id_of("\n") is None and bytewise.id_of_text("\n") == tokens.index("Ċ")
+    assert bytewise.id_of_text(" ") == tokens.index("Ġ")
+    assert bytewise.id_of_text("<|eot_id|>") == bytewise.id_of("<|eot_id|>") is not None
+    # "é" spells the byte 0xE9 there, which is no text; the text is two bytes.
+    accent = bytewise.id_of_text("é")
+    assert accent is not None and bytewise.token(accent) == "Ã©" and bytewise.id_of("é") != accent
+    assert bytewise.id_of_text("Ċ") is None and bytewise.id_of_text("no such token") is None
+
+
+def test_a_token_of_sentencepiece_is_found_by_its_text():
+    names = ["<unk>", "<s>", "</s>", "<0x0A>", "▁", "▁a", "<image>"]
+    built = Tokenizer.from_metadata(
+        {
+            G + "model": "llama",
+            G + "tokens": names,
+            G + "token_type": [2, 3, 3, 6, 1, 1, 4],
+            G + "scores": [0.0, 0.0, 0.0, 0.0, -2.0, -1.0, 0.0],
+        }
+    )
+    texts = {"<s>": 1, "\n": 3, " ": 4, " a": 5, "<image>": 6, "a": None, "é": None, "": None}
+    assert {text: built.id_of_text(text) for text in texts} == texts
+
+
+def test_an_unknown_character_is_left_out_with_special_tokens():
+    built = Tokenizer.from_metadata(
+        {
+            G + "model": "llama",
+            G + "tokens": ["<unk>", "<s>", "</s>", "▁", "a", "b", "▁a"],
+            G + "token_type": [2, 3, 3, 1, 1, 1, 1],
+            G + "scores": [0.0, 0.0, 0.0, -5.0, -3.0, -4.0, -1.0],
+        }
+    )
+    ids = built.encode("aξb")
+    assert 0 in ids and built.is_special(0)
+    assert built.decode(ids) == "<s>a<unk>b"
+    assert built.decode(ids, skip_special=True) == "ab"
+    assert built.decode([0, 6], skip_special=True) == "a"  # the first text loses its space
+
+
 def test_the_longest_token_at_the_leftmost_place_wins():
     splitter = Splitter({"<a": 1, "<a>": 2, "b": 3, "\n\n": 4, "<": 5})
     assert list(splitter.split("x<a><a<b\n\n\ny")) == ["x", 2, 1, 5, 3, 4, "\ny"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf.constants import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES
+from gguf.constants import MODEL_ARCH, MODEL_TENSORS, TENSOR_NAMES, Keys
 from typer.testing import CliRunner
 
 import ggmodel
@@ -20,6 +20,7 @@ from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import LoadReport, find
 from ggmodel.workbench import golden
 from ggmodel.workbench.scaffold import Scaffold, scaffold
+from ggmodel.workbench.scaffold.llama_names import KEYS, VISION_KEYS
 from ggmodel.workbench.scaffold.shrink import shrunk
 from tests.golden.files import cases
 
@@ -148,7 +149,10 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
         "layers[0-1, 3].attn: no tensor model.layers.0.self_attn.q_proj.weight"
     ]
     assert "Layer.attn: only in layers 2; say so in the layer's forward" in begun.added
-    assert begun.left == []
+    assert begun.left == [
+        "Lfm2Config.pattern: config.json: layer_types has 'conv'; supported: full_attention, "
+        "sliding_attention"
+    ]
     source = from_hf(find("lfm2", tmp_path / "own"), *published("lfm2"))
     names = {name.partition(".weight")[0] for name in source.tensors}
     theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
@@ -156,17 +160,55 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
     assert len(source.tensors) == len(published("lfm2")[1])
 
 
+def _keys(group: type) -> set[str]:
+    """The keys of files that the gguf package knows, without the architecture."""
+    found = set()
+    for value in vars(group).values():
+        if isinstance(value, type):
+            found |= _keys(value)
+        elif isinstance(value, str):
+            found.add(value.removeprefix("{arch}."))
+    return found
+
+
+def test_the_table_has_keys_of_llama_cpp():
+    known = _keys(Keys)
+    assert {key for key in KEYS.values() if key not in known} == set()
+    assert {k for _, k in VISION_KEYS.values() if f"clip.vision.{k}" not in known} == set()
+
+
 def test_windows_by_layer_are_read(tmp_path: Path):
     begun, files = begun_as_published("cohere2", tmp_path)
+    assert "hf=nn.sliding_layers" in files["cohere2.py"]  # qwen2 reads them
     assert begun.keys == [
         'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
-        'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)',
         'logit_scale: float = kv("logit_scale", hf="logit_scale")',
     ]
     assert files["cohere2.py"].count(" eps: float") == 1
     assert begun.missing == [
         "layers[0-3].ffn_norm: no tensor model.layers.0.post_attention_layernorm.weight"
     ]
+
+
+def test_windows_that_the_template_lacks_are_proposed(tmp_path: Path):
+    begun = begun_from(tmp_path, *published("cohere2"), template="llama")
+    line = 'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
+
+
+def test_published_spellings_of_rope(tmp_path: Path):
+    """Qwen2.5-VL as on the hub: no `text_config`, and a scaling of the type "mrope"."""
+    config, weights = published("qwen2_5_vl")
+    text = config.pop("text_config")
+    sections = text.pop("rope_parameters")["mrope_section"]
+    config = {**text, **config, "rope_theta": 1e6}
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": sections}
+    begun = begun_from(tmp_path, config, weights)
+    assert begun.template == "qwen2"
+    line = 'mrope_section: list = kv("rope.dimension_sections", hf="rope_scaling.mrope_section")'
+    assert line in begun.keys
+    assert find("new-one", tmp_path / "own")
 
 
 def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
@@ -186,7 +228,8 @@ def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
         "model_type", "initializer_range", "rope_parameters"
     }  # fmt: skip
     assert all(f'hf="vision_config.{key}"' in keys for key in unread)
-    assert "layer_types" not in keys  # all full: there is nothing to read
+    assert "layer_types" not in keys  # the template reads them
+    assert 'hf="rope_scaling.mrope_section"' in keys
     config, weights = published("qwen2_5_vl")
     with pytest.raises(LoadError, match=r"unused +visual\.patch_embed\.proj\.weight") as caught:
         from_hf(find("qwen2_5_vl", tmp_path / "own"), config, weights)
@@ -206,6 +249,10 @@ def test_a_text_model_may_lie_elsewhere(tmp_path: Path):
     assert {"v.blk.1.ln2.bias", "mm.model.fc.weight", "blk.3.attn_q.weight"} <= set(source.tensors)
     with ggmodel.load(source, models=tmp_path / "own") as model:
         assert model.logits([5, 6]).shape == (2, 96)
+    # Declared shapes hold for the small configuration as well.
+    vision = files["idefics3/vision.py"]
+    assert 'hf="position_embedding", shape=("vision_width", None))' in vision
+    assert 'hf="patch_embedding", shape=(None, None, None, "vision_width"))' in vision
 
 
 @pytest.mark.parametrize("name", ["lfm2", "qwen2_5_vl", "idefics3", "cohere2"])
@@ -233,6 +280,19 @@ def test_nothing_is_printed_in_lines_that_nobody_reads(tmp_path: Path):
     assert max(map(len, done.output.splitlines())) <= 200
 
 
+def test_no_two_fields_have_one_name_in_files(tmp_path: Path, llama: golden.Golden):
+    """A norm that llama.cpp calls ffn_norm, beside the one that is called so here."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    for i in range(2):
+        name = f"model.layers.{i}.pre_feedforward_layernorm.weight"
+        weights[name] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    (proposal,) = begun.proposals
+    assert 'gguf("pre_feedforward_layernorm"' in proposal.line
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
+
+
 def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
     """What a checkpoint calls its tensors becomes no code, and no keyword or method is hidden."""
     weights: dict[str, np.ndarray] = dict(llama.weights())
@@ -249,6 +309,22 @@ def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
     find("new-one", tmp_path / "own")
     cases = golden.Cases(tmp_path / "own" / "goldens" / "new_one").configs["plain"]
     assert (cases["inf"], cases["text"]) == (float("inf"), odd[-1])
+
+
+def test_modules_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
+    """As names of new modules, in layers and beside them, and of what the model itself has."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    odd = ['"""\nimport os #', "class", "forward", "layers", "Attention", "\\", "_", "1", "head"]
+    for name in odd:
+        for module in (f"model.layers.1.{name}", f"{name}s", f"model.{name}_"):
+            weights[f"{module}.inner.norm.weight"] = np.ones(64, np.float32)
+    weights["model.last_norm.weight"] = weights["caches.weight"] = np.ones(64, np.float32)
+    begun = begun_from(tmp_path, llama.config, weights, template="llama")
+    assert {p.line.partition(":")[0] for p in begun.proposals} == {"last_norm", "caches_"}
+    source = from_hf(find("new-one", tmp_path / "own"), llama.config, weights)
+    assert len(source.tensors) == len(weights)
+    with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
+        assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
 
 
 @pytest.mark.parametrize("listed", [5, [], [3], ['Evil")\nimport os #'], None])

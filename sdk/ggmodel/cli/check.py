@@ -21,8 +21,9 @@ def check(
 ) -> None:
     """Check a file against the declaration of its architecture.
 
-    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, and
-    what a trace of the model finds. The exit status is 1 if the file cannot be loaded.
+    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, keys
+    of a config.json that count and nobody reads, and what a trace of the model finds. The exit
+    status is 1 if there is a problem.
     """
     from ..runner.loading.sources import open_source
     from ..workbench.check import check as check_source

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import Force, Imatrix, Models, Out, Strict, Type
-from .terminal import printable, progress_bar, size
+from .terminal import note, printable, progress_bar, size
 
 
 def convert(
@@ -38,6 +38,15 @@ def convert(
         ),
     ] = None,
     strict: Strict = True,
+    program: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="llama.cpp",
+            help="The program that is to run the file: it is written as that can load it, or not "
+            "at all.",
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Convert a Hugging Face model to GGUF.
@@ -47,7 +56,7 @@ def convert(
     from ..convert.export import convert as convert_folder
 
     with progress_bar("writing") as progress:
-        convert_folder(
+        notes = convert_folder(
             folder,
             out,
             type,
@@ -56,8 +65,11 @@ def convert(
             models=models,
             pre=pre,
             strict=strict,
+            program=program,
             force=force,
             progress=progress,
         )
     for path in filter(None, (out, mmproj)):
         print(printable(f"{path}: {size(Path(path).stat().st_size)}"))
+    for text in notes:
+        note(printable(text))

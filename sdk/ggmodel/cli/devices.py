@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .options import Json, Rpc, workers
@@ -9,42 +10,49 @@ from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
     from ..ml import DeviceInfo, SystemInfo
+    from ..ml.process import LocalDevices
 
 
 def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     """Show what models can run on.
 
     The CPU with its features, GPUs and the devices of workers as ggml sees them, and which ggml
-    that is.
+    that is. GPUs are tried in processes of their own; one that ends its process is left out.
     """
-    from .. import native
     from ..ml import system_info
-    from ..ml.ggml.discovery import discover
+    from ..ml.process import local_devices
     from ..runner.loading.options import Options
     from ..runner.loading.placement import Devices
 
-    ggml = native.describe()
+    options = Options(rpc=workers(rpc))
     system = system_info()
-    found = discover(cpu=True)
-    with Devices.open(Options(rpc=workers(rpc))) as usable:
-        found += [device for device in usable.found if device.library == "RPC"]
+    local = local_devices()
+    if options.rpc:
+        with Devices.open(options) as usable:
+            remote = [device for device in usable.found if device.library == "RPC"]
+            local = replace(local, found=local.found + remote)
     shown = ("version", "commit", "prefix", "backends", "features")
     about = {
-        "ggml": {key: ggml[key] for key in shown},
+        "ggml": {key: local.ggml[key] for key in shown},
         "system": system.to_json(),
-        "devices": [device.to_json() for device in found],
+        "devices": [device.to_json() for device in local.found],
+        "left_out": local.left_out,
     }
-    report(as_json, about, lambda: _print(ggml, system, found))
+    report(as_json, about, lambda: _print(local, system))
 
 
-def _print(ggml: dict[str, Any], system: SystemInfo, found: list[DeviceInfo]) -> None:
+def _print(local: LocalDevices, system: SystemInfo) -> None:
+    ggml = local.ggml
     out = console()
     out.print(f"ggml {ggml['version']} in {ggml['prefix']}")
     out.print(f"backends: {', '.join(ggml['backends'])}")
-    for device in found:
+    for device in local.found:
         out.print()
         out.print(device.name, style="bold underline")
         out.print(table(_rows(device, ggml, system)))
+    for name, why in local.left_out.items():
+        out.print()
+        out.print(f"{name} cannot be used: {why}", style="yellow")
 
 
 def _rows(device: DeviceInfo, ggml: dict[str, Any], system: SystemInfo) -> list[tuple[str, str]]:

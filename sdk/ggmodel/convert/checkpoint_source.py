@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
-from ..model import Model, find_hf
+from ..model import Model, find, find_hf
 from ..model.names import of_vision
 from ..model.operations import Computed
 from ..model.walk import LONGEST
@@ -62,6 +62,7 @@ class CheckpointSource(TensorSource):
         importance: for types below four bits.
         contents: "text" and "vision" are the two files of llama.cpp's layout.
         pre: the name of the pre-tokenizer, where it cannot be determined.
+        served: the class registered for the checkpoint, if it is stored as another architecture.
 
     Attributes:
         architecture: the model class.
@@ -78,8 +79,10 @@ class CheckpointSource(TensorSource):
         contents: Contents = "all",
         pre: str | None = None,
         importance: ImportanceMatrix | None = None,
+        served: type[Model] | None = None,
     ):
         _check_quantisation(checkpoint)
+        self.served = served or architecture
         self.checkpoint, self.architecture, self.contents = checkpoint, architecture, contents
         self.pre, self._importance = pre, importance
         self.name = str(checkpoint.folder)
@@ -116,7 +119,7 @@ class CheckpointSource(TensorSource):
     def unread_of(self, reference: Mapping[str, Any] | None) -> dict[str, str]:
         """The keys of its config.json that a reference reads and the architecture does not; see
         `unread_keys`."""
-        return unread_keys(self.architecture, self.checkpoint.config, self.hf, reference)
+        return unread_keys(self.served, self.checkpoint.config, self.hf, reference)
 
     @classmethod
     def open(
@@ -128,6 +131,7 @@ class CheckpointSource(TensorSource):
         pre: str | None = None,
         *,
         imatrix: str | Path | None = None,
+        program: str | None = None,
     ) -> CheckpointSource:
         """Opens a folder.
 
@@ -136,6 +140,7 @@ class CheckpointSource(TensorSource):
             models: a folder with architectures, looked in first.
             contents, pre: see the class.
             imatrix: the file of an importance matrix.
+            program: see `Model.stored_as`.
 
         Raises:
             FormatError: a file is missing, or not what it says.
@@ -150,7 +155,10 @@ class CheckpointSource(TensorSource):
         try:
             names = checkpoint.config.get("architectures") or []
             names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
-            return cls(checkpoint, find_hf(names, models), recipe, contents, pre, importance)
+            served = find_hf(names, models)
+            name = served.stored_as(checkpoint.config, program)
+            architecture = served if name == served.architecture else find(name, models)
+            return cls(checkpoint, architecture, recipe, contents, pre, importance, served)
         except BaseException:
             checkpoint.close()
             raise
@@ -166,7 +174,9 @@ class CheckpointSource(TensorSource):
 
         if self.contents == "vision":
             return {}
-        return vocabulary(self.checkpoint.folder, self.hf, self.pre)
+        embedding = self.tensors.get("token_embd.weight")
+        rows = None if embedding is None else embedding.shape[1]
+        return vocabulary(self.checkpoint.folder, self.hf, self.pre, rows)
 
     def data(self, name: str) -> memoryview:
         made = self._made[self.info(name).name]

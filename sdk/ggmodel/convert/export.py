@@ -7,8 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..atomic import check_target
-from ..errors import WriteError
+from ..errors import ConfigError, Unsupported, WriteError
 from .checkpoint_source import CheckpointSource, Contents
+from .from_hf import read_config
+from .llama_cpp import differences, refusals
 from .recipes import recipe_of
 from .write import Progress, write_gguf
 
@@ -23,9 +25,10 @@ def convert(
     models: str | Path | None = None,
     pre: str | None = None,
     strict: bool = True,
+    program: str | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> None:
+) -> list[str]:
     """Writes a checkpoint as a GGUF file.
 
     Args:
@@ -37,13 +40,22 @@ def convert(
         models: a folder with architectures, looked in first.
         pre: the name of the pre-tokenizer, where it cannot be determined.
         strict: tensors that no field reads are errors, otherwise a warning.
+        program: "llama.cpp" if that is to run the file: then it is written so that llama.cpp loads
+            it, or not at all.
         force: existing files are replaced.
         progress: called with the share written.
 
+    Returns:
+        Sentences about llama.cpp: why it refuses the file, or what it computes otherwise. There are
+        none if it runs the model as it is.
+
     Raises:
+        Unsupported: llama.cpp cannot load the model, and `program` asks for it.
         LoadError: required tensors are missing, or no field reads some.
         Error: see `CheckpointSource.open`, `write_gguf`.
     """
+    if program not in (None, "llama.cpp"):
+        raise ConfigError(f"program is {program!r}; files can be written for 'llama.cpp'")
     files: list[tuple[Contents, str | Path]] = [("all", path)]
     if mmproj is not None:
         files = [("text", path), ("vision", mmproj)]
@@ -57,16 +69,32 @@ def convert(
             kept = type is None or (contents == "vision" and recipe_of(type).dtype.is_quantized)
             given = (None, None) if kept else (type, imatrix)
             source = CheckpointSource.open(
-                folder, given[0], models, contents, pre, imatrix=given[1]
+                folder, given[0], models, contents, pre, imatrix=given[1], program=program
             )
             sources.append((opened.enter_context(source), target))
         sources[0][0].report.check(strict)  # both files come from the same tensors
+        notes = _notes(sources[0][0], program)
         total = sum(t.nbytes for source, _ in sources for t in source.tensors.values())
         done = 0
         for source, target in sources:
             size = sum(t.nbytes for t in source.tensors.values())
             write_source(source, target, force, _part_of(progress, done / total, size / total))
             done += size
+    return notes
+
+
+def _notes(source: CheckpointSource, program: str | None) -> list[str]:
+    name = source.architecture.architecture
+    refused = list(refusals(name, source.config, source.vocabulary, source.tensors))
+    if refused and program is not None:
+        raise Unsupported(f"llama.cpp would refuse the file: {'; '.join(refused)}")
+    if refused:
+        return [f"llama.cpp refuses this file: {reason}" for reason in refused]
+    _, h = read_config(source.served, source.hf.config)
+    return [
+        f"llama.cpp computes something else from this file: {reason}"
+        for reason in differences(name, h, source.config)
+    ]
 
 
 def write_source(

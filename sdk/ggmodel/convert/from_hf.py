@@ -128,6 +128,11 @@ def value_of_entry(
             raise
         except Exception as error:
             raise ConfigError(f"{entry.name} cannot be made of config.json: {error!r}") from error
-    parts = [tensors[s] for s in entry.sources]
+    parts = [_widened(tensors[s]) for s in entry.sources]
     value = parts[0] if entry.join is None else entry.join.join(parts, config)
     return value if entry.op is None else entry.op.to_gguf(value, config)
+
+
+def _widened(x: np.ndarray) -> np.ndarray:
+    """Float16 as float32, so that operations round once, when the result is stored."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x

@@ -19,7 +19,7 @@ from ..model.fields import MISSING
 
 # Without effect on results: about training, sampling, saving, and how outputs are returned. The
 # shapes of tensors, or which there are, tell the same as those of the last two lines.
-_WITHOUT_EFFECT = tuple(
+WITHOUT_EFFECT = tuple(
     "architectures model_type auto_map *name_or_path dtype torch_dtype transformers_version "
     "*initializer_range initializer_factor *dropout *dropout_prob *_pdrop *_dropout_p layerdrop "
     "use_cache return_dict output_attentions output_hidden_states output_router_logits "
@@ -41,6 +41,7 @@ _OF_ROPE = frozenset(
     "mscale mscale_all_dim truncate short_factor long_factor low_freq_factor high_freq_factor "
     "finetuned".split()
 )
+_SPELLINGS = ("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers")
 _USUAL = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
 
 
@@ -92,11 +93,13 @@ def with_defaults(
 ) -> dict[str, Any]:
     """A normalized config, and the reference's defaults of keys that its config.json lacks. Nulls
     stay so; keys that hyperparameters without a default need, and those of ropes, are not added.
+    Spellings of local layers that the reference does not know are left out.
 
     Args:
         given: the config.json, as it is.
     """
-    found = dict(config)
+    known = {path.rpartition(".")[2] for path in reference or _SPELLINGS}
+    found = {k: v for k, v in config.items() if k in known or k not in _SPELLINGS}
     fields = key_fields(config_class(architecture))
     needed = {
         h for _, f, _, optional in fields if f.default is MISSING and not optional for h in f.hf
@@ -202,7 +205,7 @@ def _canonical(path: str) -> set[str]:
 
 def _has_no_effect(path: str) -> bool:
     key = path.rpartition(".")[2]
-    return any(fnmatchcase(key, pattern) for pattern in _WITHOUT_EFFECT) or (
+    return any(fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or (
         _of_rope(path) is not None and key in _OF_ROPE
     )
 

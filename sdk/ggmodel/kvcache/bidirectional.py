@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..ml.storage import Rows
 from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory, Rotation
@@ -83,14 +84,18 @@ class BidirectionalCache(Cache):
         step.placed[self] = self._mask(step), self.lengths.copy()
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
 
-    def _mask(self, step: Step) -> np.ndarray:
+    def _mask(self, step: Step) -> np.ndarray | Rows:
         n = len(step.positions)
-        seen = np.zeros((n, self._masks.padded(n)), bool)
-        seen[:, :n] = step.sequences[:, None] == step.sequences
-        if self.window is not None:
-            distance = np.abs(step.positions[:, None].astype(np.int64) - step.positions)
-            seen[:, :n] &= distance < self.window
-        return self._masks.of(seen)
+        size = self._masks.padded(n)
+
+        def seen(rows: slice) -> np.ndarray:
+            alike = step.sequences[rows, None] == step.sequences
+            if self.window is not None:
+                distance = np.abs(step.positions[rows, None].astype(np.int64) - step.positions)
+                alike &= distance < self.window
+            return np.pad(alike, ((0, 0), (0, size - n)))
+
+        return self._masks.by_rows(n, size, seen)
 
     def undo(self, step: Step) -> None:
         _, lengths = step.placed.pop(self, (None, None))

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import Error, KvCacheFull, OutOfMemory
 from ..ml import Backend, Context, DType
+from ..ml.storage import Rows
 from ..model.batch import Step
 from ..model.cache import Cache, Size
 from .layer import Feeds, LayerCache, Stored
@@ -40,7 +41,8 @@ class Placed:
     Attributes:
         cells: int64 [n], the cell of each token.
         range: attention reads cells 0 to range.
-        mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
+        mask: [n, range] of the backend's mask dtype, 0 or −inf, whole if the step may be advanced;
+            None when only reserving.
         evicted: the cells that were given up to make room.
         lengths: int32 [sequences], before the step.
         state: the cache's `_state` right after the step was placed.
@@ -48,7 +50,7 @@ class Placed:
 
     cells: np.ndarray
     range: int
-    mask: np.ndarray | None
+    mask: np.ndarray | Rows | None
     evicted: list[Evicted] = field(default_factory=list)
     lengths: np.ndarray | None = None
     state: int = -1
@@ -79,12 +81,13 @@ class CausalCache(Cache):
         dtype: DType,
         size: Size,
     ):
-        self.rule, self._masks = rule, Masks(backend.cache_config)
+        self.rule, self._masks = rule, Masks(backend.cache_config, whole=size.sequences)
         cells = size.sequences * size.capacity
         if rule.span is not None:
             cells = min(cells, size.sequences * rule.span + size.max_batch)
         self.cells = self._masks.padded(cells)
         self.max_batch = min(size.max_batch, self.cells)
+        self.ranges = self.cells // self._masks.padding
         ropes = {layer: spec.rope for layer, spec in layers.items()}
         self.stored = Stored(backend, ropes, dtype, self.cells, self.max_batch)
         try:
@@ -132,7 +135,7 @@ class CausalCache(Cache):
             return False
         cells, hidden = found
         mask, end = placed.mask, self._end
-        assert mask is not None
+        assert isinstance(mask, np.ndarray)
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
         taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
         evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
@@ -246,21 +249,35 @@ class CausalCache(Cache):
             evicted.append(self._evicted(sequence, cells))
             self._forget(sequence, cells)
 
-    def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray:
-        position, positions = self.position[:size], step.positions[:, None]
+    def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray | Rows:
+        n, position, member = len(step.positions), self.position[:size], self.member[:, :size]
+        if n > self._masks.whole:  # the cache may change before the mask is written
+            position, member = position.copy(), member.copy()
+        return self._masks.by_rows(
+            n, size, lambda rows: self._seen(step, cells, rows, position, member)
+        )
+
+    def _seen(
+        self, step: Step, cells: np.ndarray, rows: slice, position: np.ndarray, member: np.ndarray
+    ) -> np.ndarray:
+        """Which cells some rows of the step see, bool [rows, size].
+
+        Args:
+            position, member: the cache's at the time of the step, for cells 0 to size.
+        """
+        positions, sequences = step.positions[rows, None], step.sequences[rows]
         seen = position <= positions
         if step.groups is not None and step.groups.any():
-            grouped = step.groups[:, None]
+            grouped = step.groups[rows, None]
             seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
         # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
         if self.rule.bounded:
             seen &= position >= self.rule.sees_from(positions)
-        sequences = step.sequences
         if len(sequences) == 1 or (sequences == sequences[0]).all():
-            seen &= self.member[sequences[0], :size]
+            seen &= member[sequences[0]]
         else:
-            seen &= self.member[sequences, :size]
-        return self._masks.of(seen)
+            seen &= member[sequences]
+        return seen
 
     def shape_key(self, step: Step) -> int:
         return step.placed[self].range

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
+from ..ml.storage import Rows
 from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
 from ..model.memory import LayerMemory
@@ -80,7 +81,7 @@ class Placed:
 
     cells: np.ndarray
     range: int
-    mask: np.ndarray | None = None
+    mask: np.ndarray | Rows | None = None
     seen: np.ndarray | None = None
     before: tuple[list[Objects] | None, np.ndarray] | None = None
 
@@ -110,6 +111,7 @@ class EncoderCache(Cache):
         self.max_batch = size.max_batch
         self.rows = size.sequences * spec.objects * spec.rows
         self.cells = round_up(1 + self.rows, backend.cache_config.padding)
+        self.ranges = self.cells // backend.cache_config.padding
         self.stored = Stored(backend, dict.fromkeys(layers), dtype, self.cells, spec.rows)
         self.objects: list[Objects] = [{} for _ in range(size.sequences)]
         self.lengths = np.zeros(size.sequences, np.int32)
@@ -201,20 +203,18 @@ class EncoderCache(Cache):
                 ]
             self.objects = objects or self.objects
 
-    def _masked(self, step: Step) -> tuple[int, np.ndarray | None, np.ndarray]:
+    def _masked(self, step: Step) -> tuple[int, np.ndarray | Rows | None, np.ndarray]:
         """The range of cells to read, the mask, and `seen`."""
         visible = list(self._visible(step))
         seen = np.zeros((len(step.positions), 1), np.float32)
         if not visible:
             return 0, None, seen
         size = self._masks.padded(1 + max(int(cells.max()) for _, cells in visible))
-        looks = np.zeros((len(seen), size), bool)
-        for rows, cells in visible:
-            alike = np.zeros(size, bool)
-            alike[cells] = True
-            looks[rows], seen[rows] = alike, 1
-        looks[:, 0] = seen[:, 0] == 0
-        return size, self._masks.of(looks), seen
+        views, view = np.zeros((1 + len(visible), size), bool), np.zeros(len(seen), np.int64)
+        views[0, 0] = True  # of rows that see no object
+        for i, (rows, cells) in enumerate(visible, start=1):
+            views[i, cells], view[rows], seen[rows] = True, i, 1
+        return size, self._masks.by_rows(len(seen), size, lambda rows: views[view[rows]]), seen
 
     def _visible(self, step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(rows of the step that see the same objects, the cells of these objects), int64."""

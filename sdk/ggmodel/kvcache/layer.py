@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -92,20 +93,31 @@ class Stored:
         """Overwrites the keys and values in `cells`, int64 [n], with zeros."""
         for part in self._parts(cells):
             with self.backend.new_context() as ctx, ctx.trace():
-                host, n = ctx.input(), len(part)
-                ids = host.from_bytes(DType.I64, part.tobytes(), n)
-                for keys in self.keys.values():
-                    ctx.forward(keys.set_rows(host.zeros(DType.F32, keys.dim(0), n), ids))
-                for values in self.values.values():
-                    if not self.permuted_v:
-                        zeros = host.zeros(DType.F32, values.dim(0), n)
-                        ctx.forward(values.set_rows(zeros, ids))
-                        continue
-                    places = scatter(values.dim(1), self.cells, part)
-                    flat = values.reshape(1, values.n_elements)
-                    at = host.from_bytes(DType.I64, places.tobytes(), len(places))
-                    ctx.forward(flat.set_rows(host.zeros(DType.F32, 1, len(places)), at))
+                self._clear(ctx, part)
                 ctx.compute()
+
+    def _clear(self, ctx: Context, cells: np.ndarray) -> None:
+        host, n = ctx.input(), len(cells)
+        ids = host.from_bytes(DType.I64, cells.tobytes(), n)
+
+        @functools.cache  # layers share inputs
+        def zeros(width: int) -> Tensor:
+            return host.zeros(DType.F32, width, n)
+
+        @functools.cache
+        def places(width: int) -> Tensor:
+            rows = scatter(width, self.cells, cells)
+            return host.from_bytes(DType.I64, rows.tobytes(), len(rows))
+
+        for keys in self.keys.values():
+            ctx.forward(keys.set_rows(zeros(keys.dim(0)), ids))
+        for values in self.values.values():
+            if self.permuted_v:
+                width = values.dim(1)
+                flat = values.reshape(1, values.n_elements)
+                ctx.forward(flat.set_rows(zeros(width).reshape(1, width * n), places(width)))
+            else:
+                ctx.forward(values.set_rows(zeros(values.dim(0)), ids))
 
     def _parts(self, cells: np.ndarray) -> Iterator[np.ndarray]:
         for i in range(0, len(cells) if self.keys else 0, self.at_once):

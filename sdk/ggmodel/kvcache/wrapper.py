@@ -23,6 +23,7 @@ class WrapperCache(Cache):
         self.caches = list(caches)
         self.max_batch = min(cache.max_batch for cache in self.caches)
         self.advances = all(cache.advances for cache in self.caches)
+        self.ranges = max(cache.ranges for cache in self.caches)
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
         for i, cache in enumerate(self.caches):

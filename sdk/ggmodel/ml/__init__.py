@@ -4,6 +4,7 @@ A context records ops on tensors into a graph; a backend runs it. Shapes are ggm
 fastest.
 """
 
+from ..errors import OutOfMemory
 from ..gguf_file.types import DType
 from .backend import Backend, BackendParams, CacheConfig, Executable, FlashAttention, Optimize
 from .context import Context
@@ -56,6 +57,7 @@ __all__ = [
     "GPULayers",
     "GPULayersList",
     "Optimize",
+    "OutOfMemory",
     "RopeType",
     "RunnerDiscovery",
     "SamplingMode",

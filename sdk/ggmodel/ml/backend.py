@@ -69,6 +69,16 @@ class Optimize(enum.Enum):
             raise Unsupported(f"optimize is 'speed' or 'memory', not {value!r}") from None
 
 
+_KINDS: dict[str, type] = {
+    "alloc_memory": bool,
+    "num_threads": int,
+    "gpu_layers": GPULayersList,
+    "flash_attention": FlashAttention,
+    "optimize": Optimize,
+    "tensor_overrides": tuple,
+}
+
+
 @dataclass(frozen=True)
 class BackendParams:
     """Options for loading and executing a model.
@@ -82,6 +92,9 @@ class BackendParams:
         rpc: workers on other machines, "host:port", whose devices are used like this machine's.
         tensor_overrides: pairs of a regular expression and a device's name: weights whose names
             match lie there, whatever their layer. The first match counts.
+
+    Raises:
+        ConfigError: a value of the wrong type, or a negative number of threads.
     """
 
     alloc_memory: bool = True
@@ -91,6 +104,17 @@ class BackendParams:
     optimize: Optimize = Optimize.SPEED
     rpc: tuple[str, ...] = ()
     tensor_overrides: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+                raise ConfigError(f"{name} is {value!r:.80}; it must be of type {kind.__name__}")
+        if self.num_threads < 0:
+            raise ConfigError(f"num_threads is {self.num_threads}; give 1 or more, 0 chooses")
+        for pair in self.tensor_overrides:
+            if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
+                raise ConfigError(f"tensor_overrides: {pair!r:.80} is no pattern with a device")
 
 
 @dataclass(frozen=True)
@@ -114,11 +138,9 @@ class Executable(ABC):
     """A compiled graph, which runs any number of times.
 
     Attributes:
-        input_bytes: memory of the graph's inputs.
         states: uids of the state tensors it works on; it is closed before they are freed.
     """
 
-    input_bytes: int = 0
     states: Set[int] = frozenset()
 
     @property
@@ -150,6 +172,11 @@ class Executable(ABC):
         """
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
 
+    def keep_only(self, outputs: tuple[Node, ...]) -> None:
+        """Allows to forget all but what `run` and the values of these outputs need. `run_each` no
+        longer works; the outputs may forget how they are computed."""
+        del outputs
+
     @abstractmethod
     def value(self, node: Node) -> np.ndarray:
         """The raw value of an output; may be a view that the next run overwrites."""
@@ -169,6 +196,7 @@ class Backend(Closing, ABC):
         tensors: the weights by name.
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
+        kept_graphs: how many compiled graphs the memory report counts.
         closed: whether `close` was called.
     """
 
@@ -190,6 +218,7 @@ class Backend(Closing, ABC):
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self._states: dict[int, Node] = {}
         self._allocated = False
+        self.kept_graphs = 0
         self.closed = False
 
     def get(self, name: str) -> Tensor | None:
@@ -265,12 +294,20 @@ class Backend(Closing, ABC):
         """
         return [1] if largest > 1 else []
 
+    def keep_graphs(self, n: int) -> None:
+        """Sets `kept_graphs`: so many are kept to be run again."""
+        self.kept_graphs = n
+
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, now or, before `allocate`, with it."""
         self.check_open()
         self._states[node.uid] = node
-        if self._allocated:
-            self._allocate_state(node)
+        try:
+            if self._allocated:
+                self._allocate_state(node)
+        except BaseException:  # whose report counts it; the next one does not
+            del self._states[node.uid]
+            raise
 
     def free_states(self, nodes: list[Node]) -> None:
         """Frees the memory of state tensors, and the graphs that work on them."""
@@ -357,7 +394,9 @@ class Backend(Closing, ABC):
 
         Raises:
             Unsupported: more than the default limit.
+            GraphError: the backend is closed.
         """
-        if not 0 < size <= self.default_nodes:
-            raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size}")
+        self.check_open()
+        if not isinstance(size, int) or not 0 < size <= self.default_nodes:
+            raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size!r:.80}")
         return Context(self, size)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..closing import Closing
 from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .graph import Graph, call_site, tracing
 from .node import Node
-from .storage import Feed, HostData, State
+from .storage import Feed, HostData, State, as_array
 from .table import F32, I32, OPS, Mismatch, Result, define, need, need_possible, pad4
 from .tensor import Tensor
 
@@ -34,6 +36,7 @@ def _arange(start: float, stop: float, step: float) -> Result:
     return Result((count, 1, 1, 1), F32)
 
 
+@checked_methods(TensorError, "compute", "compute_with_notify")
 class Context(Closing):
     """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
 
@@ -55,8 +58,11 @@ class Context(Closing):
 
     def layer(self, i: int) -> Context:
         """A view that creates tensors on layer i's device; they live until the context closes."""
+        last = self.backend.block_count
         if i < 0:
             raise TensorError(f"layer {i}: layers count from 0")
+        if i > last > 0:
+            raise TensorError(f"layer {i}: the model has 0 to {last - 1}; {last} is its output")
         return self._view(i)
 
     def trace(self) -> AbstractContextManager[None]:
@@ -89,7 +95,11 @@ class Context(Closing):
 
     def from_ints(self, data: Any, *shape: int) -> Tensor:
         """An I32 tensor [*shape] of a sequence or array; the shape defaults to the array's,
-        reversed."""
+        reversed.
+
+        Raises:
+            TensorError: a value is no 32-bit integer.
+        """
         return self._from_array(data, I32, shape)
 
     def arange(self, start: float, stop: float, step: float = 1.0, dtype: DType = F32) -> Tensor:
@@ -128,7 +138,7 @@ class Context(Closing):
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:
         import numpy as np
 
-        array = np.asarray(data, dtype=dtype.numpy)
+        array = as_array(data, dtype)
         flat = np.ascontiguousarray(array).reshape(-1).data  # casting no elements needs one dim
         return self._create(dtype, shape or array.shape[::-1] or (1,), flat.cast("B"))
 
@@ -175,6 +185,8 @@ class Context(Closing):
 
     def compute_with_notify(self, begun: Callable[[], None], *tensors: Tensor) -> None:
         """`compute`, calling `begun` once the graph is laid out and about to run."""
+        if not callable(begun):
+            raise TensorError(f"compute_with_notify calls {begun!r:.80}, which is no function")
         self.forward(*tensors)
         run_once(self.graph, tensors, begun)
 
@@ -185,7 +197,7 @@ class Context(Closing):
 
     def set_batch_size(self, n: int) -> Context:
         """Hints how many tokens the graph processes; n ≤ 0 is ignored."""
-        if n > 0:
+        if index(n) > 0:
             self.graph.batch_size = n
         return self
 

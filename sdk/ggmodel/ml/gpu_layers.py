@@ -13,6 +13,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from ..errors import ConfigError
+from .arguments import checked_call
 from .devices import DeviceID, DeviceInfo
 
 
@@ -27,6 +28,8 @@ class GPULayers(DeviceID):
     layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not all(isinstance(n, int) and not isinstance(n, bool) for n in self.layers):
+            raise ConfigError(f"device {self.id}: layers are numbers, not {self.layers!r:.80}")
         object.__setattr__(self, "layers", tuple(sorted(set(self.layers))))
         if self.layers and self.layers[0] < 0:
             raise ConfigError(f"device {self.id}: layer {self.layers[0]}; layers count from 0")
@@ -61,6 +64,8 @@ class GPULayersList(tuple[GPULayers, ...]):
 
     def __new__(cls, devices: Iterable[GPULayers] = ()) -> GPULayersList:
         self = super().__new__(cls, devices)
+        if not all(isinstance(g, GPULayers) for g in self):
+            raise ConfigError(f"a GPULayersList holds GPULayers, not {devices!r:.80}")
         twice = [n for n, count in Counter(n for g in self for n in g.layers).items() if count > 1]
         if twice:
             raise ConfigError(f"layer {min(twice)} is on more than one device: {self}")
@@ -86,6 +91,7 @@ class GPULayersList(tuple[GPULayers, ...]):
         return f"{self.sum() or ''}[{' '.join(map(str, self))}]"
 
 
+@checked_call(ConfigError)
 def gpu_layers_from_split(
     devices: Sequence[DeviceInfo],
     block_count: int,

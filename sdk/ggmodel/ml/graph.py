@@ -104,6 +104,11 @@ class Graph:
                 self._known.add(uid)
                 self.schedule.append(pending[uid])
 
+    def forget(self) -> None:
+        """Drops what was recorded, once an executable needs no more of it."""
+        self.schedule, self.inputs = [], []
+        self._known.clear()
+
     @property
     def replayable(self) -> bool:
         """Whether all inputs are feeds, so that a compiled graph serves every step."""

@@ -44,7 +44,7 @@ class IndexCheck:
 
     def run(self) -> None:
         """Raises `ComputeError` if an index is out of range."""
-        leaf = self.part.base or self.part
+        leaf = self.part.owner
         values = self.values
         if values is None:
             assert self.op.graph is not None
@@ -86,7 +86,7 @@ def index_checks(graph: Graph, inputs: Mapping[Node, np.ndarray]) -> list[IndexC
             assert table is not None
             bound = table.ne[selects[1]]
             for part in origins.leaves(ids, node, bound):
-                leaf = part.base or part
+                leaf = part.owner
                 if leaf in inputs:
                     if not (isinstance(leaf.storage, Feed) and leaf.storage.trusted):
                         values = _part(inputs[leaf], part)
@@ -124,7 +124,7 @@ class _Origins:
             if x.uid in seen:
                 continue
             seen.add(x.uid)
-            owner = x.base or x
+            owner = x.owner
             written = self._written.get(owner.uid, ())
             if owner.op is None and owner.dtype.numpy is not None:
                 yield x
@@ -146,7 +146,7 @@ class _Origins:
 
     def _range(self, x: Node, above: set[int]) -> Range | None:
         """The range of the computed values of x; None if unknown."""
-        owner = x.base or x
+        owner = x.owner
         if owner.uid in above or owner.dtype not in (F32, I32, I64):
             return None
         above = above | {owner.uid}
@@ -220,7 +220,7 @@ def fewest_rows(graph: Graph, leaf: Node) -> int | None:
         for i, ids in enumerate(node.sources)
         if node.op is not None
         and ids is not None
-        and (ids.base or ids) is leaf
+        and ids.owner is leaf
         and (selects := node.op.operands[i].selects) is not None
         and (table := node.sources[selects[0]]) is not None
     ]

@@ -82,6 +82,11 @@ class Node:
         return trim(self.ne)
 
     @property
+    def owner(self) -> Node:
+        """The tensor whose memory this is: of a view its base, otherwise itself."""
+        return self if self.base is None else self.base
+
+    @property
     def n_elements(self) -> int:
         """Elements in all dims."""
         a, b, c, d = self.ne
@@ -158,9 +163,14 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     node.site = call_site()
     node.name = f"{graph.scope}.{op_name}" if graph.scope else op_name
     if result.alias is not None:
-        node.base = result.alias.base or result.alias
+        node.base = result.alias.owner
         node.offset = result.alias.offset + result.offset
     return node
+
+
+def cut(node: Node) -> None:
+    """Has a node forget how it is computed, which frees the nodes that it is computed from."""
+    node.sources, node.attrs, node.base, node.graph = (), {}, None, None
 
 
 def failure(

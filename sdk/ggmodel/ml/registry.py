@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from ..closing import closed_on_error
-from ..errors import Error, Unsupported
+from ..errors import ConfigError, Error, Unsupported
 from ..gguf_file import TensorSource, open_gguf
 from .backend import Backend, BackendParams
 
@@ -30,6 +31,8 @@ def register_backend(name: str, factory: Factory) -> None:
     Raises:
         Error: the name is taken.
     """
+    if not isinstance(name, str) or not callable(factory):
+        raise ConfigError(f"a backend has a name and a factory, not {name!r:.80}, {factory!r:.80}")
     if name in _factories:
         raise Error(f"a backend named {name!r} is already registered")
     _factories[name] = factory
@@ -53,7 +56,11 @@ def new_backend(
         Unsupported: no backend has that name; lists those that exist.
         Busy, ConfigError, DeviceLost: a worker cannot be used, see `RunnerProcess`.
     """
-    params = params or BackendParams()
+    params = BackendParams() if params is None else params
+    if not isinstance(params, BackendParams):
+        raise ConfigError(f"params is {params!r:.80}; it must be BackendParams")
+    if not isinstance(source, (TensorSource, str, PathLike)):
+        raise ConfigError(f"a source is a path or a TensorSource, not {type(source).__name__}")
     if name not in _factories and name not in _OWN:
         known = ", ".join(sorted({*_factories, *_OWN}))
         raise Unsupported(f"there is no backend {name!r}; there is {known}")

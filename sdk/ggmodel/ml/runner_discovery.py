@@ -67,6 +67,8 @@ def get_devices_from_runner(
         ComputeError: the runner has ended.
         Unsupported: it is no `RunnerDiscovery`.
     """
+    if not isinstance(runner, BaseRunner):
+        raise Unsupported(f"{type(runner).__name__} is no runner: it has no has_exited()")
     if runner.has_exited():
         raise ComputeError("the runner ended while looking for devices: one of them crashed it")
     if isinstance(runner, RunnerDiscovery):

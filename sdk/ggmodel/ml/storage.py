@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ComputeError, Error
+from ..errors import ComputeError, Error, TensorError
 
 if TYPE_CHECKING:
     from ..gguf_file.source import TensorInfo
+    from ..gguf_file.types import DType
     from .node import Node
+
+
+_AT_ONCE = 1 << 17  # elements of `Rows` that are made at once: they fit a core's cache
 
 
 class Weight:
@@ -67,7 +72,7 @@ class Feed:
 
     Attributes:
         fill: called with the executor's step; returns an array that broadcasts to the reversed
-            shape of the tensor.
+            shape of the tensor, or `Rows` of that shape.
         trusted: `fill` guarantees that indices are in range. Those of other feeds are checked
             before each run, because a bad index would end the process in ggml's kernels.
     """
@@ -84,11 +89,45 @@ class Feed:
             ComputeError: `fill` fails or returns another shape; names the feed's line.
         """
         try:
-            return np.broadcast_to(_numbers(self.fill(step)), node.ne[::-1])
+            values = exact(_numbers(self.fill(step)), node.dtype.numpy)
+            return np.broadcast_to(values, node.ne[::-1])
         except Error:
             raise
         except Exception as error:
             raise _unfilled(node, error) from error
+
+
+class Rows:
+    """Values of a feed that are made some rows at a time, as they are written: a large array, such
+    as a mask, then takes no memory beside the input's own.
+
+    Args:
+        shape: of the whole array, [rows, ...].
+        make: a slice of rows → their values.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, make: Callable[[slice], np.ndarray]):
+        self.shape, self.dtype, self._make = shape, dtype, make
+        self._at_once = max(1, _AT_ONCE * shape[0] // max(1, math.prod(shape)))
+
+    def write(self, target: np.ndarray) -> None:
+        """Writes all rows into a dense array of this shape, or of [1, …, *shape].
+
+        Raises:
+            ValueError: the array has another shape.
+        """
+        lead = target.ndim - len(self.shape)
+        if target.shape != (1,) * lead + self.shape:
+            raise ValueError(f"values of shape {self.shape} for an input {target.shape}")
+        target = target.reshape(self.shape)
+        for begin in range(0, self.shape[0], self._at_once):
+            rows = slice(begin, begin + self._at_once)
+            target[rows] = self._make(rows)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        whole = np.empty(self.shape, self.dtype)
+        self.write(whole)
+        return whole if dtype is None else whole.astype(dtype, copy=False)
 
 
 Fill = tuple[Callable[[Any], Any], np.ndarray, "Node"]
@@ -107,14 +146,53 @@ def write_inputs(fills: Iterable[Fill], step: Any) -> None:
     try:
         for fill, target, node in fills:  # noqa: B007 (named when it fails)
             values = fill(step)
+            if isinstance(values, Rows):
+                values.write(target)
+                continue
             if not isinstance(values, np.ndarray) or values.dtype.hasobject:
                 values = _numbers(values)
+            if values.dtype != target.dtype:
+                values = exact(values, target.dtype)
             target[...] = values
     except Error:
         raise
     except Exception as error:
         assert node is not None
         raise _unfilled(node, error) from error
+
+
+def exact(values: np.ndarray, dtype: Any) -> np.ndarray:
+    """Values for a tensor: of integers as they are stored, of other numbers unchanged.
+
+    Args:
+        dtype: numpy's type of the tensor; None if numpy lacks it.
+
+    Raises:
+        ValueError: one of them is no integer of that type.
+    """
+    if dtype is None or np.dtype(dtype).kind not in "iu":
+        return values
+    with np.errstate(invalid="ignore"):  # NaN and infinity are told below
+        cast = values.astype(dtype)
+    wrong = np.flatnonzero(np.not_equal(cast, values))
+    if wrong.size:
+        raise ValueError(f"{values.reshape(-1)[wrong[0]]} is no {np.dtype(dtype).name}")
+    return cast
+
+
+def as_array(data: Any, dtype: DType) -> np.ndarray:
+    """A sequence or array, such as a caller gives, as values of a tensor of F32 or I32.
+
+    Raises:
+        TensorError: they are no numbers, or no integers of that type.
+    """
+    try:
+        given = np.asarray(data)
+        if given.dtype.kind in "cSUO":
+            raise TypeError("these are no real numbers of at most 64 bits")
+        return np.asarray(exact(given, dtype.numpy), dtype.numpy)
+    except (ValueError, TypeError) as error:
+        raise TensorError(f"values for {dtype}: {error}") from None
 
 
 def _numbers(values: Any) -> np.ndarray:

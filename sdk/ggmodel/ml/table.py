@@ -134,7 +134,7 @@ def need_possible(ne: Shape, dtype: DType) -> None:
 
 def need_writable(x: Node) -> None:
     """Raises `Mismatch` where x lies in a weight."""
-    owner = x.base or x
+    owner = x.owner
     need(
         not isinstance(owner.storage, Weight),
         lambda: (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
+from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .ops.attention import Attention
 from .ops.elementwise import Elementwise
 from .ops.indexing import Indexing
@@ -14,13 +16,14 @@ from .ops.reductions import Reductions
 from .ops.shaping import Shaping
 from .ops.spatial import Spatial
 from .quantized import to_float32
-from .storage import HostData
+from .storage import HostData, as_array
 from .table import F32, I32
 
 if TYPE_CHECKING:
     import numpy as np
 
 
+@checked_methods(TensorError)
 class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.
@@ -33,6 +36,12 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
     """
 
     __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TensorError(
+            f"{self.describe()} is neither true nor false while a graph is recorded: compare with "
+            "None (`if x is not None`), or decide by values that were computed (`x.numpy()`)"
+        )
 
     def raw(self) -> np.ndarray:
         """The value as computed: the dtype's numpy array of reversed shape, or, for dtypes numpy
@@ -81,16 +90,18 @@ class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Sp
         self._assign(data, F32)
 
     def from_ints(self, data: object) -> None:
-        """Sets the value of an I32 input tensor; any sequence or array of its element count."""
+        """Sets the value of an I32 input tensor; any sequence or array of its element count.
+
+        Raises:
+            TensorError: a value is no 32-bit integer.
+        """
         self._assign(data, I32)
 
-    def _assign(self, data: object, dtype: object) -> None:
-        import numpy as np
-
+    def _assign(self, data: object, dtype: DType) -> None:
         if self.dtype is not dtype:
             raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
         array = self._host()
-        given = np.asarray(data, dtype=array.dtype)
+        given = as_array(data, dtype)
         self._check_count(given.size, array.size, "elements")
         array.reshape(-1)[:] = given.reshape(-1)
 

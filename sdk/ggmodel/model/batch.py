@@ -76,6 +76,7 @@ class Batch:
         positions: I32 [n].
         outputs: I32 [m], rows to give results for; not empty while recording.
         cache: the memory of each layer, a `LayerMemory` or an object of the cache's own.
+        states: F32 [width, outputs], the hidden states of `outputs`, once they are recorded.
         multimodal: F32 [width, rows], the rows of the images that belong to inputs of this batch,
             one image after the other; None without images.
     """
@@ -91,6 +92,7 @@ class Batch:
         self.ctx = ctx
         self.size = size
         self.cache = [cache[layer] for layer in sorted(cache)]
+        self.states: Tensor | None = None
         self._rows, width = embedded
         self.multimodal: Tensor | None = None
         if self._rows:

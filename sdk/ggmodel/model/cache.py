@@ -89,11 +89,13 @@ class Cache(ABC):
         max_batch: the most tokens in a step.
         lengths: int32 [sequences], the next position of each.
         advances: whether `advance` can work.
+        ranges: how many ranges of cells attention may read; each takes a recorded graph.
     """
 
     max_batch: int
     lengths: np.ndarray
     advances: bool = False
+    ranges: int = 1
 
     @abstractmethod
     def start_forward(self, step: Step, reserve: bool = False) -> None:

@@ -139,7 +139,7 @@ class Config:
             try:
                 value = source(hf) if callable(source) else descend(hf, source)
             except (ConfigError, Unsupported) as error:
-                raise type(error)(f"config.json: {error}") from error
+                raise ConfigError(f"config.json: {error}") from error
             except Exception as error:
                 raise ConfigError(
                     f"{line_of(cls, wanted)}: the hyperparameter {wanted!r} cannot be computed "

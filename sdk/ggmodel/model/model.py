@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ConfigError, TensorError, Unsupported
+from ..errors import ConfigError, TensorError, TokenizerError, Unsupported
 from ..ml import Context, DType, Tensor
 from ..ml.graph import in_scope
 from .batch import Batch
@@ -28,7 +28,7 @@ class Model(Module):
         ignore: patterns of tensors that a file may have and the model does not need.
         ignore_hf: the same for a Hugging Face checkpoint, in its names.
         architecture: the name it is registered under.
-        tokenizer: of the file, if it has a vocabulary; set when that has been read.
+        read_tokenizer: gives the file's tokenizer; see `tokenizer`.
         bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
         image_marker: the text that stands for an image in chat templates.
@@ -42,11 +42,32 @@ class Model(Module):
     hf_architectures: ClassVar[tuple[str, ...]] = ()
 
     config: Any
-    tokenizer: Any = None  # a Tokenizer
+    read_tokenizer: Callable[[], Any] = staticmethod(lambda: None)
 
     bidirectional_images: ClassVar[bool] = False
     image_marker: ClassVar[str] = ""
     clip: ClassVar[dict[str, Any] | None] = None
+
+    @classmethod
+    def stored_as(cls, hf: Mapping[str, Any], program: str | None = None) -> str:
+        """The architecture under which a checkpoint is loaded and written: another one where that
+        computes the same, and more programs know it.
+
+        Args:
+            hf: the config.json.
+            program: "llama.cpp" if that is to run the file, even if it computes something else.
+        """
+        return cls.architecture
+
+    @property
+    def tokenizer(self) -> Any:
+        """The `Tokenizer` of the file, None without a vocabulary. It is built on first use: all
+        methods but the constructor may use it, also while the largest graphs are reserved."""
+        return self.read_tokenizer()
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self.read_tokenizer = lambda: tokenizer
 
     def caches(self) -> Sequence[CacheSpec]:
         """The memory of each layer: a list with one declaration a layer."""
@@ -106,17 +127,32 @@ class Model(Module):
         """
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no image_inputs")
 
-    def token_id(self, text: str, default: int) -> int:
-        """The id of a special token by its text; the default if the vocabulary lacks it."""
-        found = None if self.tokenizer is None else self.tokenizer.id_of(text)
-        return default if found is None else found
+    def token_id(self, text: str, *, default: int | None = None) -> int:
+        """The id of the token that stands for exactly this text, such as "<|image|>" or "\n".
+
+        Args:
+            default: the id if the vocabulary has no such token, or the file no vocabulary.
+
+        Raises:
+            TokenizerError: there is none, and no default.
+        """
+        found = None if self.tokenizer is None else self.tokenizer.id_of_text(text)
+        found = default if found is None else found
+        if found is None:
+            raise TokenizerError(
+                f"{type(self).__name__}: no token of the vocabulary stands for {text!r:.80}; "
+                "token_id(…, default=ID) names the id to take then"
+            )
+        return found
 
     def __call__(self, ctx: Context, batch: Batch) -> Tensor:
         return self._run("forward", batch.outputs.dim(0), ctx, batch)
 
     def states(self, ctx: Context, batch: Batch) -> Tensor:
-        """`hidden`, its result checked."""
-        return self._run("hidden", batch.outputs.dim(0), ctx, batch)
+        """`hidden`, its result checked; recorded once a batch."""
+        if batch.states is None:
+            batch.states = self._run("hidden", batch.outputs.dim(0), ctx, batch)
+        return batch.states
 
     def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
         """`project`, its result checked."""

@@ -30,15 +30,15 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class Multimodal:
-    """One tensor of an encoded object, not computed yet.
+    """One tensor of an encoded object, not computed yet, or data alone.
 
     Attributes:
-        tensor: F32 [width, rows].
+        tensor: F32 [width, rows]; None for data that `Model.post_tokenize` reads, without rows.
         data: passed on to `Model.post_tokenize`.
         used: number of rows, from the first on, that may be attended to; None is all.
     """
 
-    tensor: Tensor
+    tensor: Tensor | None = None
     data: Any = None
     used: int | None = None
 
@@ -47,7 +47,8 @@ class MultimodalEmbedding:
     """Rows that stand for an image, or a part of one, in a text.
 
     Args:
-        rows: float32 [rows, width], or a function that computes them on first use.
+        rows: float32 [rows, width], or a function that computes them on first use; None for data
+            alone, which `Model.post_tokenize` reads and no input holds.
         shape: of the rows, for a function.
         key: identifies the content; equal keys mean equal rows. None hashes the rows.
 
@@ -57,7 +58,7 @@ class MultimodalEmbedding:
 
     def __init__(
         self,
-        rows: np.ndarray | Callable[[], np.ndarray],
+        rows: np.ndarray | Callable[[], np.ndarray] | None,
         data: Any = None,
         used: int | None = None,
         *,
@@ -65,6 +66,8 @@ class MultimodalEmbedding:
         key: bytes | None = None,
     ):
         self.data, self.used = data, used
+        if rows is None:
+            rows, shape, key = (lambda: np.zeros((0, 0), np.float32)), (0, 0), b""
         if callable(rows):
             assert shape is not None and key is not None
             self._compute, self.shape = rows, shape
@@ -133,6 +136,7 @@ class Span:
 
     Attributes:
         index: the input in the batch of the first row.
+        embedding: the object whose rows they are.
         first, count: the range of rows.
     """
 

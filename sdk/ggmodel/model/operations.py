@@ -1,7 +1,8 @@
 """Named, invertible operations between the tensors of a Hugging Face checkpoint and a GGUF file.
 
 All arrays are numpy, row-major: a linear weight is [out, in]. Operations work both ways, so one
-declaration loads checkpoints, writes GGUF and pairs activations.
+declaration loads checkpoints, writes GGUF and pairs activations. Weights of F16 and BF16 come to
+them as float32, and are rounded once: when the result is stored.
 """
 
 from __future__ import annotations

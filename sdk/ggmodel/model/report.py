@@ -13,8 +13,14 @@ from ..errors import LoadError
 
 _SHOWN = 8  # entries in an exception's message
 _COMPARED = 200  # names that others are compared with, and names compared with each
-# Parts of names that vision towers and their projectors have, in GGUF files and in checkpoints.
-_TOWER = re.compile(r"(^|\.)(v|mm|vision\w*|visual|multi_modal_projector)\.")
+# Parts of names that towers and their projectors have, in GGUF files and in checkpoints.
+_TOWERS = {
+    "a vision tower": re.compile(
+        r"^(v|mm)\.|(^|\.)(mm_\w+|multi_modal\w*|vision\w*|visual\w*|vit|vpm|img_\w+|image_\w+|"
+        r"embed_vision|connector|resampler|aligner)(\.|$)"
+    ),
+    "an audio tower": re.compile(r"^a\.|(^|\.)(audio\w*|embed_audio|speech\w*)(\.|$)"),
+}
 
 
 @dataclass(frozen=True)
@@ -108,21 +114,21 @@ class LoadReport:
             for said in (self.unused, self.unread_keys):
                 if said:
                     names = _cut(said, ", ", " and {} more")
-                    tower = self._tower() if said is self.unused else ""
+                    towers = self._towers() if said is self.unused else ""
                     warnings.warn(
-                        f"the architecture {self.architecture!r} does not use {names}{tower}",
+                        f"the architecture {self.architecture!r} does not use {names}{towers}",
                         stacklevel=2,
                     )
             return
-        more, advice = "\n  … and {} more", ""
+        more, advice = "\n  … and {} more", self._towers() if strict else ""
         if self.what == "file" or not self.missing:  # other checkpoints cannot be opened
             more += "; `ggmodel check FILE` lists them all"
         if not (self.missing or self.wrong):
             spite = ["unused tensors"] * bool(self.unused) + ["unread keys"] * bool(
                 self.unread_keys
             )
-            advice = (
-                f"{self._tower()}\nstrict=False (--no-strict) takes the {self.what} in spite of "
+            advice += (
+                f"\nstrict=False (--no-strict) takes the {self.what} in spite of "
                 + " and ".join(spite)
             )
         raise LoadError(
@@ -132,15 +138,22 @@ class LoadReport:
             self,
         )
 
-    def _tower(self) -> str:
-        """A sentence about an unread vision tower, if there is one."""
-        count = sum(bool(_TOWER.search(name)) for name in self.unused)
-        if not count:
-            return ""
-        return (
-            f"\n{count} of {len(self.unused)} unused tensors belong to a vision tower, which "
-            "this architecture does not read"
-        )
+    @property
+    def towers(self) -> list[str]:
+        """A sentence about each tower of a model that sees or hears, if its tensors are unused."""
+        counts = {
+            tower: sum(bool(names.search(name)) for name in self.unused)
+            for tower, names in _TOWERS.items()
+        }
+        return [
+            f"{count} of {len(self.unused)} unused tensors belong to {tower}, which this "
+            "architecture does not read"
+            for tower, count in counts.items()
+            if count
+        ]
+
+    def _towers(self) -> str:
+        return "".join(f"\n{sentence}" for sentence in self.towers)
 
 
 def _cut(lines: Sequence[str], between: str, more: str) -> str:

@@ -62,8 +62,9 @@ class Rope:
         factors = op.sources[2]
         while factors is not None and factors.op is not None:
             factors = factors.sources[0]  # before it was cast
-        named = factors and self.factors and factors.name and factors.name == self.factors.name
-        return bool(factors is self.factors or named) and own.items() <= op.attrs.items()
+        name, known = (None if x is None else x.name for x in (factors, self.factors))
+        same = factors is self.factors or (bool(name) and name == known)
+        return same and own.items() <= op.attrs.items()
 
     def _rotated(self, x: Tensor, positions: Tensor, magnitude: float) -> Tensor:
         return x.rope(

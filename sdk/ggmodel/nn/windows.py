@@ -17,9 +17,9 @@ def sliding_window(hf: Mapping[str, Any]) -> int | None:
 
 
 def sliding_layers(hf: Mapping[str, Any]) -> list[bool] | None:
-    """Layer → whether it is local, as a config says it: a list of `layer_types`; a
-    `sliding_window_pattern`, of which every n-th layer sees all, or letters of which "L" is local;
-    or `max_window_layers`, the first layers that see all. None for a config without, and if
+    """Layer → whether it is local, as a config says it: a list of `layer_types`;
+    `max_window_layers`, the first layers that see all; or a `sliding_window_pattern`, of which
+    every n-th layer sees all, or letters of which "L" is local. None for a config without, and if
     `use_sliding_window` is false.
 
     Raises:
@@ -38,7 +38,7 @@ def sliding_layers(hf: Mapping[str, Any]) -> list[bool] | None:
     if pattern is None and first is None:
         return None
     layers = range(hf["num_hidden_layers"])
-    if pattern is None and first is not None:
+    if first is not None:
         return [i >= first for i in layers]
     if isinstance(pattern, str) and {*pattern} and {*pattern} <= {*"LG"}:
         return [pattern[i % len(pattern)] == "L" for i in layers]

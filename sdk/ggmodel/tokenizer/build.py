@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import TokenizerError
 from .merges import Merge, check_merges, has_one_score, merge_pairs, merges_by_score
 from .pretokenizers import Pre
-from .vocabulary import NEVER_TEXT, TokenType, Vocabulary
+from .vocabulary import BYTE_NAMES, NEVER_TEXT, SPACE, TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
-
-SPACE = "▁"
-_BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
 
 
 def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
@@ -115,7 +112,7 @@ def stand_ins(vocab: Vocabulary) -> set[int]:
     """Tokens that replace a character without a token: of its bytes ("<0xE2>"), or unknown."""
     if not _names_bytes(vocab):
         return set()
-    found = {*map(vocab.ids.get, _BYTE_NAMES), _unknown(vocab)}
+    found = {*map(vocab.ids.get, BYTE_NAMES), _unknown(vocab)}
     return {i for i in found if i is not None}
 
 

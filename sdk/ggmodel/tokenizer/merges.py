@@ -16,7 +16,7 @@ from .vocabulary import NEVER_TEXT, PREFIX, Vocabulary
 Merge = tuple[str, str]
 # Longer pieces take no part in scored merges: no language has them, and finding the pairs takes
 # time that grows with the square of the length.
-_LONGEST = 256
+LONGEST = 256
 
 
 def merge_pairs(lines: list[str]) -> list[Merge]:
@@ -38,7 +38,7 @@ def merge_pairs(lines: list[str]) -> list[Merge]:
     return merges
 
 
-def _pairs_making(text: str, pieces: Container[str]) -> Iterator[Merge]:
+def pairs_making(text: str, pieces: Container[str]) -> Iterator[Merge]:
     """The pairs of pieces that make `text`."""
     for at in range(1, len(text)):
         if (left := text[:at]) in pieces and (right := text[at:]) in pieces:
@@ -49,10 +49,10 @@ def merges_by_score(vocab: Vocabulary, pieces: Mapping[str, int]) -> list[Merge]
     """The merges of a SentencePiece vocabulary among some pieces, given by rising id."""
     scores = vocab.scores
     assert scores is not None
-    ids = {t: i for t, i in pieces.items() if len(t) <= _LONGEST and may_merge(vocab, i)}
+    ids = {t: i for t, i in pieces.items() if len(t) <= LONGEST and may_merge(vocab, i)}
     # Runs of spaces have equal scores and grow from the left, so the longest is first.
     ranked = sorted(ids, key=lambda text: (-scores[ids[text]], -len(text)))
-    return [pair for text in ranked for pair in _pairs_making(text, ids)]
+    return [pair for text in ranked for pair in pairs_making(text, ids)]
 
 
 def merges_by_rank(ranks: Mapping[str, int], pieces: Collection[str]) -> list[Merge]:
@@ -64,7 +64,7 @@ def merges_by_rank(ranks: Mapping[str, int], pieces: Collection[str]) -> list[Me
     ranked = sorted(
         (rank, left, right)
         for text in pieces
-        for left, right in _pairs_making(text, pieces)
+        for left, right in pairs_making(text, pieces)
         if (rank := ranks.get(f"{left} {right}")) is not None
     )
     return [(left, right) for _, left, right in ranked]
@@ -77,8 +77,8 @@ def has_one_score(vocab: Vocabulary) -> bool:
     found = (
         scores[i]
         for text, i in ids.items()
-        if len(text) <= _LONGEST and may_merge(vocab, i)
-        for left, right in _pairs_making(text, ids)
+        if len(text) <= LONGEST and may_merge(vocab, i)
+        for left, right in pairs_making(text, ids)
         if may_merge(vocab, ids[left]) and may_merge(vocab, ids[right])
     )
     first, second = next(found, None), next(found, None)

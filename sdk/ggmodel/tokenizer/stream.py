@@ -28,9 +28,9 @@ class TextStream:
         data, starts_text = tokenizer.bytes_and_start(id)
         if starts_text:
             self._strip = tokenizer.hides_space
-            if self._skip_special and tokenizer.is_special(id):
-                data = b""
-        elif self._strip:
+        if self._skip_special and tokenizer.is_special(id):
+            data = b""
+        elif self._strip and not starts_text:
             data = data[1:] if data.startswith(b" ") else data
             self._strip = False
         return self._utf8.decode(data)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
+from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
-from .build import SPACE, token_bytes
+from .build import in_byte_alphabet, token_bytes
 from .encoder import Encoder
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
 from .stream import TextStream
 from .transformers_names import TransformersNames
-from .vocabulary import PREFIX, TokenType, Vocabulary, read_vocabulary
-
-_TEMPLATE = "tokenizer.chat_template"
+from .vocabulary import (
+    BYTE_NAMES,
+    PREFIX,
+    SPACE,
+    TokenType,
+    Vocabulary,
+    read_vocabulary,
+)
 
 
 class Tokenizer(TransformersNames):
@@ -78,7 +84,7 @@ class Tokenizer(TransformersNames):
                 merges do not belong together.
         """
         tokenizer = cls(read_vocabulary(metadata))
-        templates = [key for key in metadata if key.startswith(_TEMPLATE)]
+        templates = [key for key in metadata if key.startswith(CHAT_TEMPLATE)]
         tokenizer._templates = {key: metadata[key] for key in templates}
         return tokenizer
 
@@ -175,9 +181,15 @@ class Tokenizer(TransformersNames):
             ids: token ids.
             skip_special: leave out special tokens (see `is_special`). They show by default, as in
                 llama.cpp and transformers; user-defined tokens show always.
+
+        Raises:
+            TokenizerError: they are no list of integers, or one lies outside the vocabulary.
         """
         stream = self.stream(skip_special=skip_special)
-        return "".join([stream.push(id) for id in ids]) + stream.flush()
+        try:
+            return "".join([stream.push(id) for id in ids]) + stream.flush()
+        except TypeError as error:
+            raise TokenizerError(f"token ids are a list of integers: {error}") from None
 
     def apply_chat_template(
         self,
@@ -223,8 +235,8 @@ class Tokenizer(TransformersNames):
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes of one token; special tokens give their own text."""
-        found = self._known.get(id)
-        return token_bytes(self._vocab, self._checked(id)) if found is None else found[0]
+        found = self._known.get(id := self._checked(id))
+        return token_bytes(self._vocab, id) if found is None else found[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
@@ -241,6 +253,21 @@ class Tokenizer(TransformersNames):
         """The id of the token spelled exactly `token`, such as "<|eot_id|>", or None."""
         return self._vocab.ids.get(token)
 
+    def id_of_text(self, text: str) -> int | None:
+        """The id of the token that stands for exactly this text, or None: a special token of that
+        spelling, or one of text in the vocabulary's spelling, where "\n" may be "Ċ" or "<0x0A>"."""
+        vocab = self._vocab
+        exact = vocab.ids.get(text)
+        if exact is not None and vocab.types[exact] != TokenType.NORMAL:
+            return exact
+        if vocab.pre is not None and vocab.pre.byte_level:
+            return vocab.ids.get(in_byte_alphabet(text))
+        if self._escapes_space:
+            exact = vocab.ids.get(text.replace(" ", SPACE))
+        if exact is None and len(data := text.encode()) == 1:
+            exact = vocab.ids.get(BYTE_NAMES[data[0]])
+        return exact
+
     def is_special(self, id: int) -> bool:
         """Whether the token is for the model rather than for readers (control or unknown)."""
         kind = self._vocab.types[self._checked(id)]
@@ -252,6 +279,8 @@ class Tokenizer(TransformersNames):
         return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
 
     def _checked(self, id: int) -> int:
+        if not isinstance(id, SupportsIndex):
+            raise TokenizerError(f"a token id is an integer, not {id!r:.80}")
         if not 0 <= id < self.size:
             raise TokenizerError(
                 f"token id {id} lies outside the vocabulary of {self.size} tokens; the model and "

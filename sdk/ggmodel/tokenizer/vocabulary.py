@@ -13,6 +13,8 @@ from ..errors import ConfigError, TokenizerError
 from .pretokenizers import PRE_TOKENIZERS, Pre
 
 PREFIX = "tokenizer.ggml."
+SPACE = "▁"  # a space in a vocabulary of SentencePiece; the start of a word in one of WordPiece
+BYTE_NAMES = tuple(f"<0x{value:02X}>" for value in range(256))
 MODELS = ("gpt2", "llama", "gemma4", "bert")
 
 # Ids that mean "no such token": -1, also stored as an unsigned number.
@@ -157,14 +159,15 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     types = _of_length(keys.array(PREFIX + "token_type", (int,), required=False), "token_type", ids)
     scores = _of_length(_read_scores(keys, required=model == "llama"), "scores", ids)
     byte_pairs = model in ("gpt2", "gemma4")
+    types = types or _guess_types(tokens, byte_pairs)
     return Vocabulary(
         model=model,
         pre=_read_pre(keys, model) if byte_pairs else None,
         tokens=tokens,
         ids=ids,
-        types=_packed(types or _guess_types(tokens, byte_pairs)),
+        types=_packed(types),
         scores=scores,
-        merges=keys.array(PREFIX + "merges", (str,), required=True) if byte_pairs else None,
+        merges=_read_merges(keys, tokens, types) if byte_pairs else None,
         keys=keys,
     )
 
@@ -189,8 +192,22 @@ def _of_length(found: _Items, name: str, ids: dict[str, int]) -> _Items:
 
 def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
     """Types for a file without `token_type`: only byte tokens show by their spelling."""
-    spelled = set() if byte_pairs else {f"<0x{value:02X}>" for value in range(256)}
+    spelled = set() if byte_pairs else set(BYTE_NAMES)
     return [TokenType.BYTE if text in spelled else TokenType.NORMAL for text in tokens]
+
+
+def _read_merges(keys: Keys, tokens: list[str], types: Sequence[int]) -> list[str]:
+    merges = keys.array(PREFIX + "merges", (str,), required=False)
+    # A file cannot hold an empty list: without any merges the key is missing.
+    if merges is None and longest_plain(tokens, types):
+        return keys.get(PREFIX + "merges", list)
+    return merges or []
+
+
+def longest_plain(tokens: Sequence[str], types: Sequence[int]) -> str:
+    """The longest of the normal tokens that only merges make: of several characters, or ""."""
+    plain = compress(tokens, map(int(TokenType.NORMAL).__eq__, types))
+    return max((text for text in plain if len(text) > 1), key=len, default="")
 
 
 def _packed(types: list[int]) -> Sequence[int]:

@@ -41,9 +41,10 @@ class Finding:
     """A problem or a warning.
 
     Attributes:
-        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "key" (of a
-            config.json that nobody reads), "refused" (by the model), "vocabulary", "trace",
-            "memory", or "unread" (filled, but not read by the forward).
+        kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "tower" (to
+            which unused tensors belong), "key" (of a config.json that nobody reads), "refused" (by
+            the model), "vocabulary", "trace", "memory", or "unread" (filled, but not read by the
+            forward).
     """
 
     kind: str
@@ -131,6 +132,7 @@ def _compare(steps: Preparation, source: TensorSource, result: Check) -> bool:
     result.problems += [Finding("missing", str(m)) for m in report.missing]
     result.problems += [Finding("shape", str(w)) for w in report.wrong]
     left = [Finding("unused", line) for line in report.unused_lines]
+    left += [Finding("tower", sentence) for sentence in report.towers]
     left += [Finding("key", line) for line in report.unread_keys]
     if isinstance(source, CheckpointSource):
         config = source.checkpoint.config

@@ -108,12 +108,14 @@ def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Mul
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = net.encode_multimodal(ctx, pixels)
-        outputs = [m.tensor for m in made]
+        outputs = [m.tensor for m in made if m.tensor is not None]
         ctx.forward(*outputs)
         with closing(model.backend.compile(ctx.graph, tuple(outputs))) as executable:
             executable.run_each(None, begin(_recording(net, ctx.graph)))
-            rows = [executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs]
-    return [MultimodalEmbedding(r, m.data, m.used) for r, m in zip(rows, made, strict=True)]
+            rows = iter([executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs])
+    return [
+        MultimodalEmbedding(None if m.tensor is None else next(rows), m.data, m.used) for m in made
+    ]
 
 
 def prompt_with(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
         chunk = ids[done * context : (done + 1) * context].copy()
         if bos is not None:
             chunk[0] = bos
-        losses += model.engine.call(partial(_losses, model, chunk, first))
+        losses += _losses(model, chunk, first)
         value, error = _mean(losses)
         yield Perplexity(value, error, len(losses), done + 1, context, chunks, len(ids), whole)
 
@@ -89,11 +88,12 @@ def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
     """The negative log-probability of each token after `chunk[first]`."""
     losses: list[float] = []
     upcoming = iter(chunk[first + 1 :].tolist())
-    with model.engine.apart.graphs(model.model, 1, len(chunk)) as graphs:
-        for rows in model.engine.apart.batches(graphs, 0, chunk, 0, first):
-            # No token follows the last row.
-            pairs = zip(rows, upcoming, strict=False)
-            losses += [-log_probability(row, token) for row, token in pairs]
+
+    def take(rows: np.ndarray) -> None:
+        pairs = zip(rows, upcoming, strict=False)  # no token follows the last row
+        losses.extend(-log_probability(row, token) for row, token in pairs)
+
+    model.engine.apart.each_logits(chunk, take, first)
     return losses
 
 

@@ -38,7 +38,7 @@ def traffic(node: Node) -> Traffic:
     for i, x in enumerate(node.sources):
         if x is None or (op in ("copy", "set_rows") and i == _TARGET[op]):
             continue
-        if isinstance(x.storage, Weight) or (x.base and isinstance(x.base.storage, Weight)):
+        if isinstance(x.owner.storage, Weight):
             weights += _read(op, node, i, x)
         else:
             activations += _read(op, node, i, x)

@@ -193,7 +193,7 @@ class _Look:
 
     def _operand(self, x: Node) -> OperandValue:
         statistics = self._known.get(x.uid)
-        owner = x.base or x
+        owner = x.owner
         kind = "result" if owner.op is not None else "cache"
         if isinstance(x.storage, Weight):
             kind = "weight"

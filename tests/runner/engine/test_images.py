@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import ggmodel
 from ggmodel import Input, MultimodalEmbedding
 from ggmodel.errors import ComputeError, Error, PromptError, Unsupported
 from ggmodel.gguf_file import MemorySource
+from ggmodel.model import Multimodal, find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.images import Encoded
 
@@ -361,6 +363,40 @@ def test_images_that_differ_in_their_data_are_two(open_model: Open):
     one, other = (model.embeddings(pixels, mask=m) for m in (mask, 0 * mask))
     assert one[0].key != other[0].key
     assert model.embeddings(pixels, mask=mask.copy()) is one
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_data_alone_passes_through(open_model: Open, monkeypatch: pytest.MonkeyPatch, rows: bool):
+    """A Multimodal without a tensor, beside one that has rows or as all that an image becomes."""
+    glancer = find("glancer", MODELS)
+    encode, place = glancer.encode_multimodal, glancer.post_tokenize
+
+    def labelled(self: Any, ctx: Any, image: Any) -> list[Multimodal]:
+        return [Multimodal(data={"label": 23}), *(encode(self, ctx, image) if rows else ())]
+
+    def placed(self: Any, inputs: list[Any]) -> list[Input]:
+        out: list[Any] = []
+        for one in inputs:
+            if isinstance(one, list):
+                label, *one = one
+                assert (len(label), label.rows.size) == (0, 0)
+                out.append(Input(label.data["label"]))
+            out += [one] if one else []
+        return place(self, out)
+
+    monkeypatch.setattr(glancer, "encode_multimodal", labelled)
+    monkeypatch.setattr(glancer, "post_tokenize", placed)
+    model = open_model()
+    got = model.logits([*TEXT, picture(1)])
+    seen = model.embeddings(picture(1))
+    assert [len(one) for one in seen] == ([0, ROWS] if rows else [0])
+    assert model.generate([picture(1), *TEXT], max_tokens=3, temperature=0).tokens
+    monkeypatch.undo()
+    plain = open_model()
+    want = plain.logits([*TEXT, 23, *([picture(1)] if rows else [])])
+    assert nmse(got, want) < EXACT
+    with pytest.raises(PromptError, match="input 1: this embedding has no rows, only data"):
+        plain.logits([3, Input(0, seen[0])])
 
 
 def test_inputs_are_checked(open_model: Open):

@@ -37,7 +37,8 @@ def taken(backend: GGMLBackend) -> int:
     """Bytes that ggml says its buffers have, mappings left out."""
     groups = [g for g in backend.weights._groups if type(g) is Buffer]
     states = [n.storage.handle for n in backend._states.values() if isinstance(n.storage, State)]
-    buffers = sum(lib.ggml_backend_buffer_get_size(b.handle) for b in (*groups, *states))
+    handles = [*(b.handle for b in (*groups, *states)), backend.inputs._handle]
+    buffers = sum(map(lib.ggml_backend_buffer_get_size, handles))
     return buffers + backend.compute_for(backend.new_context().graph)._actual  # type: ignore
 
 
@@ -49,8 +50,9 @@ def both(source: TensorSource, shape: dict) -> list[BackendMemory]:
             reports.append(steps.backend.backend_memory())
             if alloc_memory:
                 assert isinstance(steps.backend, GGMLBackend)
-                inputs = steps.backend.largest_inputs
-                assert taken(steps.backend) == reports[1].size() - reports[1].mapped - inputs
+                graphs = steps.backend.kept_graphs * steps.backend._description
+                others = reports[1].mapped + steps.backend.hardware.scratch.size + graphs
+                assert taken(steps.backend) == reports[1].size() - others
     return reports
 
 
@@ -88,17 +90,17 @@ def test_running_takes_no_more_than_was_reserved():
 
 
 @pytest.mark.parametrize(
-    ("context", "batch", "f32", "traces"),
+    ("context", "batch", "f32", "traces"),  # two of them for the logits of all rows
     [
-        (256, 512, False, 2),
-        (256, 512, True, 2),
-        (3584, 512, True, 2),
-        (3840, 512, True, 3),  # values of all cells might take more than the largest batch
-        (8192, 512, True, 3),
-        (8192, 512, False, 2),
-        (256, 40, True, 2),
-        (8192, 40, True, 2),  # which is the largest batch as well
-        (256, 1, True, 1),
+        (256, 512, False, 4),
+        (256, 512, True, 4),
+        (3584, 512, True, 4),
+        (3840, 512, True, 5),  # values of all cells might take more than the largest batch
+        (8192, 512, True, 5),
+        (8192, 512, False, 4),
+        (256, 40, True, 4),
+        (8192, 40, True, 4),  # which is the largest batch as well
+        (256, 1, True, 3),
     ],
 )
 def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
@@ -115,7 +117,8 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
         steps.reserve()
         assert isinstance(steps.backend, GGMLBackend)
         memory = steps.backend.compute_for(steps.backend.new_context().graph)
-        reserved, inputs = memory.sizes.copy(), steps.backend.largest_inputs
+        reserved, inputs = memory.sizes.copy(), steps.backend.inputs.size
+        graph = steps.backend.backend_memory().cpu.graph
         steps.backend.load()
         for n in (1, 2, 5, 31, 62, 63, 64, 65, 200, min(context, 600) - 1):
             with steps.engine.apart.slot() as sequence:
@@ -124,7 +127,9 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
             steps.engine.apart.extend(sequence, np.resize(golden.prompt, context - 64), 0)
             steps.engine.apart.extend(sequence, np.resize(golden.prompt, 63), context - 64)
             steps.engine.apart.extend(sequence, golden.prompt[:1], context - 1)
-        assert (memory.sizes, steps.backend.largest_inputs) == (reserved, inputs)
+        steps.engine.apart.all_logits(np.resize(golden.prompt, min(context, 600)))
+        assert (memory.sizes, steps.backend.inputs.size) == (reserved, inputs)
+        assert steps.backend.backend_memory().cpu.graph == graph
 
 
 def test_a_dry_run_computes_and_loads_nothing():

@@ -15,9 +15,11 @@ from ggmodel.errors import Cancelled, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, new_backend
 from ggmodel.ml.ggml import pages
+from ggmodel.runner.loading.options import Options
 from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.tokenizer import Tokenizer
 
+MODELS = Path(__file__).parents[1] / "models"
 OPTIONS: dict[str, Any] = {"kv_type": "f32", "context_length": 64, "batch_size": 8}
 
 
@@ -62,6 +64,41 @@ def test_either_may_be_ready_first(
         assert model.tokenize("abc the") == expected
         assert model.generate("abc", max_tokens=2, temperature=0.0).usage.completion_tokens == 2
     assert "ggmodel-vocabulary" not in threads()
+
+
+@pytest.fixture
+def spelling(vary: Any, speaking: MemorySource) -> MemorySource:
+    """A model that asks its tokenizer in `forward`."""
+    keys = {
+        key.replace("llama.", "speller."): value
+        for key, value in speaking.metadata.items()
+        if key.startswith("llama.")
+    }
+    return vary(speaking, metadata={"general.architecture": "speller", **keys})
+
+
+def test_the_tokenizer_is_there_while_graphs_are_reserved(spelling: MemorySource):
+    with Preparation(spelling, Options(models=MODELS, **OPTIONS)) as steps:
+        steps.take_steps()
+        tokenizer = Tokenizer.from_metadata(spelling.metadata)
+        ids = tokenizer.encode("the", add_special=False)
+        model: Any = steps.model
+        (space,) = tokenizer.encode(" ", add_special=False)
+        assert model.asked and set(model.asked) == {(space, tuple(ids))}
+        steps.read_vocabulary()
+        assert steps.model.tokenizer is steps.tokenizer
+    with ggmodel.load(spelling, models=MODELS, **OPTIONS) as model:
+        assert model.model.tokenizer is model.tokenizer
+        assert model.generate("the", max_tokens=2, temperature=0).usage.completion_tokens == 2
+
+
+def test_an_error_of_a_tokenizer_that_a_model_asks_is_raised(vary: Any, spelling: MemorySource):
+    broken = vary(spelling, metadata={"tokenizer.ggml.pre": "gpt-7"})
+    with pytest.raises(TokenizerError, match="gpt-7"):
+        ggmodel.load(broken, models=MODELS, **OPTIONS)
+    dumb = vary(spelling, metadata={"tokenizer.ggml.model": None})
+    with pytest.raises(Error, match=r"speller\.py:\d+ in forward.*AttributeError"):
+        ggmodel.load(dumb, models=MODELS, **OPTIONS)
 
 
 def test_an_error_of_the_tokenizer_is_raised(vary: Any, speaking: MemorySource):

@@ -259,6 +259,20 @@ def test_a_vocabulary_without_an_end():
         ("json_schema", {"allOf": [{"type": "string"}, {"type": "null"}]}, "Unsatisfiable"),
         ("json_schema", {"type": "string", "pattern": "^a$", "minLength": 3}, "Unsatisfiable"),
         ("json_schema", "[" * 100_000, "no JSON"),
+        *(
+            ("json_schema", schema, "would be rounded")
+            for schema in (
+                {"type": "integer", "minimum": 10**19, "maximum": 10**19 + 5},
+                {"type": "integer", "minimum": 10**300, "maximum": 10**301},
+                {"type": "integer", "minimum": 1e19, "maximum": 2e19},
+                {"type": ["integer", "null"], "exclusiveMaximum": -1e19},
+                {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1},
+                {"const": -(2**63)},
+                {"enum": [1, 2**63]},
+                {"properties": {"id": {"anyOf": [{"const": [2**53 + 1]}]}}},
+                '{"type": "integer", "multipleOf": 9007199254740993}',
+            )
+        ),
         ("json_schema", '{"items":' * 300 + "{}" + "}" * 300, "recursion"),
         ("regex", "(ab", "unclosed group"),
         ("regex", "\ud800", "surrogates"),
@@ -274,6 +288,17 @@ def test_what_is_refused(make: str, argument: object, reason: str):
     with pytest.raises(GrammarError, match=reason) as raised:
         getattr(Grammar, make)(argument)
     assert isinstance(raised.value, (Error, ValueError)) and "state>" not in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [2**53, 2**62, 2**63 - 1, -(2**53), 2**53 + 2])
+def test_integers_that_are_exact_are_answered(tokenizer: Tokenizer, number: int):
+    schemas = [{"const": number}, {"type": "integer", "minimum": number, "maximum": number}]
+    for schema in schemas:
+        state = Grammar.json_schema(schema).begin(tokenizer)
+        for id in tokenizer.encode(str(number), add_special=False):
+            assert state.allows(id)
+            state.accept(id)
+        assert state.finished or any(state.allows(end) for end in tokenizer.eog)
 
 
 @pytest.mark.parametrize("grammar", [Grammar.regex(r"[^\s\S]"), Grammar.lark('start: start "a"')])

@@ -24,7 +24,9 @@ _SENTENCEPIECE = ("tokenizer.model", "spiece.model")
 _SPELLS_SENTENCEPIECE = {"llama", "mistral", "mixtral", "phi3"}
 
 
-def vocabulary(folder: Path, config: Mapping[str, Any], pre: str | None = None) -> dict[str, Any]:
+def vocabulary(
+    folder: Path, config: Mapping[str, Any], pre: str | None = None, rows: int | None = None
+) -> dict[str, Any]:
     """The `tokenizer.*` metadata of a Hugging Face directory.
 
     Args:
@@ -33,6 +35,8 @@ def vocabulary(folder: Path, config: Mapping[str, Any], pre: str | None = None) 
             added_tokens.json, generation_config.json and chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
         pre: the name of the pre-tokenizer, where it cannot be determined.
+        rows: of the embedding. Tokens beyond the config's number may have some: Llama 3.2 Vision
+            has its image token there.
 
     Returns:
         Values in the types of a GGUF: str, bool, int (uint32), lists of str, and numpy arrays
@@ -47,7 +51,7 @@ def vocabulary(folder: Path, config: Mapping[str, Any], pre: str | None = None) 
     if pre is not None and pre not in PRE_TOKENIZERS:
         known = ", ".join(sorted(PRE_TOKENIZERS))
         raise TokenizerError(f"the pre-tokenizer {pre!r} is unknown; known are: {known}")
-    files = Files(Path(folder), config)
+    files = Files(Path(folder), config, rows)
     made = {**_tokens(files, pre), **chat_templates(files)}
     for key, value in made.items():
         if isinstance(value, (str, list)):

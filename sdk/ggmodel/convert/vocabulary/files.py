@@ -22,12 +22,13 @@ class Files:
 
     Attributes:
         folder: the directory.
+        rows: of the embedding, None if unknown.
         config: the config, `text_config` merged into it.
         families: the `model_type` of the model and of its text part, such as "gemma3".
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]):
-        self.folder = folder
+    def __init__(self, folder: Path, config: Mapping[str, Any], rows: int | None = None):
+        self.folder, self.rows = folder, rows
         text = config.get("text_config")
         self.config = {**config, **text} if isinstance(text, Mapping) else dict(config)
         kinds = config.get("model_type"), self.config.get("model_type")
@@ -45,7 +46,7 @@ class Files:
 
     @property
     def vocab_size(self) -> int | None:
-        """The rows of the embedding, if the config has their number.
+        """The number of tokens, if the config has it; the embedding may have more rows.
 
         Raises:
             ConfigError: it is no number of tokens.
@@ -59,6 +60,16 @@ class Files:
                 f"but is {size!r:.80}; correct the file"
             )
         return size
+
+    def size_for(self, last: int, known: int) -> int:
+        """The number of tokens of a vocabulary: the config's, or more if the last id is beyond it
+        and the embedding has a row for that.
+
+        Args:
+            known: the number of tokens where the config has none.
+        """
+        size = self.vocab_size or known
+        return last + 1 if self.rows is not None and size <= last < self.rows else size
 
     def path(self, name: str) -> Path | None:
         """The file of this name, or None."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import TokenizerError
-from ...tokenizer.vocabulary import PREFIX, TokenType
+from ...tokenizer.merges import LONGEST, pairs_making
+from ...tokenizer.vocabulary import BYTE_NAMES, PREFIX, SPACE, TokenType, longest_plain
 from .files import Files
 from .pretokenizer import pre_of
 from .sentencepiece_model import BPE, UNIGRAM, SentencePieceModel, read_sentencepiece
@@ -28,6 +29,11 @@ def byte_pairs(files: Files, source: TokenizerJson, pre: str | None) -> dict[str
     keys = _keys("gpt2", pre or pre_of(source, files.families), tokens, types)
     if merges:
         keys[PREFIX + "merges"] = merges
+    elif longest := longest_plain(tokens, types):
+        raise TokenizerError(
+            f"tokenizer.json has no merges, but tokens of several characters, such as "
+            f"{longest!r:.80}, which nothing makes; get the file again"
+        )
     if "roberta" in files.families:
         keys[PREFIX + "token_type_count"] = _token_types(files)
     return {**_space_prefix(files), **keys, **_special(files, tokens)}
@@ -43,13 +49,13 @@ def ranked_pairs(files: Files, source: TokenizerJson) -> dict[str, Any]:
     types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
     scores = _scores(source, types)
     keys = _keys("llama", "default", tokens, types, scores)
-    puts_space_first = source.cut(source.normalized("a"))[0].startswith("▁")
+    puts_space_first = source.cut(source.normalized("a"))[0].startswith(SPACE)
     prefix = {} if puts_space_first else {PREFIX + "add_space_prefix": False}
     return {**keys, **prefix, **_space_prefix(files), **_special(files, tokens)}
 
 
 def _spelled(text: str, kind: int) -> int:
-    is_byte = len(text) == 6 and text.startswith("<0x") and text.endswith(">")
+    is_byte = text.startswith("<0x") and text in BYTE_NAMES
     return int(TokenType.BYTE) if is_byte and kind == TokenType.NORMAL else kind
 
 
@@ -64,10 +70,9 @@ def _scores(source: TokenizerJson, types: list[int]) -> list[float]:
             raise source.wrong(f"merge {rank} gives {left + right!r:.80}, which is no token")
         scores[id] = -float(rank)
     known = set(merges)
-    for text in {left + right for left, right in merges} & normal:
-        for at in range(1, min(len(text), 256)):
-            pair = (text[:at], text[at:])
-            if pair not in known and normal.issuperset(pair):
+    for text in normal:
+        for pair in pairs_making(text, normal) if len(text) <= LONGEST else ():
+            if pair not in known:
                 raise TokenizerError(
                     f"tokenizer.json has <0xXX> tokens as a SentencePiece model does, but its "
                     f"merges are not those of one: {pair} do not join though {text!r} is a token; "
@@ -103,7 +108,8 @@ def _pieces(
     files: Files, model: SentencePieceModel, unigram: bool
 ) -> tuple[list[str], list[float], list[int]]:
     """The model's pieces up to the rows of the embedding, then the added tokens over them."""
-    size = files.vocab_size or len(model.pieces)
+    added = _added(files, unigram)
+    size = files.size_for(max((id for id, _, _ in added), default=0), len(model.pieces))
     missing = range(min(len(model.pieces), size), size)
     tokens = model.pieces[:size] + [f"[PAD{id}]" for id in missing]
     scores = model.scores[:size] + [_NO_SCORE] * len(missing)
@@ -111,7 +117,7 @@ def _pieces(
     # User-defined pieces of the model are normal in the format, unless they are added tokens, too.
     types = [int(TokenType.NORMAL) if kind == user else kind for kind in model.types[:size]]
     types += [int(TokenType.UNUSED)] * len(missing)
-    for id, text, kind in _added(files, unigram):
+    for id, text, kind in added:
         if 0 <= id < size:
             tokens[id], scores[id], types[id] = text, _ADDED_SCORE, int(kind)
     return tokens, scores, types
@@ -138,7 +144,7 @@ def _added(files: Files, unigram: bool) -> list[tuple[int, str, TokenType]]:
             raise files.damaged("tokenizer_config.json", f"an added token is {item!r:.80}")
         kind = TokenType.CONTROL
         if not item.get("special") and (phi or not looks_special(text)):
-            text, kind = text if phi else text.replace("▁", " "), TokenType.USER_DEFINED
+            text, kind = text if phi else text.replace(SPACE, " "), TokenType.USER_DEFINED
         found.append((int(str(id)[:20]), text, kind))
     return found
 
@@ -147,7 +153,7 @@ def wordpiece(files: Files, source: TokenizerJson) -> dict[str, Any]:
     """In a GGUF "▁" marks a word's first piece; WordPiece marks the others, with "##"."""
     tokens, types = source.tokens()
     tokens = [
-        text if kind == TokenType.CONTROL else text[2:] if text.startswith("##") else "▁" + text
+        text if kind == TokenType.CONTROL else text[2:] if text.startswith("##") else SPACE + text
         for text, kind in zip(tokens, types, strict=True)
     ]
     # All of them are cut alike; the name is that of most files.
@@ -171,7 +177,7 @@ def _keys(
 
 
 def _special(files: Files, tokens: list[str]) -> dict[str, Any]:
-    keys = special_tokens(files, len(tokens))
+    keys = special_tokens(files, tokens)
     size = files.vocab_size
     if "llama" in files.families and size == 32016:  # CodeLlama
         keys[PREFIX + "eot_token_id"] = 32010

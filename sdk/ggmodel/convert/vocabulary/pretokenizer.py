@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import TokenizerError
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
+from ...tokenizer.vocabulary import SPACE
 from .tokenizer_json import TokenizerJson
 
 # Family → the name in its files, among several that cut alike. Without an entry it is the first of
@@ -143,7 +144,7 @@ def _keeps_lines(source: TokenizerJson) -> bool:
     """Whether it cuts at the ends of lines and nowhere else."""
     from tokenizers import Regex, pre_tokenizers
 
-    text = probe().replace(" ", "▁")
+    text = probe().replace(" ", SPACE)
     pieces = source.cut(text)
     if pieces == [text]:  # whole texts are merged, so it does if no merge goes beyond a line
         merged = (left + right for left, right in source.merges())

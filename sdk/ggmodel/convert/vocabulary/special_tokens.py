@@ -6,7 +6,7 @@ same keys: `tokenizer.json` counts first, then `tokenizer_config.json`, then `co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...tokenizer.vocabulary import PREFIX
@@ -24,29 +24,33 @@ _KEYS = {
     "eom": "eom_token_id",
 }
 _ADDED = ("bos", "eos", "sep")
+# Found in the whole vocabulary if tokenizer.json does not list them as added tokens.
+_NEEDED = ("bos", "eos", "eot", "eom")
+# As tokenizer_config.json and config.json name them: "bos_token", "bos_token_id".
+NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-def special_tokens(files: Files, size: int) -> dict[str, Any]:
+def special_tokens(files: Files, tokens: Sequence[str]) -> dict[str, Any]:
     """Ids of special tokens, and flags for those that `encode` adds.
 
     Args:
-        size: the number of tokens; larger ids are left out.
+        tokens: the text of each id; larger ids are left out.
 
     Raises:
         FormatError: a file is damaged.
     """
-    found = _Special(files, size)
+    found = _Special(files, tokens)
     keys = {PREFIX + _KEYS[name]: id for name, id in found.ids.items() if name in _KEYS}
     flags = {f"{PREFIX}add_{name}_token": found.adds[name] for name in _ADDED if name in found.adds}
     return {**keys, **flags, **_normalizer((files.tokenizer or {}).get("normalizer"))}
 
 
 class _Special:
-    def __init__(self, files: Files, size: int):
-        self.files, self.size = files, size
+    def __init__(self, files: Files, tokens: Sequence[str]):
+        self.files, self.tokens = files, tokens
         self.ids: dict[str, int] = {}
         self.adds: dict[str, bool] = {}
-        self.names = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
+        self.names: list[str] = [*NAMES]
         # A copy, completed by the post-processor.
         self.settings = dict(files.settings) if files.settings else None
         if files.tokenizer is not None:
@@ -136,6 +140,9 @@ class _Special:
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
                 id = next((id for id, content in self._added() if content == text), None)
+                # Without its end a model never stops. The converter looks no further for any.
+                if id is None and name in _NEEDED:
+                    id = next((i for i, known in enumerate(self.tokens) if known == text), None)
                 self._set(name, id)
 
     def _added(self) -> Iterator[tuple[Any, Any]]:
@@ -155,7 +162,7 @@ class _Special:
 
     def _set(self, name: str, id: Any) -> None:
         """Sets a token once; -1 in configs stands for none."""
-        if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < self.size:
+        if isinstance(id, int) and not isinstance(id, bool) and 0 <= id < len(self.tokens):
             self.ids.setdefault(name, id)
 
 

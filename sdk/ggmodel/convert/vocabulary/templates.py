@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ...chat.template import KEY
 from .files import Files
-
-KEY = "tokenizer.chat_template"
 
 
 def chat_templates(files: Files) -> dict[str, Any]:

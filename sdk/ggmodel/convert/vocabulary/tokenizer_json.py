@@ -10,15 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...errors import FormatError, TokenizerError
-from ...tokenizer.vocabulary import TokenType
+from ...tokenizer.vocabulary import SPACE, TokenType
 from .files import Files
+from .special_tokens import NAMES
 
 if TYPE_CHECKING:
     import tokenizers
 
 _NAME = "tokenizer.json"
-# Special if named in tokenizer_config.json, even if tokenizer.json does not say so.
-_NAMED = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 @dataclass
@@ -85,7 +84,8 @@ class TokenizerJson:
             added[text] = Added(special, bool(item.get("normalized", not special)))
         settings = self._files.settings or {}
         more = settings.get("additional_special_tokens") or []
-        named = [settings.get(f"{name}_token") for name in _NAMED]
+        # Special if named there, even if tokenizer.json does not say so.
+        named = [settings.get(f"{name}_token") for name in NAMES]
         for token in [*named, *(more if isinstance(more, list) else [])]:
             text = token.get("content") if isinstance(token, dict) else token
             if not isinstance(text, str):
@@ -121,7 +121,7 @@ class TokenizerJson:
                 raise self.wrong(f"an added token has no text or no id: {item!r:.80}")
 
     def tokens(self) -> tuple[list[str], list[int]]:
-        """Texts and types of all ids up to the rows of the embedding.
+        """Texts and types of all ids up to the number of tokens.
 
         Unused ids become [PADn]. An added token is spelled as in a text, unless it is compared
         after the normalizer.
@@ -130,13 +130,15 @@ class TokenizerJson:
             FormatError: an id lies outside the embedding.
         """
         by_id = {id: text for text, id in self.ids.items()}
-        size = self._files.vocab_size or len(by_id)
         if len(by_id) != len(self.ids) or not by_id:
             raise self.wrong("model.vocab has no tokens, or one id for two of them")
-        if min(by_id) < 0 or max(by_id) >= size:
+        first, last, rows = min(by_id), max(by_id), self._files.rows
+        size = self._files.size_for(last, len(by_id))
+        if first < 0 or last >= size:
+            limit = "vocab_size in config.json" if rows is None else "rows of its embedding"
             raise self.wrong(
-                f"the ids of its tokens go from {min(by_id)} to {max(by_id)}, but the model has "
-                f"{size} (vocab_size in config.json); it may belong to another model"
+                f"the ids of its tokens go from {first} to {last}, but the model has "
+                f"{rows or size} ({limit}); it may belong to another model"
             )
         tokens, types = [], []
         for id in range(size):
@@ -149,7 +151,7 @@ class TokenizerJson:
                 text = text if added.normalized else self._decoded(text)
                 kind = TokenType.CONTROL
                 if not added.special and not looks_special(text):
-                    text, kind = text.replace("▁", " "), TokenType.USER_DEFINED
+                    text, kind = text.replace(SPACE, " "), TokenType.USER_DEFINED
             tokens.append(text)
             types.append(int(kind))
         return tokens, types

@@ -30,6 +30,11 @@ def need_success(status: int) -> None:
         raise ComputeError(f"ggml stopped computing with status {int(status)}")
 
 
+def nodes_of(cgraph: Any) -> list[Any]:
+    """The ops of a graph, in order."""
+    return [lib.ggml_graph_node(cgraph, i) for i in range(lib.ggml_graph_n_nodes(cgraph))]
+
+
 class Compute(ABC):
     """Lays graphs out in memory that they share, one after the other, and runs them.
 
@@ -91,6 +96,7 @@ class ComputeBuffer(Compute):
     def __init__(self, hardware: Hardware):
         super().__init__()
         self._device, self._threads = hardware.cpu, hardware.threads
+        self._scratch = hardware.scratch
         self._allocator = lib.ggml_gallocr_new(self._device.buffer_type)
 
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
@@ -99,7 +105,10 @@ class ComputeBuffer(Compute):
         lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
         self._end_moving(before)
         self.sizes[self._device] = max(self._actual, self.sizes.get(self._device, 0), needed[0])
-        return physically_possible(needed[0])
+        possible = physically_possible(needed[0])
+        if possible:
+            self._scratch.measure(nodes_of(cgraph))
+        return possible
 
     def _begin_moving(self) -> int:
         """Called before the memory may move; after an interrupt it counts as moved."""
@@ -123,6 +132,7 @@ class ComputeBuffer(Compute):
         self._end_moving(before)
         if not done or not lib.ggml_gallocr_alloc_graph(self._allocator, cgraph):
             return False
+        self._scratch.take(nodes_of(cgraph))
         self.sizes[self._device] = self._actual
         self._device.status = AllocationStatus.ALLOCATED
         return True
@@ -139,8 +149,7 @@ class ComputeBuffer(Compute):
         seconds: list[float] = []
         started = self._threads.begin()
         try:
-            for i in range(lib.ggml_graph_n_nodes(cgraph)):
-                node = lib.ggml_graph_node(cgraph, i)
+            for node in nodes_of(cgraph):
                 seconds.append(0.0)
                 if node.op not in COMPUTES_NOTHING:
                     lib.ggml_graph_clear(alone)
@@ -173,7 +182,7 @@ class Scheduler(Compute):
     def __init__(self, hardware: Hardware, offload: bool):
         super().__init__()
         self._devices, self._offload = hardware.devices, offload
-        self._threads = hardware.threads
+        self._threads, self._scratch = hardware.threads, hardware.scratch
         self._handle: Any = None
         self._capacity = 0
 
@@ -194,10 +203,18 @@ class Scheduler(Compute):
         self._open(most_tensors)
         needed = ffi.new("size_t[]", len(self._devices))
         lib.ggml_backend_sched_reserve_size(self._handle, cgraph, needed)
+        possible = physically_possible(needed[len(self._devices) - 1])
+        if possible:
+            self._scratch.measure(self._on_cpu(cgraph))
         lib.ggml_backend_sched_reset(self._handle)
         for device, size in zip(self._devices, needed, strict=True):
             self.sizes[device] = max(self.sizes.get(device, 0), size)
-        return physically_possible(needed[len(self._devices) - 1])
+        return possible
+
+    def _on_cpu(self, cgraph: Any) -> list[Any]:
+        """The ops that the CPU computes."""
+        cpu, home = self._devices[-1].backend, lib.ggml_backend_sched_get_tensor_backend
+        return [node for node in nodes_of(cgraph) if home(self._handle, node) == cpu]
 
     def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
         self._open(most_tensors)
@@ -206,6 +223,7 @@ class Scheduler(Compute):
         if not lib.ggml_backend_sched_alloc_graph(self._handle, cgraph):
             lib.ggml_backend_sched_reset(self._handle)
             return False
+        self._scratch.take(self._on_cpu(cgraph))
         for device in self._devices:
             device.status = AllocationStatus.ALLOCATED
             self.sizes[device] = lib.ggml_backend_sched_get_buffer_size(
@@ -252,7 +270,7 @@ class Scheduler(Compute):
             self._threads.end(started)
         if failed:
             raise failed[0]
-        nodes = [lib.ggml_graph_node(cgraph, i) for i in range(lib.ggml_graph_n_nodes(cgraph))]
+        nodes = nodes_of(cgraph)
         return [0.0 if n.op in COMPUTES_NOTHING else seconds.get(n, 0.0) for n in nodes]
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
 from .lowering import GGMLExecutable
-from .memory import Buffer, physically_possible, value_of
+from .memory import Buffer, Described, SharedInputs, physically_possible, value_of
 from .weights import Weights, extra_buffer_types
 
 # Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
@@ -36,15 +36,16 @@ class GGMLBackend(Backend):
     Attributes:
         hardware: the devices.
         weights: the weights' memory.
-        largest_inputs: the most bytes that a graph's inputs took.
+        inputs: memory that the inputs of all graphs share.
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
         super().__init__(source, params)
         self._process = os.getpid()
         self._compute: dict[bool, Compute] = {}
-        self.largest_inputs = 0
+        self._description = 0  # bytes of the largest graph that may be kept, without its memory
         self.hardware = Hardware(params, self.block_count)
+        self.inputs = SharedInputs(self.hardware.cpu, dry=not params.alloc_memory)
         self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
         # ggml says nothing about remote devices, and assumes that they have every op.
         local = [d.info for d in self.hardware.devices if d.info.library != "RPC"]
@@ -108,7 +109,10 @@ class GGMLBackend(Backend):
             pages.populate(piece)
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
-        return GGMLExecutable(self, graph, outputs)
+        executable = GGMLExecutable(self, graph, outputs)
+        if graph.replayable:
+            self._description = max(self._description, executable.description)
+        return executable
 
     def compute_for(self, graph: Graph) -> Compute:
         """The compute memory that a graph shares with others.
@@ -152,6 +156,14 @@ class GGMLBackend(Backend):
         try:
             dry = not self.params.alloc_memory
             return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
+        except OutOfMemory as error:
+            error.memory = self.backend_memory()
+            raise
+
+    def place_inputs(self, nodes: Sequence[Node]) -> Described:
+        """Memory for the inputs of a graph, which others share; a dry run takes none."""
+        try:
+            return self.inputs.place(nodes)
         except OutOfMemory as error:
             error.memory = self.backend_memory()
             raise
@@ -214,8 +226,8 @@ class GGMLBackend(Backend):
         for compute in self._compute.values():
             for device, size in compute.sizes.items():
                 reports[device].graph += size
-        inputs = sum(executable.input_bytes for executable in self._executables)
-        memory.cpu.graph += max(inputs, self.largest_inputs)
+        memory.cpu.graph += self.inputs.size + self.hardware.scratch.size
+        memory.cpu.graph += self.kept_graphs * self._description
         return memory
 
     def backend_devices(self) -> list[DeviceInfo]:
@@ -231,6 +243,7 @@ class GGMLBackend(Backend):
     def _release(self) -> None:
         for compute in self._compute.values():
             compute.close()
+        self.inputs.close()
         self._read_ahead.stop()
         self.weights.close()
         self.hardware.close()

@@ -18,6 +18,7 @@ from ..node import Node
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena
+from .scratch import Scratch
 from .threads import Threads
 
 log = logging.getLogger("ggmodel.ml")
@@ -66,12 +67,18 @@ class Device:
             lib.ggml_backend_free(backend)
 
 
+def by_name(info: DeviceInfo) -> Any:
+    """The `ggml_backend_dev_t` of a device."""
+    return lib.ggml_backend_dev_by_name(info.name.encode())
+
+
 class Hardware:
     """The CPU, and the devices that a part of the model is placed on.
 
     Attributes:
         cpu: the CPU. gpus: all other devices in use, in the order of their first layer.
         n_threads: the most CPU threads. threads: the pool that computes now.
+        scratch: the CPU's scratch memory.
         offloads: whether a device takes over large products of weights in system memory.
 
     Raises:
@@ -90,6 +97,7 @@ class Hardware:
             log.warning("threads: %d wanted, %d used", params.num_threads, cores)
         adapts = not params.num_threads
         self.threads = Threads(self.cpu.backend, self.n_threads, adapts)
+        self.scratch = Scratch(self.cpu, self.n_threads)
         with closed_on_error(self):
             self._open(params)
         self.offloads = any(_takes_over(gpu) for gpu in self.gpus)
@@ -104,8 +112,7 @@ class Hardware:
 
         def device(info: DeviceInfo) -> Device:
             if info.device_id not in opened:
-                handle = lib.ggml_backend_dev_by_name(info.name.encode())
-                opened[info.device_id] = Device(info, handle)
+                opened[info.device_id] = Device(info, by_name(info))
                 self.gpus.append(opened[info.device_id])
             return opened[info.device_id]
 

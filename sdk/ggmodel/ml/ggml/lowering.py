@@ -13,23 +13,29 @@ from ..backend import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..memory import AllocationStatus
-from ..node import Node, impossible
+from ..node import Node, cut, impossible
 from ..storage import Fill, State, Weight, fill_of, write_inputs
 from . import kernels
 from .compute import need_success
 from .emitters import EMITTERS
-from .memory import Arena, Buffer, lies_in_host_memory, physically_possible, value_of
+from .memory import Arena, Described, lies_in_host_memory, physically_possible, value_of
 
 if TYPE_CHECKING:
     from .ggml_backend import GGMLBackend
 
-_MOST_TENSORS_AN_OP = 8  # conv_3d is the longest composite of ggml's own
+# The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
+# longest composites.
+_MOST_TENSORS = {"conv_2d": 16, "conv_3d": 16}
+_MOST_OF_OTHERS = 4
 
 
 class GGMLExecutable(Executable):
     """A graph in ggml, laid out in one of the backend's compute memories.
 
     With the backend's `alloc_memory` False it only measures its need, and cannot run.
+
+    Attributes:
+        description: bytes of the graph itself, besides inputs and results.
     """
 
     def __init__(self, backend: GGMLBackend, graph: Graph, outputs: tuple[Node, ...]):
@@ -39,10 +45,10 @@ class GGMLExecutable(Executable):
         self._tensors: dict[int, Any] = {}
         self._values: dict[int, np.ndarray] = {}  # this graph's values that lie in host memory
         self.states: set[int] = set()
-        self._inputs: Buffer | None = None
+        self._inputs: Described | None = None
         self._arena: Arena | None = None
         self._schedule = tuple(graph.schedule)
-        self.generation = -1
+        self.generation = (-1, -1)
         try:
             self._fills = self._make_inputs(graph)
             views = {node: view for _, view, node in self._fills}
@@ -55,13 +61,10 @@ class GGMLExecutable(Executable):
     # building
 
     def _make_inputs(self, graph: Graph) -> list[Fill]:
-        """Puts inputs into a buffer of their own: the allocator would reuse their memory."""
+        """Places inputs apart from results: the allocator would reuse their memory."""
         if not graph.inputs:
             return []
-        backend, cpu = self._backend, self._backend.hardware.cpu
-        self._inputs = backend.buffer(cpu, cpu.buffer_type, graph.inputs)
-        self.input_bytes = self._inputs.size
-        backend.largest_inputs = max(backend.largest_inputs, self.input_bytes)
+        self._inputs = self._backend.place_inputs(graph.inputs)
         self._tensors.update(self._inputs.tensors)
         if self._dry:
             return []
@@ -71,8 +74,8 @@ class GGMLExecutable(Executable):
         """Builds ggml's graph anew; returns an upper bound of its number of tensors."""
         if self._arena is not None:
             self._arena.close()
-        # Generous, because operands outside of the schedule (leaves) are created too.
-        count = len(graph.schedule) * _MOST_TENSORS_AN_OP + 64
+        names = (node.op.name for node in graph.schedule if node.op is not None)
+        count = sum(_MOST_TENSORS.get(name, _MOST_OF_OTHERS) for name in names) + 64
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
@@ -174,7 +177,9 @@ class GGMLExecutable(Executable):
                     "a smaller batch_size needs less",
                     self._backend.backend_memory(),
                 )
-        self.generation = compute.generation
+        assert self._arena is not None
+        self.description = lib.ggml_used_mem(self._arena.ctx)
+        self.generation = self._latest
 
     def _mark(self, outputs: tuple[Node, ...]) -> None:
         for node in outputs:
@@ -187,11 +192,16 @@ class GGMLExecutable(Executable):
     # running
 
     @property
+    def _latest(self) -> tuple[int, int]:
+        """The generations of the memory of results and of inputs."""
+        return self._compute.generation, self._backend.inputs.generation
+
+    @property
     def valid(self) -> bool:
-        return self._arena is not None and self.generation == self._compute.generation
+        return self._arena is not None and self.generation == self._latest
 
     def _check_valid(self) -> None:
-        if self._arena is None or self.generation != self._compute.generation:
+        if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
@@ -242,6 +252,13 @@ class GGMLExecutable(Executable):
         write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
+
+    def keep_only(self, outputs: tuple[Node, ...]) -> None:
+        kept = {node.uid for node in outputs} | {node.uid for _, _, node in self._fills}
+        self._tensors = {uid: t for uid, t in self._tensors.items() if uid in kept}
+        self._schedule = ()
+        for node in outputs:
+            cut(node)
 
     def tensor(self, node: Node) -> Any:
         """The ggml tensor of a node of this graph, or of a state that it reads."""

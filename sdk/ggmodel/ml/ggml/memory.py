@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +20,32 @@ if TYPE_CHECKING:
     from .hardware import Device
 
 
+_LARGE_ARENA = 1 << 16  # bytes
+
+
 class Arena:
-    """A ggml context for tensors without data."""
+    """A ggml context for tensors without data.
+
+    Its size is an upper bound. A large one therefore lies in pages of its own, of which only those
+    that are used take memory: the heap would give it pages that others have used.
+    """
 
     def __init__(self, tensors: int, graph_nodes: int = 0):
         size = lib.ggml_tensor_overhead() * tensors
         if graph_nodes:
             size += lib.ggml_graph_overhead_custom(graph_nodes, False)
-        self.ctx = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
+        self._pages: Any = ffi.NULL
+        if size >= _LARGE_ARENA:
+            try:
+                self._pages = ffi.from_buffer(mmap.mmap(-1, size))
+            except OSError:
+                raise self._lacking(size, tensors) from None
+        self.ctx = lib.ggml_init({"mem_size": size, "mem_buffer": self._pages, "no_alloc": True})
         if not self.ctx:
-            raise OutOfMemory(f"{size} bytes for the descriptions of {tensors} tensors")
+            raise self._lacking(size, tensors)
+
+    def _lacking(self, size: int, tensors: int) -> OutOfMemory:
+        return OutOfMemory(f"{size} bytes for the descriptions of {tensors} tensors")
 
     def tensor(self, node: Node) -> Any:
         """A ggml tensor of the node's shape and dtype.
@@ -48,19 +65,47 @@ class Arena:
         ctx, self.ctx = self.ctx, None  # before the call, so that an interrupt frees it only once
         if ctx:
             lib.ggml_free(ctx)
+        self._pages = None
 
 
-class Buffer:
+class Described:
+    """Tensors as ggml describes them; subclasses give them memory.
+
+    Attributes:
+        tensors: by the uid of their node.
+        sizes: bytes with padding, by the uid of the node. size: their sum.
+
+    Raises:
+        OutOfMemory: a tensor is larger than any memory.
+    """
+
+    def __init__(self, device: Device, buffer_type: Any, nodes: Sequence[Node]):
+        for node in nodes:
+            if node.nbytes >= 1 << 63:  # ggml 0.25 refuses to describe it at all
+                raise _does_not_fit(device, [node], node.nbytes)
+        self.arena = Arena(len(nodes))
+        try:
+            self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
+            self.sizes = {
+                node.uid: padded_size(buffer_type, self.tensors[node.uid], node) for node in nodes
+            }
+        except BaseException:
+            self.arena.close()
+            raise
+        self.size = sum(self.sizes.values())
+
+    def close(self) -> None:
+        """Frees the descriptions; idempotent."""
+        self.arena.close()
+
+
+class Buffer(Described):
     """Tensors that lie together in memory of one type.
 
     Args:
         device: the memory's device.
         usage: one of ggml's GGML_BACKEND_BUFFER_USAGE_…
         dry: takes no memory; all else is the same.
-
-    Attributes:
-        tensors: by the uid of their node.
-        sizes: bytes with padding, by the uid of the node.
 
     Raises:
         OutOfMemory: the device has less memory.
@@ -69,21 +114,18 @@ class Buffer:
     def __init__(
         self, device: Device, buffer_type: Any, nodes: Sequence[Node], *, usage: int, dry: bool
     ):
-        for node in nodes:
-            if node.nbytes >= 1 << 63:  # ggml 0.25 refuses to describe it at all
-                raise _does_not_fit(device, [node], node.nbytes)
-        self.arena = Arena(len(nodes))
+        super().__init__(device, buffer_type, nodes)
         self.handle: Any = None
         try:
-            self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
-            self.sizes = {
-                node.uid: padded_size(buffer_type, self.tensors[node.uid], node) for node in nodes
-            }
-            self.size = sum(self.sizes.values())
             if dry:
-                self.handle = lib.ggml_backend_buft_alloc_buffer(buffer_type, 0)
+                # ggml's plans ask the tensors of rearranged weights, in extra types of the CPU, for
+                # their kernels. A buffer without any byte would not set these.
+                extra = _is_cpu(device) and buffer_type != device.buffer_type
+                self.handle = lib.ggml_backend_buft_alloc_buffer(buffer_type, int(extra))
                 for t in self.tensors.values():
                     t.buffer = self.handle
+                    if extra:
+                        lib.ggml_backend_buffer_init_tensor(self.handle, t)
             elif self.size:
                 self._allocate(device, buffer_type, nodes)
         except BaseException:
@@ -105,12 +147,86 @@ class Buffer:
         handle, self.handle = self.handle, None
         if handle:
             lib.ggml_backend_buffer_free(handle)
-        self.arena.close()
+        super().close()
+
+
+def _is_cpu(device: Device) -> bool:
+    return device.info.library == "CPU"
 
 
 def _does_not_fit(device: Device, nodes: Sequence[Node], nbytes: int) -> OutOfMemory:
     what = nodes[0].describe() if len(nodes) == 1 else f"{len(nodes)} tensors"
     return OutOfMemory(f"{nbytes:,} bytes for {what} do not fit in the memory of {device.name}")
+
+
+class SharedInputs:
+    """Memory for the inputs of one graph at a time: all graphs share it, as each run writes its
+    inputs anew.
+
+    Args:
+        device: the memory's device.
+        dry: takes no memory; all else is the same.
+
+    Attributes:
+        size: bytes: those of the largest graph so far, the last failed attempt included.
+        generation: counts up whenever the memory moves, which it does only to grow. Graphs placed
+            before become invalid.
+    """
+
+    def __init__(self, device: Device, *, dry: bool):
+        self._device, self._dry = device, dry
+        self._handle: Any = None
+        self._actual = self.size = self.generation = 0
+
+    def place(self, nodes: Sequence[Node]) -> Described:
+        """Places the inputs of a graph; the result is closed with the graph.
+
+        Raises:
+            OutOfMemory: the device has less memory; nothing has changed but `size`.
+        """
+        placed = Described(self._device, self._device.buffer_type, nodes)
+        try:
+            self.size = max(self._actual, placed.size)
+            if self.size > self._actual or not self._handle:
+                self._grow(nodes)
+            self._put(placed, nodes)
+        except BaseException:
+            placed.close()
+            raise
+        return placed
+
+    def _put(self, placed: Described, nodes: Sequence[Node]) -> None:
+        if self._dry:
+            for t in placed.tensors.values():
+                t.buffer = self._handle
+            return
+        at = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(self._handle)))
+        for node in nodes:
+            if node.n_elements:
+                address = ffi.cast("void *", at)
+                lib.ggml_backend_tensor_alloc(self._handle, placed.tensors[node.uid], address)
+            at += placed.sizes[node.uid]
+
+    def _grow(self, nodes: Sequence[Node]) -> None:
+        kind = self._device.buffer_type
+        if self._dry:
+            handle = lib.ggml_backend_buft_alloc_buffer(kind, 0)
+        else:
+            self._device.status = AllocationStatus.FAILED
+            possible = physically_possible(self.size)
+            handle = possible and lib.ggml_backend_buft_alloc_buffer(kind, self.size)
+            if not handle:
+                raise _does_not_fit(self._device, nodes, self.size)
+            self._device.status = AllocationStatus.ALLOCATED
+        self.close()
+        self._handle, self._actual = handle, self.size
+
+    def close(self) -> None:
+        """Frees the memory; idempotent."""
+        handle, self._handle = self._handle, None
+        if handle:
+            self.generation += 1
+            lib.ggml_backend_buffer_free(handle)
 
 
 class Mapping(Buffer):

@@ -345,7 +345,8 @@ class _Product:
     @staticmethod
     def of(op: Node) -> _Product:
         assert op.op is not None
-        return _Product((op.op.name, *((x.ne, x.nb, x.dtype) for x in op.sources if x)), op)
+        operands = ((x.ne, x.nb, x.dtype) for x in op.sources if x is not None)
+        return _Product((op.op.name, *operands), op)
 
 
 def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:

@@ -18,6 +18,7 @@ from ..devices import DeviceInfo
 from ..system import available_cores
 from .connections import watch
 from .discovery import discover
+from .hardware import by_name
 
 _REFUSALS = {
     errno.EADDRINUSE: "the port is in use; choose another one, or end the program that has it",
@@ -63,7 +64,7 @@ class Worker:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.stdout.flush()
         os.dup2(2, 1)
-        handles = [_handle(device) for device in self.devices]
+        handles = [by_name(device) for device in self.devices]
         start = proc(_rpc(), "ggml_backend_rpc_start_server")
         array = ffi.new("ggml_backend_dev_t[]", handles)
         watch()  # else a client whose machine vanished would keep the others waiting
@@ -127,7 +128,7 @@ def _choose(names: Sequence[str]) -> tuple[DeviceInfo, ...]:
     there = {
         device.name: device
         for device in discover(cpu=True)
-        if lib.ggml_backend_dev_type(_handle(device)) != accelerator
+        if lib.ggml_backend_dev_type(by_name(device)) != accelerator
     }
     for name in names:
         if name not in there:
@@ -136,10 +137,6 @@ def _choose(names: Sequence[str]) -> tuple[DeviceInfo, ...]:
         return tuple(there[name] for name in dict.fromkeys(names))
     gpus = tuple(device for device in there.values() if device.library != "CPU")
     return gpus or tuple(there.values())
-
-
-def _handle(device: DeviceInfo) -> Any:
-    return lib.ggml_backend_dev_by_name(device.name.encode())
 
 
 def _resolve(host: str) -> str:

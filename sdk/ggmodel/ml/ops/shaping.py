@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import TYPE_CHECKING
 
 from ...errors import TensorError
@@ -68,7 +69,7 @@ def _view(x: Node, offset: int, ne: Shape, nb: Shape) -> Result:
     whole = offset % size == 0 and all(b % size == 0 for b in nb)
     need(whole, lambda: f"{size} must divide all offsets")
     # Bounds are those of the memory's owner: ggml does not check them, and would read elsewhere.
-    owner = x.base or x
+    owner = x.owner
     counts = (ne[0] // block, *ne[1:])
     last = x.offset + offset + sum((n - 1) * b for n, b in zip(counts, nb, strict=True))
     end = last + size if 0 not in ne else x.offset + offset
@@ -180,6 +181,7 @@ class Shaping(Node):
             raise TensorError(
                 f"view takes 1, 3, 5 or 7 numbers after the offset, not {len(layout)}"
             )
+        layout = tuple(map(index, layout))
         dims, strides = list(layout[0::2]), list(layout[1::2])
         ne = pad4(dims)
         nb = [self.dtype.type_size, *strides]
@@ -200,11 +202,11 @@ class Shaping(Node):
     def pad(self, *amounts: int) -> Self:
         """Zeros appended to dims 0 to 3: [a, b, …] → [a + amounts[0], b + amounts[1], …]; amounts
         are not negative."""
-        return record(self, "pad", amounts=(*amounts, 0, 0, 0, 0)[:4])
+        return record(self, "pad", amounts=(*map(index, amounts), 0, 0, 0, 0)[:4])
 
     def repeat(self, dim: int, n: int) -> Self:
         """n copies, one after the other, along dim: [a, …] → [n · a, …] for dim 0."""
-        if not 0 <= dim <= 3 or n < 1:
+        if not 0 <= index(dim) <= 3 or index(n) < 1:
             raise TensorError(f"repeat({dim}, {n}): dims are 0 to 3, n is at least 1")
         ne = list(self.ne)
         ne[dim] *= n
@@ -213,11 +215,11 @@ class Shaping(Node):
     def repeat_4d(self, d0: int, d1: int, d2: int, d3: int) -> Self:
         """Tiled to an absolute shape: […] → [d0, d1, d2, d3], whose dims are multiples of
         self's."""
-        return record(self, "repeat", ne=(d0, d1, d2, d3))
+        return record(self, "repeat", ne=pad4(map(index, (d0, d1, d2, d3))))
 
     def concat(self, other: Node, dim: int) -> Self:
         """self followed by other along dim: [a, …] and [b, …] → [a + b, …] for dim 0."""
-        return record(self, "concat", other, dim=dim)
+        return record(self, "concat", other, dim=index(dim))
 
     def stack(self, dim: int, *others: Node) -> Self:
         """self and all others, one after another along dim: [a, …], [b, …], … → [a + b + …, …] for
@@ -253,7 +255,7 @@ class Shaping(Node):
 
         Step 1 gives a view; along dim 0 a larger step copies.
         """
-        n = self.dim(dim)
+        n, lo, hi, step = self.dim(dim), index(lo), index(hi), index(step)
         if not 0 <= lo < hi <= n or step < 1:
             raise TensorError(
                 f"slice({dim}, {lo}, {hi}, {step}) of {self.describe()}: "
@@ -275,24 +277,25 @@ class Shaping(Node):
         return record(self, "view", offset=offset, ne=pad4(ne), nb=pad4(nb))
 
     def _strided(self, lo: int, count: int, step: int) -> Self:
-        # ggml wants dim 0 dense: turn the strided dim into dim 1 of a view and copy from there.
-        if self.ne[3] != 1:
-            raise TensorError("slice of dim 0 with a step needs at most three dims")
-        size = self.dtype.type_size
-        ne, nb = self.ne, self.nb
+        # ggml wants dim 0 dense: turn the strided dim into dim 1 of a view, dims 2 and 3 into one,
+        # and copy from there.
+        x = self
+        if x.ne[3] > 1 and x.nb[3] != x.ne[2] * x.nb[2]:
+            x = record(x, "contiguous")
+        size, ne, nb = x.dtype.type_size, x.ne, x.nb
         window = record(
-            self,
+            x,
             "view",
             offset=lo * nb[0],
-            ne=(1, count, ne[1], ne[2]),
+            ne=(1, count, ne[1], ne[2] * ne[3]),
             nb=(size, nb[0] * step, nb[1], nb[2]),
         )
-        return record(window, "contiguous").reshape(count, ne[1], ne[2])
+        return record(record(window, "contiguous"), "reshape", ne=(count, *ne[1:]))
 
     def chunk(self, dim: int, size: int) -> list[Self]:
         """Views of length `size` along dim, the last may be shorter: [n, …] → a list of [size, …]
         for dim 0."""
-        if size < 1:
+        if index(size) < 1:
             raise TensorError(f"chunk size {size}: at least 1 is needed")
         n = self.dim(dim)
         return [self.slice(dim, lo, min(lo + size, n)) for lo in range(0, n, size)]

@@ -6,9 +6,10 @@ gets `DeviceLost`.
 """
 
 from ..registry import register_backend
+from .local import LocalDevices, local_devices
 from .process_backend import ProcessBackend
 from .runner_process import RunnerProcess
 
-__all__ = ["ProcessBackend", "RunnerProcess"]
+__all__ = ["LocalDevices", "ProcessBackend", "RunnerProcess", "local_devices"]
 
 register_backend("process", ProcessBackend)

@@ -132,6 +132,22 @@ class Service:
 
         return discover()
 
+    def local_devices(self) -> tuple[dict[str, Any], list[DeviceInfo]]:
+        """This process's ggml, and all of its devices."""
+        from ... import native
+        from ..ggml.discovery import discover
+
+        return native.describe(), discover(cpu=True)
+
+    def initialise(self, library: str) -> None:
+        """Makes the devices of a library ready to compute, which may end the process."""
+        from ..ggml.discovery import discover
+        from ..ggml.hardware import Device, by_name
+
+        for info in discover():
+            if info.library == library:
+                Device(info, by_name(info)).close()
+
     def use_workers(self) -> None:
         """Loads ggml and its RPC backend."""
         from .workers import Workers
@@ -182,8 +198,8 @@ class Service:
         held = self._held[number]
         node = Tensor(ne, dtype)
         node.storage = State(held.backend, layer, initial)
-        held.states[uid] = node
         held.backend.create_state(node)
+        held.states[uid] = node
 
     def free_states(self, number: int, uids: list[int]) -> None:
         """`Backend.free_states`."""
@@ -209,8 +225,8 @@ class Service:
 
     # graphs
 
-    def compile(self, number: int, owner: int, packed: PackedGraph) -> int:
-        """`Backend.compile`; returns the bytes of the graph's inputs."""
+    def compile(self, number: int, owner: int, packed: PackedGraph) -> None:
+        """`Backend.compile`."""
         held = self._held[owner]
         graph, table = unpack_graph(packed, held.backend, held.states)
         outputs = [table[i] for i in packed.outputs]
@@ -221,7 +237,6 @@ class Service:
             if isinstance(node.storage, HostData)
         }
         self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts)
-        return executable.input_bytes
 
     def run(self, number: int, values: list[np.ndarray]) -> list[np.ndarray]:
         """`Executable.run` on the values of all inputs; returns those of the outputs."""

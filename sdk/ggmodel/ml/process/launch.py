@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 
 _END = 2.0  # seconds for it to end by itself
@@ -21,15 +22,18 @@ _STDERR = 8 << 10  # bytes kept from the end of its standard error
 class Child:
     """The process, and this end of the socket to it.
 
+    Args:
+        environment: variables beside this process's.
+
     Attributes:
         home: the process that started it; forks of that must not use this object.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]):
         self.home = os.getpid()
         self.socket, theirs = socket.socketpair()
         with theirs:
-            self.process = _start(theirs)
+            self.process = _start(theirs, environment)
         self._stderr = _Tail(self.process)
         _children.add(self)
 
@@ -111,9 +115,10 @@ class _Tail(threading.Thread):
         return _FOLDERS.sub("", next((line for line in reversed(lines) if line), ""))
 
 
-def _start(end: socket.socket) -> subprocess.Popen[bytes]:
+def _start(end: socket.socket, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        **more,
         # So that it imports the same modules as this process.
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYTHONSAFEPATH": "1",

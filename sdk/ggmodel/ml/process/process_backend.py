@@ -86,6 +86,9 @@ class ProcessBackend(Backend):
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
         return self._ask("of_backend", "batches_to_reserve", largest)
 
+    def keep_graphs(self, n: int) -> None:
+        self._ask("of_backend", "keep_graphs", n)
+
     def check_open(self) -> None:
         super().check_open()
         self.runner.check()
@@ -191,7 +194,7 @@ class ProcessExecutable(Executable):
         self.states = frozenset(leaf[0] for leaf in packed.leaves if isinstance(leaf, tuple))
         self.number = self._runner.new_id()
         self._runner.watch(self.number, self)
-        self.input_bytes = self._runner.request("compile", self.number, backend.number, packed)
+        self._runner.request("compile", self.number, backend.number, packed)
 
     @property
     def valid(self) -> bool:

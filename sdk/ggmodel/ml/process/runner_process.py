@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...closing import Closing, closed_on_error
@@ -32,6 +32,7 @@ class RunnerProcess(Conversation, Closing):
     Args:
         rpc: workers, "host:port", whose devices its backends may use. It stays connected until it
             is closed; a worker serves one client at a time.
+        environment: variables that its process gets beside this one's.
 
     Attributes:
         rpc: the same.
@@ -44,11 +45,11 @@ class RunnerProcess(Conversation, Closing):
         Unsupported: this ggml has no RPC backend.
     """
 
-    def __init__(self, rpc: Sequence[str] = ()):
+    def __init__(self, rpc: Sequence[str] = (), environment: Mapping[str, str] | None = None):
         self.rpc = parse_endpoints(rpc)
         for endpoint, reason in unreachable(self.rpc, _REACH).items():
             raise DeviceLost(f"worker {endpoint} cannot be reached: {reason}")
-        self._child = Child()
+        self._child = Child(environment or {})
         self.pid = self._child.process.pid
         super().__init__(self._child.socket)
         self._lost = ""
@@ -113,6 +114,11 @@ class RunnerProcess(Conversation, Closing):
             raise GraphError("the process that computed is closed; start another one")
         if self._lost:
             raise DeviceLost(self._lost)
+
+    @property
+    def post_mortem(self) -> str:
+        """How it ended, and its last message; a process that still runs is ended first."""
+        return self._child.post_mortem()
 
     @property
     def usable(self) -> bool:

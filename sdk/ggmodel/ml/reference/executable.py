@@ -35,7 +35,7 @@ class ReferenceExecutable(Executable):
         self._schedule = tuple(graph.schedule)
         for node in self._schedule:
             _check_formats(node)
-        self._dying = _last_uses(self._schedule, {(n.base or n).uid for n in outputs})
+        self._dying = _last_uses(self._schedule, {n.owner.uid for n in outputs})
         self.size = sum(n.nbytes for n in graph.inputs) + self._peak()
         try:
             self._memory = {n.uid: np.zeros(n.nbytes, np.uint8) for n in graph.inputs}
@@ -97,7 +97,7 @@ class ReferenceExecutable(Executable):
     def _elements(self, node: Node) -> Elements:
         if isinstance(node.storage, Weight):
             return self._backend.weight(node)
-        owner = node.base or node
+        owner = node.owner
         if isinstance(owner.storage, State):
             memory = owner.storage.handle
             if memory is None:
@@ -147,7 +147,7 @@ def _last_uses(schedule: tuple[Node, ...], kept: set[int]) -> list[list[int]]:
     last: dict[int, int] = {}
     for i, node in enumerate(schedule):
         for x in (node, *node.sources):
-            owner = None if x is None else x.base or x
+            owner = None if x is None else x.owner
             if owner is not None and owner.op is not None and owner.uid not in kept:
                 last[owner.uid] = i
     dying: list[list[int]] = [[] for _ in schedule]

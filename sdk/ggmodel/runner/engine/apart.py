@@ -94,23 +94,44 @@ class Apart:
 
     def all_logits(self, tokens: np.ndarray) -> np.ndarray:
         """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
-        rows: list[np.ndarray] = []
-        self.each_logits(tokens, rows.append)
-        return np.concatenate(rows)
+        logits = np.empty((len(tokens), self._engine.worst.width), np.float32)
+        done = 0
 
-    def each_logits(self, tokens: np.ndarray, take: Callable[[np.ndarray], object]) -> None:
-        """Calls `take` with the logits after the tokens, float32 [.., vocabulary], by batch."""
+        def take(rows: np.ndarray) -> None:
+            nonlocal done
+            logits[done : done + len(rows)] = rows
+            done += len(rows)
+
+        self.each_logits(tokens, take)
+        return logits
+
+    def each_logits(
+        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int = 0
+    ) -> None:
+        """Calls `take` with the logits after `tokens[first:]`, float32 [.., vocabulary], piece by
+        piece; the next piece overwrites them.
+
+        Raises:
+            Unsupported: the model gives no logits.
+        """
         engine = self._engine
         if engine.model.only_embeds:
             raise Unsupported("this model gives no logits, it only embeds: use embed")
+        engine.call(lambda: self._each_logits(tokens, take, first))
+
+    def _each_logits(
+        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int
+    ) -> None:
+        engine, head = self._engine, self._engine.worst.head
         group = engine.inputs.largest_group(tokens.tolist())
-
-        def run() -> None:
-            with self.graphs(engine.model, 1, len(tokens), group) as graphs:
-                for rows in self.batches(graphs, 0, tokens, 0):
-                    take(rows)
-
-        engine.call(run)
+        forward = engine.model if head is None else engine.model.states
+        size = engine.worst.scored if head is None else engine.batch_size
+        with self.graphs(forward, 1, len(tokens), group) as graphs:
+            results = self.batches(graphs, 0, tokens, 0, first, size)
+            if head is not None:
+                results = head.logits(engine.backend, graphs.cache, results)
+            for rows in results:
+                take(rows)
 
     # in the engine's thread, that is within `Engine.call`
 
@@ -138,9 +159,18 @@ class Apart:
             cache.close()
 
     def batches(
-        self, graphs: Runs, sequence: int, tokens: np.ndarray, start: int, first: int = 0
+        self,
+        graphs: Runs,
+        sequence: int,
+        tokens: np.ndarray,
+        start: int,
+        first: int = 0,
+        size: int | None = None,
     ) -> Iterator[np.ndarray]:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
+
+        Args:
+            size: the most tokens in a batch, unless more must be computed together.
 
         Returns:
             Batch by batch the results of `tokens[first:]`, float32 [.., width].
@@ -150,7 +180,7 @@ class Apart:
         """
         engine = self._engine
         most = graphs.cache.max_batch
-        planner = Batches(engine.inputs, engine.batch_size, most, engine.worst.rows)
+        planner = Batches(engine.inputs, size or engine.batch_size, most, engine.worst.rows)
         for lo, hi in planner.split(tokens.tolist()):
             engine.check_wanted()
             step = planner.step_of(

@@ -72,6 +72,7 @@ class Engine:
         self.planner = Batches(self.inputs, batch_size, most, self.worst.rows)
         self.cache = self.new_cache(parallel, context_length, most)
         self.graphs = Graphs(model, backend, self.cache)
+        backend.keep_graphs(self.graphs.usual)
         self.slots = Slots(self.cache, self.inputs, parallel)
         self.speculation = Speculation(context_length, batch_size)
         self.scheduler = Scheduler(

@@ -15,10 +15,8 @@ from ...model import Batch, Step
 if TYPE_CHECKING:
     from ...kvcache import Cache
 
-# Limits of kept graphs: each has a description of some hundred kB and its inputs, of which a mask
-# over a long context is the largest. Compute memory is shared.
+# Each kept graph has a description, some 500 bytes an op. Inputs and results share their memory.
 _MOST_GRAPHS = 32
-_MOST_BYTES = 64 << 20
 
 
 Forward = Callable[[Context, Batch], Tensor]
@@ -31,12 +29,15 @@ class Trace:
 
     Attributes:
         inputs: the tensor of token ids.
+        states: [width, outputs], the hidden states that the output is made of; None if it is made
+            without.
         output: [width, outputs], such as logits.
     """
 
     ctx: Context
     inputs: Tensor
     output: Tensor
+    states: Tensor | None
 
     def close(self) -> None:
         self.ctx.close()
@@ -54,13 +55,17 @@ def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace
         output = forward(ctx, batch)
     if len(step.outputs):
         ctx.forward(output)
-    return Trace(ctx, batch.inputs, output)
+    return Trace(ctx, batch.inputs, output, batch.states)
 
 
-@dataclass
 class _Entry:
-    trace: Trace
-    executable: Executable
+    """A compiled graph; the recording itself, which takes more memory, is dropped."""
+
+    def __init__(self, trace: Trace, executable: Executable, outputs: tuple[Tensor, ...]):
+        self.trace, self.executable = trace, executable
+        self.replayable = trace.ctx.graph.replayable
+        executable.keep_only(outputs)
+        trace.ctx.graph.forget()
 
     def close(self) -> None:
         self.executable.close()
@@ -74,11 +79,13 @@ class Graphs:
         forward: the model, or a part of it with a result F32 [width, outputs].
 
     Attributes:
+        usual: how many graphs are kept of a text that fills the cache.
         recorded, replayed: counts of steps with a new graph, and with a known one.
     """
 
     def __init__(self, forward: Forward, backend: Backend, cache: Cache):
         self.forward, self.backend, self.cache = forward, backend, cache
+        self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self.recorded = self.replayed = 0
 
@@ -100,7 +107,7 @@ class Graphs:
             entry = None
         if entry is None:
             entry = self._record(step)
-            if entry.trace.ctx.graph.replayable:
+            if entry.replayable:
                 self._keep(key, entry)
         else:
             self.replayed += 1
@@ -121,20 +128,15 @@ class Graphs:
         traced = trace(self.forward, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
         try:
-            return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs))
+            return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs), outputs)
         except BaseException:
             traced.close()
             raise
 
     def _keep(self, key: Key, entry: _Entry) -> None:
         self._entries[key] = entry
-        while len(self._entries) > 1 and (
-            len(self._entries) > _MOST_GRAPHS or self._bytes() > _MOST_BYTES
-        ):
+        while len(self._entries) > _MOST_GRAPHS:
             self._drop(next(iter(self._entries)))
-
-    def _bytes(self) -> int:
-        return sum(entry.executable.input_bytes for entry in self._entries.values())
 
     def _drop(self, key: Key) -> None:
         self._entries.pop(key).close()

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,14 +45,22 @@ class Encoded:
         cls = type(model)
         with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
             made = model.encode_multimodal(self.ctx, pixels)
-        self._tensors = [m.tensor for m in _checked(model, made)]
+        self._tensors = [m.tensor for m in _checked(model, made) if m.tensor is not None]
         self.ctx.forward(*self._tensors)
         self._rows: list[np.ndarray] = []
-        self.embeddings = [self._embedding(i, m, digest) for i, m in enumerate(made)]
+        numbers = count()
+        self.embeddings = [
+            MultimodalEmbedding(None, m.data)
+            if m.tensor is None
+            else self._embedding(next(numbers), m.tensor, m, digest)
+            for m in made
+        ]
 
-    def _embedding(self, i: int, made: Multimodal, digest: bytes) -> MultimodalEmbedding:
-        width = made.tensor.dim(0)
-        shape = (made.tensor.n_elements // width, width)
+    def _embedding(
+        self, i: int, tensor: Tensor, made: Multimodal, digest: bytes
+    ) -> MultimodalEmbedding:
+        width = tensor.dim(0)
+        shape = (tensor.n_elements // width, width)
         key = hashlib.blake2b(digest + b"%d" % i, digest_size=16).digest()
         return MultimodalEmbedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
 
@@ -86,12 +95,15 @@ class Encoded:
 
 def _checked(model: Model, made: Any) -> list[Multimodal]:
     for m in made if isinstance(made, list) and made else [made]:
+        if isinstance(m, Multimodal) and m.tensor is None:
+            continue
         tensor = m.tensor if isinstance(m, Multimodal) else None
         if not isinstance(tensor, Tensor) or tensor.dtype is not DType.F32 or tensor.op is None:
             shown = tensor.describe() if isinstance(tensor, Tensor) else repr(m)
             raise TensorError(
                 f"{line_of(type(model))}: {type(model).__name__}.encode_multimodal must return a "
-                f"list of Multimodal(tensor, …), each computed, F32 [width, rows]; not {shown}"
+                "list of Multimodal(tensor, …), each computed, F32 [width, rows], or "
+                f"Multimodal(data=…); not {shown}"
             )
     return made
 

@@ -47,6 +47,10 @@ def _check(i: int, one: Input) -> None:
         raise PromptError(
             f"input {i}: multimodal is a MultimodalEmbedding, not {kind}; see encode_image"
         )
+    if one.multimodal is not None and not len(one.multimodal):
+        raise PromptError(
+            f"input {i}: this embedding has no rows, only data for post_tokenize; leave it out"
+        )
 
 
 class InputTable:

@@ -14,12 +14,16 @@ from ...ml.graph import Graph
 from ...ml.indices import fewest_rows
 from ...ml.storage import Weight
 from ...model import Batch, Input, Model, MultimodalEmbedding, Span, Step
-from .graphs import Trace, trace
+from .graphs import Forward, Trace, trace
+from .head import Head
 from .images import Encoded, MultimodalStore
 from .inputs import InputTable
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
+
+
+_FEWEST_SCORED = 32  # rows whose logits are computed at once: fewer would slow products down
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,14 @@ class Reservation:
         rows: rows of the largest image that belongs to one input; 0 if rows take an input each.
         largest_group: the most inputs that must be computed together because of an image; 1 without
             images.
+        width: of the model's output.
+        head: computes logits of many rows; None for models that compute them in one with all else.
+        scored: tokens in a batch with logits for all of them, where there is no head.
     """
+
+    width: int
+    head: Head | None = None
+    scored: int = 0
 
     def __init__(self, model: Model, backend: Backend, images: MultimodalStore, inputs: InputTable):
         self.model, self.backend = model, backend
@@ -73,12 +84,14 @@ class Reservation:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
         largest = cache.max_batch
-        if self._image is not None:
+        if self._image is not None and self._image.size:  # not of data alone
             self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
         graph = self._trace(cache, self._step(largest, sequences))
         for n in self.backend.batches_to_reserve(largest, graph):
             self._trace(cache, self._step(n, sequences))
-        width = self._traces[0].output.dim(0)
+        self.width = width = self._traces[0].output.dim(0)
+        if not self.model.only_embeds:
+            self._trace_scoring(cache, graph)
         tables = [fewest_rows(t.ctx.graph, t.inputs) for t in self._traces]
         vocabulary = min((n for n in tables if n is not None), default=width)
         if width > vocabulary and not self.model.only_embeds:
@@ -88,9 +101,27 @@ class Reservation:
             )
         return vocabulary
 
-    def _trace(self, cache: Cache, step: Step) -> Graph:
+    def _trace_scoring(self, cache: Cache, graph: Graph) -> None:
+        """Traces the graphs for logits of all rows. At once are computed those of as many rows as
+        take no more memory than a result in the largest batch.
+
+        Args:
+            graph: the largest batch's.
+        """
+        largest = max(node.nbytes for node in graph.schedule) // (4 * self.width)
+        rows = min(max(_FEWEST_SCORED, largest), cache.max_batch)
+        states, output = self._traces[-1].states, self._traces[-1].output
+        if states is None or states is output:
+            self.scored = rows
+            self._trace(cache, self._step(rows, rows))
+            return
+        self._trace(cache, self._step(cache.max_batch, cache.max_batch), self.model.states)
+        self.head = Head(self.model, states.dim(0), rows)
+        self._trace(cache, self.head.largest(), self.head.forward)
+
+    def _trace(self, cache: Cache, step: Step, forward: Forward | None = None) -> Graph:
         cache.start_forward(step, reserve=True)
-        self._traces.append(trace(self._everything, self.backend, cache, step))
+        self._traces.append(trace(forward or self._everything, self.backend, cache, step))
         return self._traces[-1].ctx.graph
 
     def _step(self, n: int, sequences: int, *spans: Span) -> Step:

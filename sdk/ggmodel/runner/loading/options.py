@@ -76,6 +76,7 @@ class LoadOptions:
 
 # Kinds that nothing else looks at before they are used.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "backend": ((str,), "a name such as 'ggml'"),
     "type": ((str, type(None)), "a name such as 'q8_0', or None"),
     "mmproj": ((str, Path, type(None)), "a path, or None"),
     "models": ((str, Path, type(None)), "the path of a folder, or None"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...closing import Closing
@@ -40,7 +41,6 @@ class Preparation(Closing):
     backend: Backend
     model: Model
     report: LoadReport
-    tokenizer: Tokenizer | None = None
     engine: Engine
 
     def __init__(
@@ -87,6 +87,7 @@ class Preparation(Closing):
         self._undo.callback(self.backend.close)
         with self._authors("cannot be made"):
             self.model = self.architecture(self.config)
+        self.model.read_tokenizer = lambda: self.tokenizer
         self.report = fill(
             self.model,
             self.backend,
@@ -109,18 +110,29 @@ class Preparation(Closing):
         with self._authors("validate"):
             self.model.validate()
 
-    def read_vocabulary(self) -> None:
-        """Builds the tokenizer, if the file has a vocabulary. Independent of the other steps.
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None without a vocabulary; built on first use.
 
         Raises:
             TokenizerError, ConfigError: the vocabulary is wrong.
         """
         from ...tokenizer import Tokenizer
 
-        if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") != "no_vocab":
-            self.tokenizer = Tokenizer.from_metadata(self.source.metadata)
-            if hasattr(self, "model"):
-                self.model.tokenizer = self.tokenizer
+        if self.source.metadata.get("tokenizer.ggml.model", "no_vocab") == "no_vocab":
+            return None
+        return Tokenizer.from_metadata(self.source.metadata)
+
+    def read_vocabulary(self) -> None:
+        """Builds the tokenizer, if the model has not asked for it yet. Independent of the other
+        steps.
+
+        Raises:
+            TokenizerError, ConfigError: the vocabulary is wrong.
+        """
+        tokenizer = self.tokenizer
+        if hasattr(self, "model"):
+            self.model.tokenizer = tokenizer
 
     def trace(self) -> None:
         """Makes the engine and traces the forward.

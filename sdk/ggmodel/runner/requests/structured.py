@@ -22,6 +22,8 @@ from ...errors import ComputeError, GrammarError, Unsupported
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
 
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_END = 1 << 63  # the first integer beyond 64 bits with a sign
 # Without a limit a small model may go on with spaces for ever, which every schema allows.
 _SPACE = {"whitespace_pattern": r"\x20|\n[\x20\t]{0,20}"}
 
@@ -50,15 +52,17 @@ class Grammar:
         """JSON that a schema, a dict or JSON text, describes.
 
         Between its parts stands at most one space, or a line break and at most 20 spaces and tabs;
-        the schema's "x-guidance" may say otherwise (see llguidance).
+        the schema's "x-guidance" may say otherwise (see llguidance). Integers in the schema must
+        lie within 64 bits and be exact as 64-bit floats, as all up to 2^53 are.
         """
         try:
             text = schema if isinstance(schema, str) else json.dumps(schema)
-            is_object = isinstance(json.loads(text), dict)
+            read = json.loads(text)
         except (TypeError, ValueError, RecursionError) as error:
             raise GrammarError(f"the JSON schema is no JSON: {error}") from None
-        if not is_object:
+        if not isinstance(read, dict):
             raise GrammarError(f"a JSON schema is an object, not {text:.80}")
+        _check_numbers(read)
         return cls("JSON schema", "grammar_from_json_schema", text, defaults=_SPACE)
 
     @classmethod
@@ -108,6 +112,41 @@ class Grammar:
     def _refuse(self, reason: str) -> None:
         if reason:
             raise GrammarError(f"this {self._kind} cannot be used: {reason.strip()}")
+
+
+def _check_numbers(schema: Any) -> None:
+    """Refuses numbers that llguidance would replace by others, without a word: it computes with
+    64-bit floats, and has integers within 64 bits.
+
+    Raises:
+        GrammarError: names the number.
+    """
+    todo = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, dict):
+            todo += part.values()
+            kinds = part.get("type")
+            whole = "integer" in (kinds if isinstance(kinds, list) else [kinds])
+            bounds = [part.get(key) for key in _BOUNDS if whole]
+            wrong = [n for n in bounds if isinstance(n, float) and abs(n) >= _END]
+        elif isinstance(part, list):
+            todo += part
+            wrong = []
+        else:
+            wrong = [part] if type(part) is int and not _is_exact(part) else []
+        if wrong:
+            raise GrammarError(
+                f"this JSON schema cannot be used: {wrong[0]!r:.40} would be rounded; integers in "
+                "a schema lie between -2^63 and 2^63, and beyond 2^53 a 64-bit float must hold "
+                "them exactly"
+            )
+
+
+def _is_exact(n: int) -> bool:
+    """Whether an integer comes back from a 64-bit float. The largest of 64 bits does: the way back
+    ends there."""
+    return -_END < n < _END and min(int(float(n)), _END - 1) == n
 
 
 class GrammarState:

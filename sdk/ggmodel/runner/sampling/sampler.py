@@ -77,6 +77,8 @@ class Sampler:
             probabilities exceed this sum; 1 keeps all.
         repeat_penalty: 1 is none.
         repeat_last_n: tokens the penalties look back; 0 is none, −1 all.
+        frequency_penalty: subtracted from a token's logit for each time it occurred; 0 is none.
+        presence_penalty: subtracted once if it occurred; 0 is none.
         logit_bias: token id → number added to its logit; −∞ rules it out.
 
     Raises:
@@ -102,6 +104,8 @@ class Sampler:
         self.seed, self.typical_p = seed, typical_p
         self.repeat_penalty, self.repeat_last_n = repeat_penalty, repeat_last_n
         self.frequency_penalty, self.presence_penalty = frequency_penalty, presence_penalty
+        if not isinstance(logit_bias, Mapping | None):
+            raise ConfigError(f"logit_bias is {logit_bias!r:.80}; it must be a dict of token ids")
         self.logit_bias = dict(logit_bias or {})
         for name, (least, most) in _RANGES.items():
             _check(name, getattr(self, name), least, most)

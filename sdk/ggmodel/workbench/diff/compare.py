@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ...convert.declaration import pairs
-from ...errors import ConfigError, LoadError
+from ...errors import ArchitectureError, ConfigError, LoadError
 from ...ml.node import Node
 from ...ml.quantized import to_float32
+from ...model import find_hf
 from ...model.walk import Instance, instances, tensors
 from ...runner import LoadedModel
 from ..activations import Activations
@@ -67,11 +68,19 @@ def need_same_kind(model: LoadedModel, config: dict, what: str) -> None:
     mine = type(model.model).hf_architectures
     listed = config.get("architectures")
     theirs = listed[0] if isinstance(listed, list) and listed else None
-    if mine and theirs not in mine:
+    if mine and theirs not in mine and _stored_as(theirs, config) != model.model.architecture:
         raise LoadError(
             f"{what} is {theirs!r}, and {model.source.name} is {model.model.architecture!r}, which "
             f"goes with {', '.join(mine)}; give the checkpoint that the file was made from"
         )
+
+
+def _stored_as(hf: str | None, config: dict) -> str | None:
+    """The architecture that files of such a checkpoint have; None if no known class serves it."""
+    try:
+        return find_hf([hf or ""]).stored_as(config)
+    except ArchitectureError:
+        return None
 
 
 class _Comparing:
@@ -114,7 +123,7 @@ class _Comparing:
                     wanted.setdefault(node.uid, []).append((row, side))
         self.rows += [row for row, _ in made]
         self._read |= {
-            (s.base or s).uid for node in recording.graph.schedule for s in node.sources if s
+            s.owner.uid for node in recording.graph.schedule for s in node.sources if s is not None
         }
         self._wiring.add(recording, made)
 

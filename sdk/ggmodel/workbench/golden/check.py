@@ -132,7 +132,7 @@ def _name_tokens(model: Any, wanted: Cases) -> None:
     """Lets a model find special tokens by name, from SPECIAL of cases.py."""
     special = getattr(wanted.module, "SPECIAL", None)
     if special is not None:
-        model.model.tokenizer = SimpleNamespace(id_of=special.get)
+        model.model.tokenizer = SimpleNamespace(id_of_text=special.get)
 
 
 def _outcomes(model: Any, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:

@@ -27,8 +27,8 @@ from .fit import best_fit, listed_class
 from .names import Proposal
 from .shrink import SMALL, shrunk
 from .source import bound, camel, quoted, renamed
-from .text import CASES, README, TEST
 
+_TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
 _LAYER = re.compile(r"^(.*?)(?:\[(\d+)\](.*))?$")
 
 
@@ -103,7 +103,7 @@ def scaffold(
         extension.extend()
         begun.proposals, begun.keys = extension.proposals, extension.keys
         begun.corrections, begun.added = extension.corrections, extension.added
-        begun.left = extension.left + fit.hyperparameters.failed
+        begun.left = extension.left
     begun.template = cls.architecture
     package = "/" in next(iter(sources))
     values = {
@@ -113,11 +113,12 @@ def scaffold(
         "TEMPLATE": begun.template,
         "CONFIG": _literal(config),
     }
-    texts = {goldens / "cases.py": CASES, goldens / f"test_{importable}.py": TEST}
+    templates = {goldens / "cases.py": "cases.txt", goldens / f"test_{importable}.py": "test.txt"}
     if not (folder / "README.md").exists():
-        texts[folder / "README.md"] = README
+        templates[folder / "README.md"] = "README.md"
     written = {folder / path: text for path, text in sources.items()}
-    for path, text in texts.items():
+    for path, template in templates.items():
+        text = (_TEMPLATES / template).read_text(encoding="utf-8")
         written[path] = re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
     _write(written)
     begun.files = list(written)

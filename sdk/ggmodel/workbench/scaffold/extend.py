@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ... import nn
 from ...errors import Error
 from ...ml import Tensor
 from ...model import Model, Module, config_class, find
+from ...model.config import key_fields
+from ...model.fields import MISSING
+from ...model.module import module_fields
 from ...model.registry import supported
 from ...model.source_code import declared
 from ..modules import folded, ranges
 from .fit import Fit
 from .keys import learn_keys, propose_keys
 from .llama_names import VISION_KEYS
-from .names import Proposal, Unread, learn, propose, unread, widths_of
+from .names import Proposal, Unread, annotation, declaration, learn, propose, unread, widths_of
 from .new_modules import NewModules, Tree
 from .source import (
     bound,
     camel,
     field_text,
+    fields_in,
     quoted,
+    shown,
     usable,
     with_class,
     with_field,
@@ -31,10 +36,11 @@ from .source import (
     with_imports,
     with_name,
 )
-from .translate import Correction, Declared, declared_fields
+from .translate import Correction, declared_fields
 
 _UNREAD = "From the checkpoint; nothing reads it yet:"
 _CALLED = "Called otherwise than in the template:"
+_OTHERWISE = "The template's hf= cannot read this config.json:"
 _SEES = re.compile(r"vis|image|vit")
 _OF_VISION = {name for name, _ in VISION_KEYS.values()}
 _TOWER = '''"""{name}: modules of the checkpoint that {template} lacks; nothing computes yet."""
@@ -104,6 +110,12 @@ class Extension:
     def _called(self, cls: type[Module]) -> str:
         return self._own if cls is self.fit.cls else cls.__name__
 
+    def _taken(self, cls: type[Module]) -> set[str]:
+        """Names that a class has, also in the new file."""
+        path = self._file_of(self._called(cls))
+        own = fields_in(self.sources[path], self._called(cls)) if path else set[str]()
+        return {*declared(cls), *dir(cls), *own}
+
     def _declare(self, cls: str, field: str, line: str, comment: str) -> None:
         """Adds or replaces a field of a class, and imports the names of its line."""
         path = self._file_of(cls)
@@ -126,13 +138,27 @@ class Extension:
         path = self._file_of(config)
         if path is None:
             return
-        text, new = self.sources[path], []
+        text, new = self._without_failed(self.sources[path], config), []
         for name, (_, line) in lines.items():
             if field_text(text, config, name)[0] is None:
                 new.append(line)
             else:
                 text = with_field(text, config, name, line, "")
         self.sources[path] = with_fields(text, {config: new}, _UNREAD) if new else text
+
+    def _without_failed(self, text: str, config: str) -> str:
+        """The file without the `hf=` of hyperparameters that this config.json cannot give."""
+        for name, tag, kind, _ in key_fields(config_class(self.fit.cls)):
+            reason = self.fit.hyperparameters.failed.get(name)
+            if reason is None:
+                continue
+            self.left.append(f"{config}.{name}: {reason}")
+            plain = not callable(tag.default) and tag.default is not MISSING
+            if plain and not any(line.startswith(f"{name}:") for line in self.keys):
+                names = ", ".join(map(quoted, tag.names))
+                line = f"{name}: {kind.__name__} = kv({names}, default={tag.default!r})"
+                text = with_field(text, config, name, line, _OTHERWISE)
+        return text
 
     # names
 
@@ -152,7 +178,7 @@ class Extension:
         assert path is not None
         kind, line = field_text(self.sources[path], cls, c.field.name)
         if line is None:
-            line = self._line(c.field, kind or self._kind(path, c.field))
+            line = declaration(c.field, kind or annotation(self.sources[path], c.field))
         line = with_name(line, c.field.own, c.hf)
         if c.gguf is not None and c.field.tag.names:
             line = line.replace(quoted(c.field.tag.names[0]), quoted(c.gguf), 1)
@@ -165,7 +191,7 @@ class Extension:
         holder = corrections[0].field.holder
         cls = self._called(holder.owner) if holder else ""
         path = self._file_of(cls)
-        if holder is None or path is None:
+        if holder is None or path is None or owner.__name__ not in vars(nn):
             self.left += [f"{owner.__name__}.{c.field.name} is called {c.hf}" for c in corrections]
             return
         own = usable(owner.__name__, bound(self.sources[path]))
@@ -176,30 +202,9 @@ class Extension:
         kind, line = field_text(self.sources[path], cls, holder.name)
         kind = (kind or f"nn.{owner.__name__}").replace(f"nn.{owner.__name__}", own)
         if line is None:
-            line = self._line(holder, kind)
+            line = declaration(holder, kind)
         tagged = line.partition("=")[2]
         self._declare(cls, holder.name, f"{holder.name}: {kind} ={tagged}", _CALLED)
-
-    def _kind(self, path: str, like: Declared) -> str:
-        """The annotation of a field, as its file spells it."""
-        there = bound(self.sources[path])
-        shared = {c.__name__ for c in vars(nn).values() if isinstance(c, type)}
-        names = [c.__name__ for c in like.kind.choices]
-        leaf = like.leaf
-        kinds = [n if n in there or leaf or n not in shared else f"nn.{n}" for n in names]
-        text = " | ".join(kinds)
-        return f"list[{text}]" if like.kind.many else text + " | None" * like.kind.optional
-
-    def _line(self, like: Declared, kind: str) -> str:
-        tag = like.tag
-        given = [quoted(n) for n in tag.names]
-        given += [f"hf={quoted(like.own)}"] * bool(like.own)
-        given += [f"op={tag.op!r}"] if tag.op else []
-        given += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
-        if tag.shape:
-            dims = ", ".join(quoted(d) if isinstance(d, str) else str(d) for d in tag.shape)
-            given.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
-        return f"{like.name}: {kind} = gguf({', '.join(given)})"
 
     # tensors
 
@@ -212,6 +217,8 @@ class Extension:
         unused = self.fit.report.unused
         seen: set[str] = set()
         for found in unread(self._there, unused):
+            if found.parent in ("", "model"):  # fields of the model
+                found = replace(found, parent="", name=f"{found.parent}.{found.name}".strip("."))
             if found.parent in self.fit.owners or not found.parent:
                 owned.append(found)
                 continue
@@ -233,12 +240,12 @@ class Extension:
         return None, ".".join(parts[: 1 + (parts[0] == "model" and len(parts) > 1)])
 
     def _add_field(self, found: Unread) -> None:
-        cls = self.fit.owners.get(found.parent)
-        owner = None if cls is None else self._called(cls)
-        owner = owner if owner and self._file_of(owner) else None
-        taken = set() if cls is None else {*declared(cls), *dir(cls)}
-        taken |= {p.line.partition(":")[0] for p in self.proposals if p.owner == owner}
-        proposal = propose(found, owner, self._known, self._widths, taken, self.name)
+        cls = self.fit.owners[found.parent] if found.parent else self.fit.cls
+        owner = self._called(cls) if self._file_of(self._called(cls)) else None
+        taken = self._taken(cls)
+        tags = (tag for tag, _ in module_fields(cls).values())
+        files = {name for tag in tags for name in tag.names}
+        proposal = propose(found, owner, self._known, self._widths, taken, files, self.name)
         self.proposals.append(proposal)
         if owner is not None:
             self._declare(owner, proposal.line.partition(":")[0], proposal.line, _UNREAD)
@@ -252,19 +259,23 @@ class Extension:
             self._add_part(around, last, tree)
             return
         package = self._as_package()
+        model = self._file_of(self._own)
+        assert model is not None
         files = {Path(path).stem for path in self.sources}
         sees = _SEES.search(last) is not None
-        field = usable("vision" if sees and "vision" not in files else last, files)
+        taken = files | self._taken(self.fit.cls)
+        field = usable("vision" if sees and "vision" not in taken else last, taken)
         widths = {n: v for n, v in self._widths.items() if n in _OF_VISION} | self._widths
-        written = NewModules(self.name, camel(field), "", "v" if sees else last, widths)
-        cls = written.write(tree)
+        cls = usable(camel(field) or "Part", bound(self.sources[model]))
+        written = NewModules(self.name, cls, "", "v" if field == "vision" else field, widths)
+        if not written.write(tree):
+            self.left += written.left
+            return
         path = f"{package}/{field}.py"
-        text = _TOWER.format(name=folded(at), template=self.fit.cls.architecture)
+        text = _TOWER.format(name=shown(folded(at)), template=self.fit.cls.architecture)
         text += "\n\n\n".join(written.classes) + "\n"
         self.sources[path] = with_imports(text, _modules(written.kinds))
         self._declare(self._own, field, f"{field}: {cls} | None = gguf(hf={quoted(at)})", _UNREAD)
-        model = self._file_of(self._own)
-        assert model is not None
         self.sources[model] = with_imports(self.sources[model], {cls: f".{field}"})
         self.added.append(f"{path}: {cls}, {_count(len(names))} of {at}")
         self.left += written.left
@@ -275,15 +286,18 @@ class Extension:
         if path is None:
             self.left.append(f"{folded(tree.name)}: its class {owner} is shared, write one")
             return
-        own = usable(camel(last), bound(self.sources[path]))
-        written = NewModules(self.name, own, "blk.*", "", self._widths)
-        written.write(tree)
+        own = usable(camel(last) or "Part", bound(self.sources[path]))
+        name = usable(last, self._taken(around))
+        written = NewModules(self.name, own, "blk.*", name, self._widths)
+        if not written.write(tree):
+            self.left += written.left
+            return
         for text in written.classes:
             self.sources[path] = with_class(self.sources[path], text, owner)
         layers = {n for n in self._there if folded(n).startswith(f"{folded(tree.name)}.")}
         self.sources[path] = with_imports(self.sources[path], _modules(written.kinds))
-        name = usable(last, {*declared(around), *dir(around)})
-        line = f"{name}: {own} | None = gguf(hf={quoted(last)})"
+        hf = quoted(tree.name.rpartition(".")[2])
+        line = f"{name}: {own} | None = gguf(hf={hf})"
         self._declare(owner, name, line, _UNREAD)
         self.added.append(f"{owner}.{name}: {own}, {_count(len(layers))} of {folded(tree.name)}")
         self.left += written.left
@@ -307,13 +321,13 @@ class Extension:
         layers = getattr(self.fit.config, "layers", 0)
         fields = {f.name: f for f in declared_fields(self.fit.cls)}
         for name, numbers in lacking.items():
-            like = fields[name]
-            cls = self._called(like.owner)
-            path = self._file_of(cls)
-            if path is None or len(numbers) >= layers:
+            like = fields.get(name)
+            cls = self._called(like.owner) if like else ""
+            path = self._file_of(cls) if like else None
+            if like is None or path is None or len(numbers) >= layers:
                 continue
             kind, line = field_text(self.sources[path], cls, name)
-            line = line or self._line(like, kind or self._kind(path, like))
+            line = line or declaration(like, kind or annotation(self.sources[path], like))
             head, _, tagged = line.partition(" = ")
             self._declare(cls, name, f"{head} | None = {tagged}", _CALLED)
             some = ranges([i for i in range(layers) if i not in numbers])

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ...errors import Error
 from ...gguf_file.metadata import KeyValues
 from ...model import Model, config_class
-from ...model.config import Config, key_fields
+from ...model.config import Config, descend, key_fields
 from ...model.fields import MISSING
-from ...model.source_code import declared
+from ...model.source_code import author_code, declared
 from .llama_names import KEYS, VISION_KEYS
 from .source import quoted, usable
 
-# Keys about training, sampling, tokens and saving, which no architecture computes with.
-_WITHOUT_EFFECT = (
-    "architectures", "model_type", "*dtype", "transformers_version", "*token_id*", "_*", "is_*",
-    "auto_map", "use_cache", "initializer_*", "*dropout*", "*_pdrop", "pretraining_tp", "output_*",
-    "return_*", "id2label", "label2id", "problem_type", "*attn_implementation", "type",
-    "quantization_config", "rope_type", "chunk_size_feed_forward", "tie_word_embeddings",
-    "vocab_size", "use_return_dict", "*_aux_loss_coef", "router_jitter_noise", "torchscript",
-    "cross_attention_hidden_size", "cache_implementation", "add_cross_attention",
-    "tie_encoder_decoder", "attention_bias", "mlp_bias", "conv_bias",  # the tensors tell
-)  # fmt: skip
 _WINDOWS = {"sliding_attention", "full_attention"}
 _PLACEHOLDERS: Mapping[type, Any] = {bool: False, int: 1, float: 1.0, str: "", list: [1]}
 # Norms differ in kind, and so does the key of their epsilon.
@@ -36,67 +26,46 @@ _EPS = {
 }
 
 
-class Reads(dict[str, Any]):
-    """A config that records the paths of the keys that are read."""
-
-    def __init__(self, config: Mapping[str, Any], prefix: str = "", asked: set[str] | None = None):
-        self.asked: set[str] = set() if asked is None else asked
-        self._prefix = prefix
-        super().__init__(
-            (k, Reads(v, f"{prefix}{k}.", self.asked) if isinstance(v, Mapping) else v)
-            for k, v in config.items()
-        )
-
-    def __contains__(self, key: object) -> bool:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().__contains__(key)
-
-    def __getitem__(self, key: str) -> Any:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.asked.add(f"{self._prefix}{key}")
-        return super().get(key, default)
-
-
 @dataclass
 class Hyperparameters:
     """How a declaration fits a config.json.
 
     Attributes:
         config: the hyperparameters; those that are missing have placeholders.
-        unread: path of a key that nothing reads → its value.
+        unread: key that nothing reads, as `hf=` names it → its value.
         given: names of hyperparameters that the config gives.
         missing: names of those that it does not, and that are required.
-        failed: why hyperparameters cannot be computed from the config.
+        failed: names of those that cannot be computed from the config → the reason.
     """
 
     config: Any
     unread: dict[str, Any] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, architecture: type[Model], given: Mapping[str, Any]) -> Hyperparameters:
         """
         Raises:
-            ConfigError: the declaration is wrong, or a sub-config is no object.
+            Error: the declaration is wrong, or the config is none.
         """
         from ...convert.from_hf import normalize
+        from ...convert.keys import Watched, every_key, recorded, unread_keys, with_defaults
 
-        reads = Reads(normalize(given))
-        kind = config_class(architecture)
+        hf = with_defaults(architecture, given, normalize(given), recorded(given))
+        reads, kind = Watched(hf), config_class(architecture)
         metadata: dict[str, Any] = {"general.architecture": architecture.architecture}
         result = cls(None)
         for name, tag, value_kind, optional in key_fields(kind):
             key = f"{architecture.architecture}.{tag.names[0]}"
+            watched, found = Watched(hf), None
             try:
-                found = kind.published(name, reads)
+                found = kind.published(name, watched)
             except Error as error:
-                result.failed.append(_reason(error))
-                found = None
+                result.failed[name] = str(error).partition("\n")[0]
+            else:
+                reads.seen |= watched.seen
             if found is not None:
                 result.given.add(name)
             elif tag.default is MISSING and not optional and key not in metadata:
@@ -105,31 +74,16 @@ class Hyperparameters:
             if found is not None:
                 metadata[key] = found
         result.config = kind.read(KeyValues(metadata, "config.json"))
-        result.unread = dict(_unread(reads, reads.asked))
+        with author_code(f"config.json does not fit {architecture.architecture!r}", None):
+            unread = unread_keys(architecture, given, reads, every_key(given))
+        result.unread = {_as_read(path): descend(given, path) for path in unread}
         return result
 
 
-def _reason(error: Error) -> str:
-    cause = error.__cause__ if isinstance(error.__cause__, Error) else error
-    return str(cause).partition("\n")[0]
-
-
-def _unread(
-    reads: Mapping[str, Any], asked: set[str], prefix: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Keys that were not asked for, with their values; those of `text_config` are at the top."""
-    for key, value in reads.items():
-        path = f"{prefix}{key}"
-        if path == "text_config" or any(fnmatchcase(key, p) for p in _WITHOUT_EFFECT):
-            continue
-        if isinstance(value, Mapping):
-            yield from _unread(value, asked, f"{path}.")
-        elif path not in asked and value is not None and not _is_usual(key, value):
-            yield path, value
-
-
-def _is_usual(key: str, value: Any) -> bool:
-    return value == [] or (key == "layer_types" and set(map(str, value)) == {"full_attention"})
+def _as_read(path: str) -> str:
+    """The name of a key of config.json in its one spelling, as `hf=` takes it."""
+    path = path.removeprefix("text_config.")
+    return re.sub(r"^rope_parameters\.(?!\w+_attention\.)", "rope_scaling.", path)
 
 
 @dataclass(frozen=True)
@@ -191,6 +145,6 @@ def _names(path: str, value: Any, known: Mapping[str, KnownKey]) -> tuple[str, t
     if path in known:
         return known[path].field, (known[path].gguf,)
     if above and path not in KEYS:
-        part = above.removesuffix("_config")
+        part = above.replace("_config", "")
         return f"{part.replace('.', '_')}_{key}", (f"{part}.{key}",)
     return key, (KEYS.get(path, key),)

@@ -8,12 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ... import nn
 from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
 from ..modules import folded
 from .llama_names import gguf_name
-from .source import quoted, usable
+from .source import bound, quoted, usable
+from .translate import Declared
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def propose(
     owner: str | None,
     known: Mapping[str, Known],
     widths: Mapping[str, int],
-    taken: set[str],
+    taken: Collection[str],
+    in_files: Collection[str],
     architecture: str,
 ) -> Proposal:
     """A field for tensors that no field reads.
@@ -121,13 +124,14 @@ def propose(
         owner: the class of the module that holds them.
         widths: hyperparameters that name dims, with their values.
         taken: names that the class already has.
+        in_files: names in files of its fields.
         architecture: the new one.
     """
-    base = folded(f"{found.parent}.{found.name}")
-    theirs = (gguf_name(base, architecture) or "").removeprefix("blk.*.")
-    like = known.get(theirs) or known.get(found.name)
-    field = usable(re.sub(r"\W", "_", like.field if like else found.name), taken)
-    gguf = theirs or (like.gguf if like else found.name)
+    base, last = f"{found.parent}.{found.name}".strip("."), found.name.rpartition(".")[2]
+    theirs = (gguf_name(folded(base), architecture) or "").removeprefix("blk.*.")
+    like = known.get(theirs) or known.get(last)
+    field = usable(re.sub(r"\W", "_", like.field if like else last), taken)
+    gguf = next((n for n in (theirs, like and like.gguf) if n and n not in in_files), last)
     kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
     line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
     return Proposal(owner, line, kind, found)
@@ -157,6 +161,29 @@ def field_line(
     return f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}{more}, shape={sizes})"
 
 
+def declaration(like: Declared, kind: str) -> str:
+    """The declaration of a template's field, with the annotation `kind`."""
+    tag = like.tag
+    given = [quoted(n) for n in tag.names]
+    given += [f"hf={quoted(like.own)}"] * bool(like.own)
+    given += [f"op={tag.op!r}"] if tag.op else []
+    given += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
+    if tag.shape:
+        dims = ", ".join(quoted(d) if isinstance(d, str) else str(d) for d in tag.shape)
+        given.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
+    return f"{like.name}: {kind} = gguf({', '.join(given)})"
+
+
+def annotation(source: str, like: Declared) -> str:
+    """The annotation of a template's field, as a file spells it."""
+    there = bound(source)
+    names = [c.__name__ for c in like.kind.choices]
+    text = " | ".join(
+        n if n in there or like.leaf or n not in vars(nn) else f"nn.{n}" for n in names
+    )
+    return f"list[{text}]" if like.kind.many else text + " | None" * like.kind.optional
+
+
 def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
     """The class of a module with tensors of these shapes (ggml's order)."""
     last = name.lower()
@@ -167,16 +194,17 @@ def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
     return "Conv2D" if "weight" in leaves and len(shape) == 4 else Tensor.__name__
 
 
-# Hyperparameters that may equal a width by chance.
-_NO_WIDTHS = ("layers", "context", "window", "experts", "rope", "max_", "local", "hidden")
+# Hyperparameters that are widths; others may equal one by chance.
+_WIDTH = re.compile(r"width|ffn|hidden_size|rank|state|L_cache")
+_OF_VECTORS = re.compile(r"heads|head_dim|value_dim")
 
 
 def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:
     """The hyperparameter of that width; None if there is none, for small configurations have other
-    numbers. Numbers of heads are only the widths of vectors, and 1 is a number."""
-    names = [k for k, v in widths.items() if v == n and n > 1 and not k.startswith(_NO_WIDTHS)]
-    named = [k for k in names if alone or "heads" not in k]
-    return quoted(named[0]) if named else str(n if n == 1 else None)
+    numbers. Heads and their width are only those of vectors, and 1 is a number."""
+    names = [k for k, v in widths.items() if v == n and n > 1]
+    fit = [k for k in names if _WIDTH.search(k) or (alone and _OF_VECTORS.search(k))]
+    return quoted(fit[0]) if fit else str(n if n == 1 else None)
 
 
 def widths_of(config: Any) -> dict[str, int]:

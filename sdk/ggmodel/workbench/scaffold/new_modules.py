@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ..modules import folded
 from .llama_names import gguf_name
 from .names import field_line, kind_of
-from .source import camel, quoted, usable
+from .source import camel, quoted, shown, usable
 from .translate import base_of
 
 _DIMS = 4  # of a tensor in ggml
@@ -82,7 +82,7 @@ class NewModules:
 
     def write(self, tree: Tree, name: str = "") -> str:
         """The class of a module, whose name is returned."""
-        return self._class(tree, name or self.prefix, self.below, "")
+        return self._class(tree, name or self.prefix, self.below, self.fallback)
 
     def _class(self, tree: Tree, name: str, below: str, path: str) -> str:
         """Writes the class of a module; "" if it has no fields."""
@@ -95,7 +95,7 @@ class NewModules:
             lines.append(f"    {line}")
         if all(line.startswith("    #") for line in lines):
             return ""
-        doc = f'    """{folded(tree.name)}: nothing computes with it yet."""'
+        doc = f'    """{shown(folded(tree.name))}: nothing computes with it yet."""'
         self.classes.append("\n".join([f"class {name}(Module):", doc, "", *lines]))
         return name
 
@@ -104,7 +104,7 @@ class NewModules:
             return self._leaf(field, part, tree, below, path)
         own = f"{cls}{camel(field)}"
         if items := tree.items:
-            inside = self._prefix(items[0]) or self._named(path)
+            inside = self._prefix(items[0]) or path
             item = self._class(items[0], f"{own.removesuffix('s')}", inside, "")
             at = inside.removesuffix(".*")
             names = quoted(at[len(below) + 1 :] if below and at.startswith(f"{below}.") else at)
@@ -135,12 +135,9 @@ class NewModules:
         number = re.search(r"\d+$", part)
         theirs = theirs.replace("*", number[0]) if number else theirs
         if not theirs or "*" in theirs or (below, theirs) in self._used:
-            theirs, more = path if below else self._named(path), ""
+            theirs, more = path, ""
         self._used.add((below, theirs))
         return field_line(field, kind, theirs, part, leaves, shape, self.widths, more)
-
-    def _named(self, path: str) -> str:
-        return f"{self.fallback}.{path}"
 
     def _prefix(self, item: Tree) -> str:
         """llama.cpp's name of the items of a list, "v.blk.*", by the first tensor that has one."""

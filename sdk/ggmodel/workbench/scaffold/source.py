@@ -21,6 +21,11 @@ def quoted(text: str) -> str:
     return json.dumps(text) if text.isascii() else ascii(text)
 
 
+def shown(text: str) -> str:
+    """Untrusted text as a part of a docstring or comment."""
+    return re.sub(r"[^\w.*\[\] -]", "_", text)
+
+
 def usable(name: str, taken: Collection[str]) -> str:
     """The name, changed if Python or the class uses it otherwise."""
     while name in taken or keyword.iskeyword(name) or not name.isidentifier():
@@ -101,6 +106,13 @@ def field_text(source: str, cls: str, field: str) -> tuple[str | None, str | Non
     tagged = isinstance(node.value, ast.Call)
     text = ast.get_source_segment(source, node) if tagged else None
     return ast.unparse(node.annotation), text and re.sub(r"\n\s*", " ", text)
+
+
+def fields_in(source: str, cls: str) -> set[str]:
+    """The fields that a class of the file declares itself."""
+    classes = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls)
+    fields = (n for node in classes for n in node.body if isinstance(n, ast.AnnAssign))
+    return {n.target.id for n in fields if isinstance(n.target, ast.Name)}
 
 
 def with_name(line: str, before: str, after: str) -> str:

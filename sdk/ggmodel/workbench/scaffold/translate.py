@@ -214,4 +214,4 @@ def _renamed(name: str, renames: Mapping[str, str]) -> str:
     if to is None:
         return name
     numbers = iter(re.findall(r"(?<=\.)\d+(?=\.|$)", base))
-    return _join(re.sub(r"\*", lambda _: next(numbers), to), leaf)
+    return _join(re.sub(r"\*", lambda _: next(numbers, "*"), to), leaf)

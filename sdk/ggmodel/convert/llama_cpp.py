@@ -1,0 +1,221 @@
+"""llama.cpp as a reader of files: whether it loads one, and whether it computes the same.
+
+The tables follow llama.cpp's source (src/llama-arch.cpp, src/llama-model.cpp, src/models/), which a
+test holds them against. Of architectures that ggmodel does not ship only the name is looked up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..gguf_file import TensorInfo
+from ..model.config import key_fields
+from ..model.names import of_vision
+from ..tokenizer.vocabulary import PREFIX
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A hyperparameter that llama.cpp does not take from the file.
+
+    Attributes:
+        key: without the architecture.
+        values: what llama.cpp computes with, given all hyperparameters; several values mean the
+            same.
+        matters: whether it has an effect in this model.
+        refused: a file with another value is refused; otherwise it is loaded as another model.
+    """
+
+    key: str
+    values: Callable[[Any], Sequence[Any]]
+    matters: Callable[[Any], bool] = lambda h: True
+    refused: bool = False
+
+    def fits(self, value: Any, h: Any) -> bool:
+        """Whether llama.cpp computes what this value means."""
+        return not self.matters(h) or any(_same(value, known) for known in self.values(h))
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-6)  # files hold float32
+    return a == b
+
+
+def _fixed(key: str, *values: Any, matters: Callable[[Any], bool] = lambda h: True) -> Fixed:
+    return Fixed(key, lambda h: values, matters)
+
+
+def _without_effect(key: str) -> Fixed:
+    return _fixed(key, matters=lambda h: False)
+
+
+def _scale_by_layers(layers: int) -> Fixed:
+    """Gemma's scale of scores: llama.cpp knows the largest model by its number of layers."""
+
+    def scale(h: Any) -> list[float]:
+        return [(h.width // h.heads if h.layers == layers else h.head_dim) ** -0.5]
+
+    return Fixed("attention.scale", scale)
+
+
+def _of_yarn(key: str, *values: Any) -> Fixed:
+    return _fixed(f"rope.scaling.yarn_{key}", *values, matters=lambda h: h.scaling == "yarn")
+
+
+_YARN = (
+    Fixed(
+        "rope.scaling.yarn_attn_factor",
+        lambda h: [None, 1 + 0.1 * math.log(h.rope_factor)],
+        lambda h: h.scaling == "yarn",
+    ),
+    _of_yarn("beta_fast", 32.0),
+    _of_yarn("beta_slow", 1.0),
+    _of_yarn("ext_factor", 1.0),
+    _of_yarn("truncate", True),
+)
+_SILU = (*_YARN, _fixed("hidden_activation", "silu", "swish"))
+_TANH = (*_YARN, _fixed("hidden_activation", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"))
+_NO_WINDOW = (
+    _fixed("attention.sliding_window", 0),
+    _without_effect("attention.sliding_window_pattern"),  # said by the window
+)
+_WIDE = Fixed("attention.key_length", lambda h: [h.width / h.heads], refused=True)
+_QWEN3 = (
+    *_SILU,
+    *_NO_WINDOW,
+    _fixed("expert_weights_norm", True, matters=lambda h: h.experts > 0),
+)
+
+FIXED: Mapping[str, Sequence[Fixed]] = {
+    "llama": (*_SILU, Fixed("rope.dimension_count", lambda h: [h.head_dim], refused=True)),
+    "llama4": (
+        *_SILU,
+        _without_effect("vocab_size"),
+        _fixed("attention.chunk_size", 8192),
+        _fixed("no_rope_interval", 4),
+        Fixed("use_qk_norm", lambda h: [h.experts != 128]),
+        _fixed("attention.temperature_tuning", True),
+        _fixed("attention.scale", 0.1, matters=lambda h: h.tuned),
+        _fixed("attention.floor_scale", 8192, matters=lambda h: h.tuned),
+    ),
+    "gemma2": (
+        *_TANH,
+        _scale_by_layers(46),
+        # It divides by these.
+        Fixed("attn_logit_softcapping", lambda h: [h.score_cap or "NaN"]),
+        Fixed("final_logit_softcapping", lambda h: [h.logit_cap or "NaN"]),
+    ),
+    "gemma3": (*_TANH, _scale_by_layers(62)),
+    "gemma-embedding": (
+        *_TANH,
+        Fixed("attention.scale", lambda h: [h.head_dim**-0.5]),
+        _without_effect("final_logit_softcapping"),  # there are no logits
+    ),
+    "qwen2": (*_SILU, *_NO_WINDOW, _WIDE),
+    "qwen3": (*_QWEN3, _without_effect("expert_feed_forward_length")),
+    "qwen3moe": _QWEN3,
+    "phi3": (*_SILU, _fixed("attention.sliding_window", 0), _WIDE),
+    "olmo2": (*_SILU, _WIDE),
+    "gpt-oss": _SILU,
+    "bert": (
+        _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
+        _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
+    ),
+}
+"""Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they
+are meant."""
+
+_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_BIAS = "blk.*.attn_output.bias"
+_DENSE = tuple(f"blk.*.ffn_{part}.weight" for part in ("gate", "up", "down"))
+
+SURPLUS: Mapping[str, Sequence[str]] = {
+    "llama4": _FACTORS[1:],
+    "gemma2": (*_FACTORS, _BIAS, "output.weight"),
+    "gemma3": _FACTORS,
+    "gemma-embedding": _FACTORS,
+    "qwen2": _FACTORS,
+    "qwen3": (*_FACTORS, _BIAS),
+    "qwen3moe": (*_FACTORS, _BIAS, *_DENSE),
+    "phi3": _FACTORS[:1],
+    "olmo2": (*_FACTORS, _BIAS),
+    "gpt-oss": _FACTORS,
+}
+"""Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
+
+NEEDED: Mapping[str, Sequence[str]] = {
+    "gpt-oss": (_BIAS,),
+    "olmo2": ("output.weight",),
+}
+"""Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""
+
+
+def knows(architecture: str) -> bool:
+    """Whether llama.cpp has an architecture of this name, as far as the gguf package can tell."""
+    from gguf.constants import MODEL_ARCH_NAMES
+
+    return architecture in MODEL_ARCH_NAMES.values()
+
+
+def refusals(
+    architecture: str, h: Any, vocabulary: Mapping[str, Any], tensors: Mapping[str, TensorInfo]
+) -> Iterator[str]:
+    """Reasons why llama.cpp refuses a file.
+
+    Args:
+        h: the hyperparameters.
+        vocabulary: the metadata `tokenizer.*`.
+        tensors: of the file.
+    """
+    if not knows(architecture):
+        yield f"it has no architecture {architecture!r}"
+        return
+    if any(map(of_vision, tensors)):
+        yield "it reads images only from a file of their own (--mmproj FILE, mmproj=)"
+    tokens, embedding = len(vocabulary[PREFIX + "tokens"]), tensors.get("token_embd.weight")
+    if embedding is not None and embedding.shape[1] != tokens:
+        yield f"the embedding has {embedding.shape[1]:,} rows for {tokens:,} tokens"
+    for fixed, value in _other_values(architecture, h, refused=True):
+        yield f"{fixed.key} is {value}, not {fixed.values(h)[0]}"
+    for pattern in SURPLUS.get(architecture, ()):
+        for name in [name for name in tensors if fnmatchcase(name, pattern)][:1]:
+            yield f"it has no place for {name}"
+    for pattern in NEEDED.get(architecture, ()):
+        each = range(getattr(h, "layers", 0) if "*" in pattern else 1)
+        for name in [n for i in each if (n := pattern.replace("*", str(i))) not in tensors][:1]:
+            yield f"it needs {name}"
+
+
+def differences(architecture: str, h: Any, written: Any) -> Iterator[str]:
+    """Reasons why llama.cpp computes something else from a file that it loads.
+
+    Args:
+        h: the hyperparameters of the checkpoint.
+        written: those of the file; of another class where the file has another architecture.
+    """
+    keys = {tag.names[0] for _, tag, _, _ in key_fields(type(written))}
+    for name, tag, _, _ in key_fields(type(h)):
+        if tag.names[0] not in keys and getattr(h, name):
+            yield _difference(tag.names[0], getattr(h, name), None)
+    for fixed, value in _other_values(architecture, written, refused=False):
+        yield _difference(fixed.key, value, fixed.values(written)[-1])
+
+
+def _difference(key: str, value: Any, usual: Any) -> str:
+    if key == "attention.sliding_window":
+        return f"{key} is {value}, and it computes without: right up to {value} tokens, not beyond"
+    return f"{key} is {value}, and it computes {f'with {usual}' if usual else 'without'}"
+
+
+def _other_values(architecture: str, h: Any, refused: bool) -> Iterator[tuple[Fixed, Any]]:
+    fields = {tag.names[0]: name for name, tag, _, _ in key_fields(type(h))}
+    for fixed in FIXED.get(architecture, ()):
+        if fixed.refused is refused and fixed.key in fields:
+            value = getattr(h, fields[fixed.key])
+            if not fixed.fits(value, h):
+                yield fixed, value

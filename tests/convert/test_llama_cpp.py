@@ -1,0 +1,171 @@
+"""Files, and what llama.cpp makes of them.
+
+The notes were found by running llama.cpp's library (of llama-cpp-python 0.3.36) on the files. It
+refuses those that are said to be refused. Of the others its logits differ from the goldens by an
+NMSE of 1e-6 or more where a difference is told, and by less where none is. `tests/peers` holds the
+tables against its source.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.convert import convert
+from ggmodel.convert.llama_cpp import FIXED
+from ggmodel.errors import ConfigError, Unsupported
+from ggmodel.gguf_file import open_gguf
+from ggmodel.workbench.golden.check import nmse
+from tests.convert.folders import write_golden, write_model, write_tokenizer
+from tests.golden.files import HERE, Golden, cases, load_golden
+
+REFUSES = "llama.cpp refuses this file: "
+DIFFERS = "llama.cpp computes something else from this file: "
+WINDOW = (
+    "attention.sliding_window is {0}, and it computes without: right up to {0} tokens, not beyond"
+)
+NOTES: dict[str, list[str]] = {
+    "gemma2/low_caps": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
+    "gemma2/no_caps": [f"{DIFFERS}{cap}_logit_softcapping is 0" for cap in ("attn", "final")],
+    "gemma2/untied": [
+        f"{REFUSES}it has no place for {name}"
+        for name in ("blk.0.attn_output.bias", "output.weight")
+    ],
+    "gemma3/scaled_queries": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
+    "gpt_oss/other_layers": [f"{REFUSES}it needs blk.0.attn_output.bias"],
+    "gpt_oss/released": [f"{DIFFERS}rope.scaling.yarn_truncate is False, and it computes with Tr"],
+    "gpt_oss/rounded_yarn": [
+        f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.25, and it computes with 1.2079",
+        f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.5, and it computes with 32.0",
+        f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.75, and it computes with 1.0",
+    ],
+    "llama/yarn": [f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.0, and it computes with 32.0"],
+    "llama/yarn_scales": [
+        f"{DIFFERS}rope.scaling.yarn_attn_factor is 0.7797",
+        f"{DIFFERS}rope.scaling.yarn_truncate is False",
+    ],
+    "llama4/untuned": [
+        f"{DIFFERS}attention.chunk_size is 64, and it computes with 8192",
+        f"{DIFFERS}no_rope_interval is 2, and it computes with 4",
+        f"{DIFFERS}attention.temperature_tuning is False, and it computes with True",
+    ],
+    "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
+    "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
+    "olmo2/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "olmo2/tied": [f"{REFUSES}it needs output.weight"],
+    "olmo2/windows": [f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.207"],
+    "phi3/window": [DIFFERS + WINDOW.format(8)],
+    "qwen2/layer_types": [DIFFERS + WINDOW.format(8)],
+    "qwen2/odd_head_dim": [f"{REFUSES}attention.key_length is 24, not 16"],
+    "qwen2/window": [DIFFERS + WINDOW.format(8)],
+    "qwen3/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "qwen3/experts_window": [DIFFERS + WINDOW.format(8)],
+    "qwen3/plain_weights": [f"{DIFFERS}expert_weights_norm is False, and it computes with True"],
+    "qwen3/some_dense": [
+        f"{REFUSES}it has no place for blk.0.ffn_{part}.weight" for part in ("gate", "up", "down")
+    ],
+    "qwen3/window": [DIFFERS + WINDOW.format(8)],
+}
+# llama.cpp computes the same: there are no notes.
+SAME = """
+    gemma2/published gemma3/images gemma3/softcap gemma3/untied llama/attention_bias llama/experts
+    llama/linear_rope llama/llama3_rope llama/longrope llama/tied llama4/released mistral/no_window
+    olmo2/plain phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn qwen3/experts
+    qwen3/plain qwen3/tied
+""".split()
+NOTES |= {name: list[str]() for name in SAME}
+
+
+def converted(tmp_path: Path, name: str, **options: Any) -> tuple[list[str], Path, Golden]:
+    """The notes on a golden's file, and the file."""
+    arch, _, case = name.partition("/")
+    folder, golden = write_golden(tmp_path / "hf", arch, case)
+    if "vision_config" in golden.config and "mmproj" not in options and "mllama" not in name:
+        options["mmproj"] = tmp_path / "mmproj.gguf"
+    return convert(folder, tmp_path / "a.gguf", pre="gpt-2", **options), tmp_path / "a.gguf", golden
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_llama_cpp_makes_of_a_file_is_told(tmp_path: Path, name: str):
+    notes, _, _ = converted(tmp_path, name)
+    assert [note[: len(want)] for note, want in zip(notes, NOTES[name], strict=True)] == NOTES[name]
+
+
+def test_every_architecture_is_among_them():
+    families = {name.partition("/")[0] for name in NOTES}
+    assert families | {"bert"} == {path.parent.name for path in HERE.glob("*/cases.py")}
+    assert all(case in cases(family) for family, case in (name.split("/") for name in NOTES))
+
+
+def test_images_need_a_file_of_their_own(tmp_path: Path):
+    notes, _, _ = converted(tmp_path, "gemma3/images", mmproj=None)
+    assert notes == [
+        f"{REFUSES}it reads images only from a file of their own (--mmproj FILE, mmproj=)"
+    ]
+
+
+def test_a_vocabulary_shorter_than_the_embedding_is_told(tmp_path: Path):
+    golden = load_golden("llama", "tied")
+    size = golden.config["vocab_size"] - 1
+    folder = write_model(tmp_path / "hf", golden.config | {"vocab_size": size}, golden.weights())
+    write_tokenizer(folder, size)
+    notes = convert(folder, tmp_path / "a.gguf")
+    assert notes == [f"{REFUSES}the embedding has {size + 1} rows for {size} tokens"]
+
+
+def test_a_mistral_without_a_window_is_a_llama(tmp_path: Path):
+    notes, path, golden = converted(tmp_path, "mistral/no_window")
+    assert notes == []
+    with open_gguf(path) as file:
+        assert file.metadata["general.architecture"] == "llama"
+        rows = np.frombuffer(file.data("blk.0.attn_q.weight"), np.float32)
+    source = golden.weights()["model.layers.0.self_attn.q_proj.weight"]
+    heads, width = golden.config["num_attention_heads"], golden.config["hidden_size"]
+    # Rows i and i + half of a head become neighbours, as ggml's rope of llama rotates them.
+    want = source.reshape(heads, 2, -1, width).swapaxes(1, 2)
+    assert np.array_equal(rows, want.reshape(-1).astype(np.float32))
+    for model in (path, tmp_path / "hf"):
+        with ggmodel.load(model, kv_type="f32", flash_attention="off") as loaded:
+            assert loaded.model.architecture == "llama"
+            assert nmse(loaded.logits(golden.prompt.tolist()), golden.logits) < 1e-8
+
+
+def test_a_mistral_with_a_window_keeps_it(tmp_path: Path):
+    _, path, golden = converted(tmp_path, "mistral/window")
+    with ggmodel.load(path, kv_type="f32", flash_attention="off") as loaded:
+        assert loaded.model.architecture == "mistral"
+        assert nmse(loaded.logits(golden.prompt.tolist()), golden.logits) < 1e-8
+
+
+def test_for_llama_cpp_the_window_is_left_out_and_that_is_told(tmp_path: Path):
+    notes, path, golden = converted(tmp_path, "mistral/window", program="llama.cpp")
+    window = golden.config["sliding_window"]
+    assert notes == [DIFFERS + WINDOW.format(window)]
+    with ggmodel.load(path, kv_type="f32", flash_attention="off") as loaded:
+        assert loaded.model.architecture == "llama"
+        logits = loaded.logits(golden.prompt.tolist())
+    assert nmse(logits[:window], golden.logits[:window]) < 1e-8
+    assert nmse(logits[window:], golden.logits[window:]) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["mllama/images", "qwen2/odd_head_dim", "olmo2/bias"])
+def test_for_llama_cpp_nothing_is_written_that_it_refuses(tmp_path: Path, name: str):
+    reason = NOTES[name][0].removeprefix(REFUSES)
+    with pytest.raises(Unsupported, match=f"llama.cpp would refuse the file: {reason}"):
+        converted(tmp_path, name, program="llama.cpp")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_other_programs_are_unknown(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"program is 'ollama'; .* for 'llama\.cpp'"):
+        converted(tmp_path, "llama/tied", program="ollama")
+
+
+def test_tables_name_keys_once():
+    for name, table in FIXED.items():
+        keys = [fixed.key for fixed in table]
+        assert len(keys) == len(set(keys)), name

@@ -1,0 +1,198 @@
+"""Arguments of wrong types, everywhere in the interface: always an error of ours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ggmodel import ml
+from ggmodel.errors import ConfigError, Error, GraphError, TensorError, Unsupported
+from ggmodel.gguf_file import MemorySource
+from ggmodel.ml import Backend, BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
+from tests.ml.harness import METADATA, normal
+
+WRONG = ["a", b"a", None, 1.5, -3, 1 << 70, [], {}, object(), len, [[1], [2, 3]], complex(1, 1)]
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    with ml.new_backend(MemorySource(METADATA, {"w": normal(4, 8)})) as backend:
+        yield backend
+
+
+@pytest.fixture
+def ctx(backend: Backend) -> Iterator[Context]:
+    with backend.new_context() as ctx:
+        yield ctx
+
+
+def methods(cls: type, *without: str) -> list[str]:
+    found = inspect.getmembers(cls, inspect.isfunction)
+    return [name for name, _ in found if not name.startswith("_") and name not in without]
+
+
+def calls(method: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """Arguments for a method of which at least one is wrong."""
+    parameters = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    yield [], {"there_is_none": 3}
+    for wrong in WRONG:
+        for p in parameters:
+            if p.kind is p.VAR_POSITIONAL:
+                yield [*[1] * len(required), wrong], {}
+            elif p.default is not p.empty:
+                yield [1] * len(required), {p.name: wrong}
+        for values in product([1, wrong], repeat=min(len(required), 3)):
+            yield [*values, *[wrong] * (len(required) - 3)], {}
+
+
+@pytest.mark.parametrize("name", methods(Tensor))
+def test_methods_of_tensors(ctx: Context, name: str):
+    refused = 0
+    for args, kwargs in calls(getattr(Tensor, name)):
+        x = ctx.input().from_floats(np.ones((2, 4), np.float32))
+        try:
+            getattr(x, name)(*args, **kwargs)
+        except Error:
+            refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("name", methods(Context, "compute", "compute_with_notify"))
+def test_methods_of_contexts(backend: Backend, name: str):
+    refused = 0
+    for args, kwargs in calls(getattr(Context, name)):
+        with backend.new_context() as ctx:
+            for view in (ctx, ctx.input(), ctx.layer(0)):
+                try:
+                    getattr(view, name)(*args, **kwargs)
+                except Error:
+                    refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_computed(ctx: Context, wrong: Any):
+    for call in (lambda: ctx.compute(wrong), lambda: ctx.compute_with_notify(print, wrong)):
+        with pytest.raises(TensorError):
+            call()
+    if not callable(wrong):
+        with pytest.raises(TensorError, match="which is no function"):
+            ctx.compute_with_notify(wrong)
+
+
+def test_errors_of_the_caller_pass(ctx: Context):
+    def begun() -> None:
+        raise ValueError("the caller's own")
+
+    with pytest.raises(ValueError, match=r"^the caller's own$"):
+        ctx.compute_with_notify(begun, ctx.input().from_floats([1]).scale(2))
+
+
+def test_what_is_wrong_is_said(ctx: Context):
+    x = ctx.input().from_floats([1, 2, 3, 4])
+    with pytest.raises(TensorError, match=r"scale\(s\) cannot take.*could not convert") as caught:
+        x.scale("a")  # type: ignore[arg-type]
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(TensorError, match=r"slice\(dim, lo, hi, step\) cannot take"):
+        x.slice(0, 0, 2.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[1.9], [1 << 40], [-(1 << 31) - 1], [np.nan], ["1"], [None]])
+def test_integers_are_integers_of_32_bits(ctx: Context, values: list[Any]):
+    for make in (ctx.input().from_ints, ctx.input().zeros(DType.I32, 1).from_ints):
+        with pytest.raises(TensorError, match=r"is no int32|no real numbers"):
+            make(values)
+
+
+def test_numbers_that_are_integers_serve(ctx: Context):
+    for values in ([2.0, -3.0], np.array([2, -3], np.int64), (2, -3)):
+        assert ctx.input().from_ints(values).numpy().tolist() == [2, -3]
+    assert ctx.input().from_ints([True, False]).numpy().tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("values", [["3.5"], [1j], [None], [object()]])
+def test_numbers_are_needed(ctx: Context, values: list[Any]):
+    for make in (ctx.input().from_floats, ctx.input().zeros(DType.F32, 1).from_floats):
+        with pytest.raises(TensorError, match="no real numbers"):
+            make(values)
+
+
+def test_layers_end_with_the_output(ctx: Context):
+    assert ctx.layer(2).zeros(DType.F32, 4).shape == (4,)
+    with pytest.raises(TensorError, match="layer 99: the model has 0 to 1; 2 is its output"):
+        ctx.layer(99)
+
+
+def test_a_closed_backend_makes_no_contexts():
+    backend = ml.new_backend(MemorySource(METADATA, {"w": normal(4, 8)}))
+    backend.close()
+    for make in (backend.new_context, lambda: backend.new_context_size(8)):
+        with pytest.raises(GraphError, match="this backend is closed"):
+            make()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_threads": -1},
+        {"num_threads": "2"},
+        {"num_threads": True},
+        {"alloc_memory": 1},
+        {"gpu_layers": ()},
+        {"flash_attention": "on"},
+        {"optimize": "speed"},
+        {"tensor_overrides": {"a": "CPU"}},
+        {"tensor_overrides": (("a", 1),)},
+    ],
+)
+def test_parameters_of_backends(options: dict[str, Any]):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        BackendParams(**options)
+
+
+def test_functions():
+    source = MemorySource(METADATA, {"w": normal(4, 8)})
+    functions: list[Callable[[Any], object]] = [
+        lambda x: ml.new_backend(x),
+        lambda x: ml.new_backend(source, name=x),
+        lambda x: ml.register_backend(x, x),
+        lambda x: ml.dump(x),
+        lambda x: ml.get_devices_from_runner(x),
+        lambda x: ml.by_library([x]),
+        lambda x: ml.by_performance([x]),
+        lambda x: ml.by_free_memory([x, x]),
+        lambda x: ml.flash_attention_supported([x]),
+        lambda x: ml.get_visible_devices_env([x]),
+        lambda x: ml.library_paths([x]),
+        lambda x: ml.without_duplicates([x]),
+        lambda x: ml.gpu_layers_from_split([x], 2, 2),
+        lambda x: GPULayers("0", "CUDA", (x,)),
+        lambda x: GPULayersList([x]),
+    ]
+    for call in functions:
+        for wrong in ("a", None, 1.5, object()):
+            with pytest.raises(Error):
+                call(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["a", 3, {}, object()])
+def test_parameters_of_another_type(wrong: Any):
+    with pytest.raises(ConfigError, match="it must be BackendParams"):
+        ml.new_backend(MemorySource(METADATA, {}), wrong)
+
+
+def test_what_no_backend_is():
+    with pytest.raises(Unsupported, match="1 to 1024 ops, not 'a'"):
+        ml.new_backend(MemorySource(METADATA, {})).new_context_size("a")  # type: ignore[arg-type]
+
+
+def test_out_of_memory_is_part_of_the_interface():
+    from ggmodel import errors
+
+    assert ml.OutOfMemory is errors.OutOfMemory and "OutOfMemory" in ml.__all__
