@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -238,6 +239,16 @@ def test_any_history_part_by_part(
 @examples(25)
 def test_any_history(make_cache: MakeCache, layout: str, actions: list):
     play(make_cache, LAYOUTS[layout], DType.F32, actions)
+
+
+@given(actions=ACTIONS)
+@examples(25)
+def test_any_history_with_padded_masks(
+    make_cache: MakeCache, backend: Backend, monkeypatch: pytest.MonkeyPatch, actions: list
+):
+    padded = replace(backend.cache_config, mask_batch_padding=8)
+    monkeypatch.setattr(backend, "cache_config", padded)
+    play(make_cache, LAYOUTS["mixed"], DType.F32, actions)
 
 
 @given(actions=ACTIONS)

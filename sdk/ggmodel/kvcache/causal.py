@@ -58,7 +58,8 @@ class CausalCache(Cache):
         ropes = {layer: spec.rope for layer, spec in layers.items()}
         self.stored = Stored(backend, ropes, dtype, cells, self.max_batch)
         self.lengths = np.zeros(size.sequences, np.int32)
-        self._apart = backend.cache_config.parts
+        config = backend.cache_config
+        self._apart = config.parts and config.mask_batch_padding == 1
         self._state = 0  # changes with every change of the cache
 
     # a step

@@ -11,6 +11,7 @@ from ..ml import Backend, Context, DType, Part, Tensor
 from ..model.batch import Step
 from ..model.cache import Cache
 from ..model.memory import LayerMemory, Rotation
+from .masks import Masks
 from .windows import Window
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
@@ -137,8 +138,9 @@ class Feeds:
         placed = step.placed[cache]
         self.n, self.window = n, window = len(placed.cells), placed.window
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
-        shape = window.mask_shape(len(step.positions))
-        dtype = stored.backend.cache_config.mask_dtype
+        config = stored.backend.cache_config
+        shape = window.mask_shape(Masks(config).rows(len(step.positions)))
+        dtype = config.mask_dtype
         self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, *shape, name="mask")
         self._scattered: dict[int, Tensor] = {}
 

@@ -8,10 +8,11 @@ from ..ml import CacheConfig, DType
 
 
 class Masks:
-    """Makes masks of the backend's dtype, for ranges of cells that are multiples of its padding."""
+    """Makes masks of the backend's dtype, for ranges of cells and numbers of rows that are
+    multiples of its paddings."""
 
     def __init__(self, config: CacheConfig):
-        self.padding = config.padding
+        self.padding, self._row_padding = config.padding, config.mask_batch_padding
         half = config.mask_dtype is DType.F16
         self._bits, self._dtype = (np.uint16, np.float16) if half else (np.uint32, np.float32)
         self._hidden = np.array(-np.inf, self._dtype).view(self._bits)
@@ -20,8 +21,16 @@ class Masks:
         """The size of the range for n cells: the next multiple of the padding."""
         return round_up(n, self.padding)
 
+    def rows(self, n: int) -> int:
+        """The rows of a mask for n tokens."""
+        return round_up(n, self._row_padding)
+
     def of(self, seen: np.ndarray) -> np.ndarray:
-        """0 where `seen` is true, −inf elsewhere. `seen` is a bool array and is overwritten."""
+        """0 where `seen`, bool [n, range], is true, −inf elsewhere: [rows, range]. `seen` is
+        overwritten."""
+        more = self.rows(len(seen)) - len(seen)
+        if more:
+            seen = np.concatenate([seen, np.zeros((more, seen.shape[1]), bool)])
         # Integer arithmetic takes a third of the time of np.where or indexing.
         mask = np.logical_not(seen, out=seen).astype(self._bits)
         mask *= self._hidden
