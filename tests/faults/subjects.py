@@ -97,7 +97,7 @@ class Subject:
         model = ggmodel.load(self.checkpoint(cache), models=models, **{**EXACT, **options})
         special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:
-            model.model.tokenizer = SimpleNamespace(id_of=special.get)
+            model.model.tokenizer = SimpleNamespace(id_of_text=special.get)
         return model
 
     def numbers(self, model: LoadedModel) -> Numbers:
