@@ -21,7 +21,7 @@ NOISE = 1 << 20
         ("llama/plain_gqa", {}),
         ("llama/plain_gqa", {"flash_attention": "off", "kv_type": "f32"}),
         ("gemma3/every_6th", {"flash_attention": "off"}),  # two kinds of caches
-        ("llama/experts", {"parallel": 2}),
+        ("llama/experts", {"kv_type": "f32"}),
     ],
 )
 def test_a_full_context_takes_what_was_estimated(model: str, options: dict):

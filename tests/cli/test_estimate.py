@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ggmodel.cli.estimate import _layers
+from ggmodel.workbench.estimate import DeviceEstimate
 from tests.cli.test_bad_input import refused
 from tests.cli.test_show_check import has_row
 from tests.shapes import write_llama_1b
@@ -90,3 +92,21 @@ def test_a_model_that_sees(program):
     blind = program("estimate", folder / "text.gguf", "--mmproj", "")
     assert blind.returncode == 0 and "see;" not in blind.stdout
     refused(program("estimate", folder / "text.gguf", "--mmproj", "none.gguf"), "none.gguf")
+
+
+def test_a_layer_names_every_device_that_has_a_part_of_it():
+    """Its own device even without weights, and that of single weights placed elsewhere."""
+
+    def device(name: str, layers: list[int], weights: list[int], cache: list[int]):
+        return DeviceEstimate(name, "", layers, 0, weights, cache, 0, 0)
+
+    devices = [
+        device("CUDA0", [0, 1], [5, 0, 0], [0, 0, 0]),
+        device("CUDA1", [], [0, 7, 0], [0, 0, 0]),
+        device("CPU", [2], [0, 0, 1], [3, 0, 0]),
+    ]
+    assert [row[:2] for row in _layers(devices)] == [
+        ("0", "CUDA0, CPU"),
+        ("1", "CUDA0, CUDA1"),
+        ("output", "CPU"),
+    ]

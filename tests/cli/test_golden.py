@@ -73,3 +73,28 @@ def test_a_checkpoint_is_written(folder: Path, tmp_path: Path, program: Program)
     want = golden.Golden.load(folder / "plain_gqa.npz").weights()
     assert weights.keys() == want.keys()
     assert all(np.array_equal(weights[n], want[n]) for n in want)
+
+
+def test_the_command_in_the_repository(
+    folder: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+):
+    """Goldens lie in `goldens` or in `tests/golden`."""
+    tests = folder.parents[1] / "tests"
+    tests.mkdir()
+    folder.parent.rename(tests / "golden")
+    monkeypatch.chdir(tests.parent)
+    done = program("golden", "llama", "--all")
+    assert done.returncode == 0, done.stderr
+    assert "context shift" in done.stdout and "Q8_0" in done.stdout
+    assert "goldens made with torch " in done.stdout and "transformers 5." in done.stdout
+
+
+def test_the_command_shows_the_cases_beside_a_broken_one(folder: Path, program: Program):
+    (folder / "cases.py").write_text('CASES = {"missing": {}, "plain_gqa": {}}\n')
+    done = program("golden", "llama", "--goldens", folder.parent)
+    assert done.returncode == 1
+    assert "plain_gqa" in done.stdout and "equal" in done.stdout
+    assert "missing.npz" in done.stderr
+    done = program("golden", "llama", "--goldens", folder.parent, "--json")
+    assert done.returncode == 1
+    assert [row["case"] for row in json.loads(done.stdout)] == ["plain_gqa"]

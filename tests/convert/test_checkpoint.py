@@ -75,6 +75,22 @@ def test_other_types_are_as_they_lie(tmp_path: Path, dtype: str):
         assert checkpoint.array("n").shape == ()
 
 
+SIZES = {
+    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8},
+    **{"U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1},
+}
+
+
+@pytest.mark.parametrize("dtype", SIZES)
+def test_every_type_has_its_size(tmp_path: Path, dtype: str):
+    data = bytes(range(1, 6 * SIZES[dtype] + 1))
+    write_model(tmp_path, CONFIG, {})
+    write_safetensors(tmp_path / "model.safetensors", {"w": (dtype, (2, 3), data)})
+    with Checkpoint.open(tmp_path) as checkpoint:
+        assert checkpoint.raw("w") == data
+        assert checkpoint.stored("w").shape == (2, 3)
+
+
 def test_eight_bit_floats_are_refused_by_name(tmp_path: Path):
     write_model(tmp_path, CONFIG, {})
     tensors = {"scaled": ("F8_E4M3", (4,), b"abcd")}

@@ -8,6 +8,7 @@ tables against its source.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,30 @@ def test_for_llama_cpp_nothing_is_written_that_it_refuses(tmp_path: Path, name: 
     with pytest.raises(Unsupported, match=f"llama.cpp would refuse the file: {reason}"):
         converted(tmp_path, name, program="llama.cpp")
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_of_architectures_of_others_only_the_name_is_looked_up(tmp_path: Path):
+    own = tmp_path / "own"
+    own.mkdir()
+    for name in ("gemma2", "gemma9"):
+        text = f'''from ggmodel import Config, Model, gguf, kv, nn, register
+class Own(Config):
+    rows: int = kv("rows", hf="vocab_size")
+    scale: float = kv("attention.scale", hf=lambda hf: 7.0)
+@register("{name}", hf="OwnForCausalLM")
+class Gemma(Model):
+    ignore_hf = ("*.layers.*", "model.norm.weight")
+    config: Own
+    embed: nn.Embedding = gguf("token_embd", hf="model.embed_tokens", shape=(None, "rows"))
+    head: nn.Linear | None = gguf("output", hf="lm_head", shape=(None, "rows"))
+'''
+        (own / "gemma.py").write_text(text)
+        folder, golden = write_golden(tmp_path / name, "gemma2", "untied")
+        config = {"architectures": ["OwnForCausalLM"], "vocab_size": golden.config["vocab_size"]}
+        (folder / "config.json").write_text(json.dumps(config))
+        notes = convert(folder, tmp_path / f"{name}.gguf", models=own, pre="gpt-2")
+        known = name == "gemma2"
+        assert notes == ([] if known else [f"{REFUSES}it has no architecture 'gemma9'"])
 
 
 def test_other_programs_are_unknown(tmp_path: Path):

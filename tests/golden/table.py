@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ggmodel.workbench.golden import check
+from ggmodel.workbench.golden import Outcome, check
 from tests.golden.files import HERE
 from tests.model.test_size import LIMITS, files_of, lines_of
 
@@ -20,25 +20,59 @@ weights derived from the tensors' names, compared with the results of transforme
 checkpoint: float32, whole prompt. The error is the normalized mean square error of the logits of
 all positions, or of the rows that the vision graph makes of an image. Errors of 1e-7 instead of
 1e-13 come from ggml's GELU, which reads a table in F16. "Greedy" counts equal tokens of the
-continuation. Tests hold all this, and batch splits, F16 and Q8_0 weights, and files by llama.cpp's
-converter.
+continuation. `ggmodel golden NAME` runs the same for one architecture.
 
-`python -m tests.golden.table` writes this page.
+Every prompt is also computed in other ways:
+
+- In batches of 1, 2, 3 and 7 tokens, token by token behind the first half, and with a shared
+  prefix: a second sequence takes over the first half and goes on with other tokens, in the same
+  batches. Compared with the golden, and the second text with itself as one batch. The bound is that
+  of the case (1e-8, or 1e-6 with ggml's table): only sums are in another order.
+- After a context shift: the first tokens are removed, all others move down. Compared with the
+  shortened text computed from its start, in each layer alone, for there both are the same. The same
+  bound: keys are rotated twice, in float32.
+- With weights in F16 and Q8_0, compared with the golden's logits of such weights. The bounds are
+  2.5e-7 and 2e-4 a layer: ggml rounds activations, too.
+- With weights in BF16, compared with the same weights in F32. The bound is 64 times that of F16:
+  three bits less.
+
+The column "split" has the worst of the first item. An embedding model computes each text alone
+there, and compares all rounded weights with the same weights in F32. Types of tensors are those of
+`ggmodel convert`: norms, routers and vision towers stay F32.
+
+Tests hold all this, fused attention, and files by llama.cpp's converter. The references come from
+{versions}. `python -m tests.golden.table` writes this page.
 
 """
+KINDS = {"shift": ("context shift",), "F16": ("F16",), "BF16": ("BF16",), "Q8_0": ("Q8_0",)}
+
+
+def row_of(architecture: str, outcome: Outcome) -> str:
+    """A case as a row of the table."""
+    apart = {name for names in KINDS.values() for name in names}
+    columns = [[run for run in outcome.runs if run.name not in apart]]
+    columns += [[run for run in outcome.runs if run.name in names] for names in KINDS.values()]
+    worst = (f"{max(run.nmse for run in runs):.0e}" if runs else "" for runs in columns)
+    greedy = "" if outcome.greedy is None else "{} of {}".format(*outcome.greedy)
+    cells = [f"{architecture}: {outcome.case}", str(outcome.rows), f"{outcome.nmse:.0e}", greedy]
+    return f"| {' | '.join([*cells, *worst])} |\n"
 
 
 def main() -> None:
-    text = HEAD + "| architecture | lines of code |\n|---|---|\n"
+    text = "| architecture | lines of code |\n|---|---|\n"
     for arch in LIMITS:
         text += f"| {arch} | {sum(lines_of(f.read_text()) for f in files_of(arch))} |\n"
-    text += "\n| case | rows | error | greedy |\n|---|---|---|---|\n"
+    text += f"\n| case | rows | error | greedy | split | {' | '.join(KINDS)} |\n"
+    text += "|---" * (5 + len(KINDS)) + "|\n"
+    versions = set[str]()
     for folder in sorted(f.parent for f in HERE.glob("*/cases.py")):
         for outcome in check(folder):
-            row = f"| {folder.name}: {outcome.case} | {outcome.rows} | {outcome.nmse:.0e} | "
-            greedy = "" if outcome.greedy is None else "{} of {}".format(*outcome.greedy)
-            text += f"{row}{greedy} |\n"
-            print(text.splitlines()[-1])
+            row = row_of(folder.name, outcome)
+            text += row
+            print(row, end="")
+            made = outcome.versions
+            versions.add(f"transformers {made['transformers']} with torch {made['torch']}")
+    text = HEAD.format(versions=" and ".join(sorted(versions))) + text
     TARGET.write_text(text)
 
 

@@ -460,6 +460,11 @@ case(
     lambda a: a[:2, :2, :3, :2], SAME,
 )  # fmt: skip
 case(
+    "view", "steps along dim 0, dim 2 of size 1 before a turned dim 3", (normal(3, 1, 4, 9),),
+    lambda t: t.permute(0, 3, 2, 1).slice(0, 1, 9, 3),
+    lambda a: a.transpose(2, 1, 0, 3)[..., 1:9:3], SAME,
+)  # fmt: skip
+case(
     "view", "of a view", (normal(6, 5),), lambda t: t.slice(1, 2, 6).slice(0, 1, 4).slice(1, 1, 3),
     lambda a: a[2:6][:, 1:4][1:3], SAME,
 )  # fmt: skip

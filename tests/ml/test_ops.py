@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ggmodel.errors import TensorError
 from ggmodel.ml import OPS, Backend, Context, DType
 from ggmodel.ml.ggml.emitters import EMITTERS
 from ggmodel.ml.table import NUMBERS
@@ -100,3 +101,34 @@ def test_threads_change_nothing(case: Case, backend: Backend):
         assert run(two, case.build, *case.values)[0].tobytes() == (
             run(backend, case.build, *case.values)[0].tobytes()
         )
+
+
+def test_attention_is_one_op_where_the_backend_says_so(backend: Backend, flash_backend: Backend):
+    for chosen, fused in ((backend, False), (flash_backend, True)):
+        with chosen.new_context() as ctx, ctx.trace():
+            q, k, v = (ctx.input().from_floats(normal(2, 3, 8, seed=n)) for n in range(3))
+            out = q.scaled_dot_product_attention(k, v, scale=1.0)
+            ctx.forward(out)
+            ops = {node.op.name for node in ctx.graph.schedule if node.op is not None}
+        assert ("flash_attention" in ops) == fused
+
+
+def test_a_convolution_without_places_is_a_plain_one(ctx: Context):
+    kernel, image = normal(2, 3, 2, 2), normal(1, 3, 5, 6)
+    out = tensor(ctx, kernel).conv_2d(tensor(ctx, image))
+    assert out.shape == (5, 4, 2)
+    volume = tensor(ctx, normal(3, 2, 2, 2)).conv_3d(tensor(ctx, normal(3, 4, 5, 6)), 3)
+    assert volume.shape == (5, 4, 3)
+
+
+@pytest.mark.parametrize("channels", [0, -1, 2])
+def test_channels_divide_kernel_and_image(ctx: Context, channels: int):
+    kernel, image = tensor(ctx, normal(3, 2, 2, 2)), tensor(ctx, normal(3, 4, 5, 6))
+    with pytest.raises(TensorError, match="channels do not divide dims 3: 3 of the kernel, 3 of x"):
+        kernel.conv_3d(image, channels)
+
+
+def test_a_pool_may_be_larger_than_the_image_without_its_padding(ctx: Context):
+    assert tensor(ctx, normal(1, 4, 4)).avg_pool_2d(3, 1, 1).shape == (4, 4)
+    with pytest.raises(TensorError, match="a pool of 7 does not fit"):
+        tensor(ctx, normal(1, 4, 4)).avg_pool_2d(7, 1, 1)

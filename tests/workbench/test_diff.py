@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,25 @@ import pytest
 
 import ggmodel
 from ggmodel import DType
+from ggmodel.convert import from_hf
+from ggmodel.errors import PromptError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.model import PermuteRope
-from ggmodel.workbench.diff import Diff, diff, worst
+from ggmodel.model import PermuteRope, Pixels, find
+from ggmodel.workbench import golden
+from ggmodel.workbench.comparison import errors
+from ggmodel.workbench.diff import (
+    Diff,
+    ModuleDiff,
+    diff,
+    fitting_context,
+    placeholder_of,
+    same_pixels,
+    same_tokens,
+    worst,
+)
+from ggmodel.workbench.diff.verdicts import Wiring, judge
+from tests.golden.files import HERE as GOLDENS
+from tests.golden.gemma3 import cases as gemma3
 from tests.workbench.saved import CASES, saved, source_of
 
 ROOT = Path(ggmodel.__file__).parent / "models"
@@ -160,7 +177,7 @@ FAULTS = {
     "wrong activation in the tower": (
         "gemma3",
         "gemma3/vision.py",
-        "self.first(x).gelu()",
+        "nn.activate(self.config.vit_activation, self.first(x))",
         "self.first(x).relu()",
         "vision.layers[0].ffn",
         "diverges",
@@ -304,8 +321,8 @@ FAULTS = {
     "wrong activation behind the eyes": (
         "mllama",
         "mllama/vision.py",
-        "self.up(self.ffn_norm(x, eps)).gelu_erf()",
-        "self.up(self.ffn_norm(x, eps)).silu()",
+        "nn.activate(h.vit_activation, self.up(self.ffn_norm(x, h.vit_eps)))",
+        "self.up(self.ffn_norm(x, h.vit_eps)).silu()",
         "vision.layers[0]",
         "diverges",
     ),
@@ -332,6 +349,106 @@ def test_what_a_module_makes_up_for_is_passed_over(tmp_path: Path):
     assert max(row.result.nmse for row in layer if row.result) > 1
     off = worst(layer)
     assert off is not None and off.nmse < 1e-11
+
+
+def test_a_fault_of_single_tokens_is_found_behind_the_prompt(tmp_path: Path):
+    old = "v = self.v(x).reshape(h.value_dim"
+    new = f"x = x.scale(1.1) if batch.size == 1 else x\n        {old}"
+    found = compared("llama", models=variant(tmp_path, "llama", "llama.py", old, new))
+    assert not any(row.wrong for row in found.rows)
+    assert found.first is not None and not found.ok
+    assert (found.first.path, found.first.token) == ("layers[0].attn", 2)
+    healthy = compared("llama")
+    assert {row.token for row in healthy.decode} == {4}
+    assert len(healthy.decode) == len(healthy.rows)
+
+
+def test_a_tensor_that_no_field_reads():
+    reference = saved("llama")
+    extra = "model.layers.0.self_attn.q_norm.weight"
+    reference.tensors[extra] = [16]
+    with ggmodel.load(source_of("llama"), **EXACT) as model:
+        found = diff(model, reference)
+    assert found.first is None and not found.ok
+    (line,) = found.unread
+    assert line.startswith(extra)
+
+
+def test_two_norms_with_swapped_names(tmp_path: Path):
+    old = 'gguf("attn_norm", hf="input_layernorm"'
+    models = variant(tmp_path, "llama", "llama.py", old, 'gguf("attn_norm", hf="swapped"')
+    path = models / "llama.py"
+    text = path.read_text().replace("post_attention_layernorm", "input_layernorm")
+    path.write_text(text.replace("swapped", "post_attention_layernorm"))
+    reference = saved("llama")
+    weight = golden.Cases(GOLDENS / "llama").weight
+    weights = {key: weight(key, tuple(shape)) for key, shape in reference.tensors.items()}
+    source = from_hf(find("llama", models), CASES["llama"].config, weights)
+    found = compared("llama", source, models)
+    assert found.first is not None
+    assert found.first.path == "layers[0].attn_norm"
+    assert "it reads what model.layers.0.input_layernorm reads" in found.first.note
+
+
+def test_a_factor_alone_is_named(tmp_path: Path):
+    old = "return x + self.ffn(self.ffn_norm(x))"
+    dense = "self.down(self.gate(x).silu(self.up(x)))\n\n\ndef _experts"
+    models = variant(tmp_path, "llama", "llama.py", dense, f"1.25 * {dense}")
+    assert old in (models / "llama.py").read_text()
+    found = compared("llama", models=models)
+    assert found.first is not None
+    assert (found.first.path, found.first.note) == (
+        "layers[0].ffn",
+        "the reference's is 0.8 times that",
+    )
+
+
+@pytest.mark.parametrize("left", [9.798 / 9.8125, 9.798], ids=["rounded", "missing"])
+def test_a_wrong_scale_is_told_from_a_missing_one(left: float):
+    """The embedding of the reference includes its scale; the number that reads it tells."""
+    theirs = np.random.default_rng(3).normal(size=(5, 8)).astype(np.float32)
+    embed = ModuleDiff("embed", "embed", "Embedding", bound=1e-8)
+    norm = ModuleDiff("norm", "norm", "RMSNorm", bound=1e-8)
+    embed.result = errors(theirs / np.float32(9.798), theirs)
+    norm.input = errors(theirs / np.float32(left), theirs)
+    judge(embed, [], Wiring(readers={embed: [(norm, False)]}))
+    assert embed.verdict == "diverges"
+    assert (
+        embed.note == f"the reference's is 9.798 times that; where norm reads it, {left:.6g} times"
+    )
+
+
+def test_the_prompt_with_an_image_is_compared():
+    reference, case = saved("gemma3"), CASES["gemma3"]
+    assert case.picture is not None
+    placeholder = placeholder_of(reference.config)
+    with ggmodel.load(source_of("gemma3"), **EXACT) as model:
+        named: Any = SimpleNamespace(id_of_text=gemma3.SPECIAL.get)
+        model.model.tokenizer = named
+        image = model.embeddings(case.picture.pixels)
+        assert same_tokens(model, [1, 9, image], case.ids, placeholder) == ""
+        said = same_tokens(model, [1, 9, image], [*case.ids[:2], 8, *case.ids[3:]], placeholder)
+        assert "differ at token 2 of 7 here and 7 there: ggmodel has 64 and the reference 8" in said
+        said = same_tokens(model, [1, 9, image], case.ids[:-1], placeholder)
+        assert "the reference none; look at post_tokenize" in said
+        inputs = {"pixel_values": case.picture.pixels}
+        pixels = Pixels(case.picture.pixels)
+        assert same_pixels(model, pixels, inputs) == ""
+        other = Pixels(case.picture.pixels[..., ::-1])
+        assert "makes other pixels" in same_pixels(model, other, inputs)
+        smaller = Pixels(case.picture.pixels[..., :4])
+        assert "[1, 3, 8, 4], the reference [1, 3, 8, 8]" in same_pixels(model, smaller, inputs)
+        with pytest.raises(PromptError, match=r"write Gemma3\.reference_pixels"):
+            same_pixels(model, pixels, {"pixel_values": np.zeros((60, 1176), np.float32)})
+
+
+def test_the_context_that_goes_with_a_short_prompt():
+    scaling = {"rope_type": "longrope", "long_factor": [2.0], "short_factor": [1.0]}
+    config = {"rope_scaling": scaling, "original_max_position_embeddings": 16}
+    assert fitting_context(config, 9) == 16
+    assert fitting_context(config, 17) is None
+    assert fitting_context({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, 9) is None
+    assert fitting_context({"rope_scaling": None}, 9) is None
 
 
 def test_a_wrong_permutation_of_queries(vary):

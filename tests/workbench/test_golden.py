@@ -116,6 +116,17 @@ def test_what_transformers_refuses_is_an_error_of_the_case(
         next(update(folder))
 
 
+def test_a_function_of_the_cases_that_fails_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    (folder / "cases.py").write_text(CASES + "def image_tokens():\n    return {}['x']\n")
+    hook = golden.Cases(folder).module.image_tokens
+    compute = SimpleNamespace(compute=lambda want: hook())
+    stand_in = SimpleNamespace(quiet=lambda: None, Case=lambda *_: compute)
+    monkeypatch.setitem(sys.modules, "ggmodel.workbench.golden.reference", stand_in)
+    monkeypatch.setattr(golden, "reference", stand_in, raising=False)
+    with pytest.raises(ArchitectureError, match=r"cases\.py:4 in image_tokens: .*'plain_gqa'"):
+        next(update(folder))
+
+
 def test_bad_files(folder: Path):
     path = folder / "plain_gqa.npz"
     whole = path.read_bytes()

@@ -149,10 +149,7 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
         "layers[0-1, 3].attn: no tensor model.layers.0.self_attn.q_proj.weight"
     ]
     assert "Layer.attn: only in layers 2; say so in the layer's forward" in begun.added
-    assert begun.left == [
-        "Lfm2Config.pattern: config.json: layer_types has 'conv'; supported: full_attention, "
-        "sliding_attention"
-    ]
+    assert begun.left == []
     source = from_hf(find("lfm2", tmp_path / "own"), *published("lfm2"))
     names = {name.partition(".weight")[0] for name in source.tensors}
     theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
@@ -179,22 +176,25 @@ def test_the_table_has_keys_of_llama_cpp():
 
 def test_windows_by_layer_are_read(tmp_path: Path):
     begun, files = begun_as_published("cohere2", tmp_path)
-    assert "hf=nn.sliding_layers" in files["cohere2.py"]  # qwen2 reads them
     assert begun.keys == [
         'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
+        'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)',
         'logit_scale: float = kv("logit_scale", hf="logit_scale")',
     ]
+    assert files["cohere2.py"].count(" pattern: list") == 1
     assert files["cohere2.py"].count(" eps: float") == 1
     assert begun.missing == [
         "layers[0-3].ffn_norm: no tensor model.layers.0.post_attention_layernorm.weight"
     ]
 
 
-def test_windows_that_the_template_lacks_are_proposed(tmp_path: Path):
-    begun = begun_from(tmp_path, *published("cohere2"), template="llama")
-    line = 'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)'
-    assert line in begun.keys
-    assert find("new-one", tmp_path / "own")
+def test_keys_that_a_template_cannot_read_are_told(tmp_path: Path, llama: golden.Golden):
+    config = {**llama.config, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    begun = begun_from(tmp_path, config, llama.weights())
+    assert begun.template == "llama"
+    assert begun.left
+    assert all("rope scaling 'dynamic' is unsupported" in line for line in begun.left)
+    find("new-one", tmp_path / "own")
 
 
 def test_published_spellings_of_rope(tmp_path: Path):

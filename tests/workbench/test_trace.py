@@ -13,8 +13,8 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.errors import ConfigError, PromptError, WriteError
 from ggmodel.gguf_file import MemorySource
+from ggmodel.model import Pixels
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.observe import pixels_of
 from ggmodel.workbench.trace import Trace, save, statistics_of, trace
 from tests.workbench.saved import CASES, source_of
 
@@ -58,7 +58,7 @@ def test_values_of_an_image(monkeypatch: pytest.MonkeyPatch):
     with ggmodel.load(source_of("gemma3")) as model:
         monkeypatch.setattr(model.prompts, "with_images", lambda prompt, images: [*images, 1, 9])
         monkeypatch.setattr(model.model, "token_id", lambda text, default: 3)
-        found = trace(model, "x", image=pixels_of(case.picture.pixels, {}), keep=True)
+        found = trace(model, "x", image=Pixels(case.picture.pixels, {}), keep=True)
     parts = [value.part for value in found.values]
     assert parts == sorted(parts) and set(parts) == {"image", "text"}
     assert found.kept["image.vision.norm"].shape == (4, 32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,39 +86,82 @@ def diff(
     for path in filter(None, (html, save_reference)):
         check_target(path)
     saved = None if reference is None else Activations.load(reference)
-    exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
-    with loading.load(file, **exact) as model:
+    differs = ""
+    with _loaded(loading, file, hf_dir, saved, (prompt, tokens)) as (model, remarks):
         if saved is None:
             folder = hf_dir or (file if Path(file).is_dir() else None)
             if folder is None:
                 raise ConfigError("give HF_DIR, or --reference with activations saved before")
-            saved = _run(model, folder, prompt, tokens, image)
+            saved, differs = _run(model, folder, prompt, tokens, image)
             if save_reference is not None:
                 saved.save(save_reference)
         else:
             if prompt is not None or tokens is not None:
                 same_prompt(saved, _ids(model, prompt, tokens), reference or "")
         result = compare(model, saved)
+    result.prompt = differs
+    result.remarks += remarks
     if html is not None:
         with atomic_write(html) as partial:
             partial.write_text(page(result), encoding="utf-8")
     report(as_json, result.as_dict(), lambda: _print(result, everything), result.ok)
 
 
+@contextmanager
+def _loaded(
+    loading: Loading,
+    file: str,
+    hf_dir: str | None,
+    saved: Activations | None,
+    asked: tuple[str | None, str | None],
+) -> Iterator[tuple[LoadedModel, list[str]]]:
+    """The model, loaded with the context length that goes with the reference, and remarks on it."""
+    from ..convert.checkpoint import Checkpoint
+    from ..workbench.diff import fitting_context
+
+    folder = hf_dir or (file if Path(file).is_dir() else None)
+    context, remarks = None, []
+    if loading.context_length is None and (saved is not None or folder is not None):
+        config: Mapping[str, Any] = {}
+        if saved is not None:
+            config = saved.config
+        elif folder is not None:
+            with Checkpoint.open(folder) as checkpoint:
+                config = checkpoint.config
+        # Only a prompt beyond that needs the factors for long texts.
+        context = fitting_context(config, 1)
+    exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
+    if context is not None:
+        with loading.load(file, **exact, context_length=context) as model:
+            n = len(saved.ids) if saved is not None else _length(model, *asked)
+            if n <= context:
+                remarks.append(
+                    f"LongRoPE: loaded with --context-length {context}, for transformers takes the "
+                    f"factors for short texts for {count(n, 'token')}"
+                )
+                yield model, remarks
+                return
+    with loading.load(file, **exact) as model:
+        yield model, remarks
+
+
 def _run(
     model: LoadedModel, folder: str, prompt: str | None, tokens: str | None, image: str | None
-) -> Activations:
+) -> tuple[Activations, str]:
+    """The results of transformers, and how the prompts differ."""
     import numpy as np
 
     from ..convert.checkpoint import Checkpoint
     from ..convert.declaration import pairs
     from ..workbench import reference
-    from ..workbench.diff import need_same_kind
+    from ..workbench.diff import need_same_kind, placeholder_of, same_pixels, same_tokens
 
     with Checkpoint.open(folder) as checkpoint:
-        need_same_kind(model, checkpoint.config, folder)
+        config = checkpoint.config
+        need_same_kind(model, config, folder)
         names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
     data: dict[str, Any] = {}
+    differs = ""
     if image is None:
         ids = _ids(model, prompt, tokens)
         inputs = {"input_ids": np.array(ids, np.int32)}
@@ -128,10 +173,16 @@ def _run(
         marker = model.prompts.marker()
         text = prompt or _TEXT
         picture = open_image(image)
-        data = dict(model.model.preprocess(picture).data)
+        pixels = model.model.preprocess(picture)
+        data = dict(pixels.data)
         text = text if marker in text else f"{marker}{text}"
         inputs = reference.image_inputs(folder, text, picture)
-    return reference.run(folder, names, inputs, image=data)
+        ours = model.prompts.with_images(text, [picture])
+        differs = same_pixels(model, pixels, inputs) or same_tokens(
+            model, list(ours), inputs["input_ids"].tolist(), placeholder_of(config)
+        )
+    embeds = model.model.only_embeds
+    return reference.run(folder, names, inputs, image=data, embeds=embeds), differs
 
 
 def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int]:
@@ -142,12 +193,20 @@ def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int
     return model.prompts.read(_TEXT if prompt is None else prompt).tolist()
 
 
+def _length(model: LoadedModel, prompt: str | None, tokens: str | None) -> int:
+    """Tokens of the prompt, which may be longer than the context."""
+    if tokens is not None:
+        return len(token_ids(tokens))
+    return model.length(_TEXT if prompt is None else prompt)
+
+
 def _print(d: Diff, everything: bool) -> None:
     from ..workbench.diff import by_layer, worst
 
     out = console()
     rows: list[tuple[tuple[str, ...], str]] = []
-    for layer, group in by_layer(d.rows):
+    alone = d.first is not None and d.first.token is not None
+    for layer, group in by_layer(d.decode if alone else d.rows):
         if not everything and layer and not any(r.wrong for r in group):
             rows.append((_summary(layer, group, worst(group)), "dim"))
             continue
@@ -163,7 +222,13 @@ def _print(d: Diff, everything: bool) -> None:
     out.print(grid)
     for name in d.others:
         out.print(f"only in the reference: {name}", style="dim")
+    for remark in d.remarks:
+        out.print(remark, style="dim")
     _print_first(out, d)
+    for line in d.unread:
+        out.print(f"no field reads this tensor of the checkpoint: {line}", style="bold red")
+    if d.prompt:
+        out.print(d.prompt, style="bold red")
 
 
 def _summary(layer: str, group: list[ModuleDiff], worst: Errors | None) -> tuple[str, ...]:
@@ -188,11 +253,18 @@ def _print_first(out: Any, d: Diff) -> None:
     out.print()
     if row is None:
         of = " ".join(f"{name} {version}" for name, version in d.versions.items())
-        said = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
-        out.print(said, style="bold green")
+        alone = "; the last of them also one by one" if d.decode else ""
+        if d.ok:
+            said = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
+            out.print(said + alone, style="bold green")
         return
     said = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
     out.print(said, style="bold red")
+    if row.token is not None:
+        out.print(
+            f"  in token {row.token}, computed alone behind those before it; as one batch all "
+            "agree: look at what the layer keeps"
+        )
     if row.verdict == "unused":
         out.print(f"  {row.note}; the reference computes {row.name}")
     elif row.note:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Error
 from .options import Json, Models
 from .terminal import console, printable, progress_bar, report, table
 
@@ -27,7 +28,8 @@ def golden(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where the folder NAME with cases.py lies; DIR/goldens of --models, else goldens.",
+            help="Where the folder NAME with cases.py lies; DIR/goldens of --models, else goldens "
+            "or tests/golden.",
         ),
     ] = None,
     models: Models = None,
@@ -42,13 +44,18 @@ def golden(
         str | None,
         typer.Option(metavar="DIR", help="Write the tiny checkpoint of a case there instead."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every run of each prompt.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Hold a model against its golden files.
 
     Runs it on the tiny checkpoints of its goldens, in float32, and compares logits, continuations,
-    rows of images and embeddings with those of transformers. The exit status is 1 if one differs.
-    --update and --verify need torch and transformers.
+    rows of images and embeddings with those of transformers. Each prompt is also computed in small
+    batches, token by token, beside a second sequence, after a context shift, and with weights in
+    F16, BF16 and Q8_0. The exit status is 1 if one differs. --update and --verify need torch and
+    transformers.
     """
     if (checkpoint is not None) + update + verify > 1:
         raise ConfigError("give one of --update, --verify and --checkpoint")
@@ -58,23 +65,42 @@ def golden(
     elif update or verify:
         from ..workbench.golden.update import update as computed
 
-        made = _followed("computing", computed(cases.folder, case, verify), cases, case)
+        def make(tell: Callable[[str], None]) -> Iterator[Made]:
+            return computed(cases.folder, case, verify, models=models, tell=tell)
+
+        made, error = _followed(make, cases, case)
         rows = [{**vars(m), "path": str(m.path)} for m in made]
-        same = not any(m.differs for m in made)
-        report(as_json, rows, lambda: _print_made(made, verify), same)
+        same = error is None and not any(m.differs for m in made)
+        _report(as_json, rows, lambda: _print_made(made, verify), error, same)
     else:
         from ..workbench.golden import check
 
-        outcomes = _followed("running", check(cases.folder, case, models), cases, case)
-        rows = [{**vars(o), "ok": o.ok} for o in outcomes]
-        report(as_json, rows, lambda: _print(outcomes), all(o.ok for o in outcomes))
+        outcomes, error = _followed(lambda _: check(cases.folder, case, models), cases, case)
+        rows = [{**asdict(o), "ok": o.ok} for o in outcomes]
+        same = error is None and all(o.ok for o in outcomes)
+        _report(as_json, rows, lambda: _print(outcomes, everything), error, same)
+
+
+def _report(
+    as_json: bool, rows: list[Any], show: Callable[[], None], error: Error | None, same: bool
+) -> None:
+    """Prints the cases that could be computed, then the error of those that could not."""
+    if rows or error is None:
+        report(as_json, rows, show, same or error is not None)
+    if error is not None:
+        raise error
 
 
 def _cases(name: str, goldens: str | None, models: str | None, case: str | None) -> Cases:
     from ..workbench.golden import Cases
 
-    base = Path(goldens) if goldens is not None else Path(models or ".") / "goldens"
-    cases = Cases(base / name.replace("-", "_"))
+    name = name.replace("-", "_")
+    if goldens is not None or models is not None:
+        folders = [Path(goldens) if goldens is not None else Path(models or "") / "goldens"]
+    else:
+        folders = [Path("goldens"), Path("tests", "golden")]
+    found = [base for base in folders if (base / name / "cases.py").is_file()]
+    cases = Cases((found or folders)[0] / name)
     if case is not None and case not in cases.names:
         known = ", ".join(cases.names)
         raise ConfigError(f"{cases.folder / 'cases.py'} has no case {case!r}, only {known}")
@@ -91,33 +117,53 @@ def _write_checkpoint(cases: Cases, case: str | None, target: Path) -> None:
     print(printable(f"{target}: the checkpoint of {name}{more}, {len(golden.tensors)} tensors"))
 
 
-def _followed(what: str, results: Iterator[R], cases: Cases, case: str | None) -> list[R]:
-    """All results, with a progress bar by cases."""
+def _followed(
+    compute: Callable[[Callable[[str], None]], Iterator[R]], cases: Cases, case: str | None
+) -> tuple[list[R], Error | None]:
+    """All results, and the error of the cases that have none, with a progress bar by cases."""
     n = 1 if case else len(cases.names)
     done = set[str]()
     found: list[R] = []
-    with progress_bar(what) as progress:
-        for one in results:
-            found.append(one)
-            done.add(one.case.partition(",")[0])
-            progress(len(done) / n, one.case)
-    return found
+    with progress_bar("computing") as progress:
+        results = compute(lambda text: progress(len(done) / n, text))
+        try:
+            for one in results:
+                found.append(one)
+                done.add(one.case.partition(",")[0])
+                progress(len(done) / n, one.case)
+        except Error as error:
+            return found, error
+    return found, None
 
 
-def _print(outcomes: list[Outcome]) -> None:
-    rows = [
-        (
-            o.case,
-            str(o.rows),
-            f"{o.nmse:.1e}",
-            f"{o.bound:.0e}",
-            "" if o.greedy is None else f"{o.greedy[0]} of {o.greedy[1]}",
-            "equal" if o.ok else "DIFFERS",
+def _print(outcomes: list[Outcome], everything: bool) -> None:
+    rows: list[tuple[str, ...]] = []
+    for o in outcomes:
+        agree = sum(run.ok for run in o.runs)
+        rows.append(
+            (
+                o.case,
+                str(o.rows),
+                f"{o.nmse:.1e}",
+                f"{o.bound:.0e}",
+                "" if o.greedy is None else f"{o.greedy[0]} of {o.greedy[1]}",
+                f"{agree} of {len(o.runs)}" if o.runs else "",
+                "equal" if o.ok else "DIFFERS",
+            )
         )
-        for o in outcomes
-    ]
-    header = ("case", "rows", "NMSE", "bound", "greedy", "")
+        for run in o.runs:
+            if everything or not run.ok:
+                numbers = ("", "") if run.note else (f"{run.nmse:.1e}", f"{run.bound:.0e}")
+                verdict = run.note or ("equal" if run.ok else "DIFFERS")
+                rows.append((f"  {run.name}", "", *numbers, "", "", verdict))
+    header = ("case", "rows", "NMSE", "bound", "greedy", "runs", "")
     console().print(table(rows, header, right="1234", fold=0))
+    for made_with in dict.fromkeys(_named(o.versions) for o in outcomes):
+        console().print(f"goldens made with {made_with}", style="dim")
+
+
+def _named(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _print_made(made: list[Made], verify: bool) -> None:
@@ -126,4 +172,8 @@ def _print_made(made: list[Made], verify: bool) -> None:
         figures = ""
         if m.margin is not None:
             figures = f"; margin {m.margin:.3f}, weights in F16 {m.f16:.1e}, in Q8_0 {m.q8_0:.1e}"
+        if verify and m.before != m.versions:
+            figures += f"; made with {_named(m.before)}"
         print(printable(f"{m.path}: {what}{figures}"))
+    for made_with in dict.fromkeys(_named(m.versions) for m in made):
+        print(printable(f"computed with {made_with}"))

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from ..gguf_file import TensorInfo
 from ..model.config import key_fields
 from ..model.names import of_vision
 from ..tokenizer.vocabulary import PREFIX
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,12 @@ NEEDED: Mapping[str, Sequence[str]] = {
 """Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""
 
 
+def _of(tables: Mapping[str, Sequence[T]], architecture: str, h: Any) -> Sequence[T]:
+    """The table of an architecture, if its hyperparameters are those of a class that is shipped."""
+    shipped = type(h).__module__.startswith("ggmodel.models.")
+    return tables.get(architecture, ()) if shipped else ()
+
+
 def knows(architecture: str) -> bool:
     """Whether llama.cpp has an architecture of this name, as far as the gguf package can tell."""
     from gguf.constants import MODEL_ARCH_NAMES
@@ -182,11 +190,11 @@ def refusals(
         yield f"the embedding has {embedding.shape[1]:,} rows for {tokens:,} tokens"
     for fixed, value in _other_values(architecture, h, refused=True):
         yield f"{fixed.key} is {value}, not {fixed.values(h)[0]}"
-    for pattern in SURPLUS.get(architecture, ()):
+    for pattern in _of(SURPLUS, architecture, h):
         for name in [name for name in tensors if fnmatchcase(name, pattern)][:1]:
             yield f"it has no place for {name}"
-    for pattern in NEEDED.get(architecture, ()):
-        each = range(getattr(h, "layers", 0) if "*" in pattern else 1)
+    for pattern in _of(NEEDED, architecture, h):
+        each = range(h.layers if "*" in pattern else 1)
         for name in [n for i in each if (n := pattern.replace("*", str(i))) not in tensors][:1]:
             yield f"it needs {name}"
 
@@ -214,7 +222,7 @@ def _difference(key: str, value: Any, usual: Any) -> str:
 
 def _other_values(architecture: str, h: Any, refused: bool) -> Iterator[tuple[Fixed, Any]]:
     fields = {tag.names[0]: name for name, tag, _, _ in key_fields(type(h))}
-    for fixed in FIXED.get(architecture, ()):
+    for fixed in _of(FIXED, architecture, h):
         if fixed.refused is refused and fixed.key in fields:
             value = getattr(h, fields[fixed.key])
             if not fixed.fits(value, h):

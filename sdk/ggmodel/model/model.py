@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ConfigError, TensorError, TokenizerError, Unsupported
+import numpy as np
+
+from ..errors import ConfigError, PromptError, TensorError, TokenizerError, Unsupported
 from ..ml import Context, DType, Tensor
 from ..ml.graph import in_scope
 from .batch import Batch
@@ -109,6 +111,23 @@ class Model(Module):
     def preprocess(self, image: Image) -> Pixels:
         """The pixels of an opened image (RGB or RGBA), as the vision graph takes them."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no preprocess")
+
+    def reference_pixels(self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]) -> Pixels:
+        """The pixels that a reference was given, as `encode_multimodal` takes them; for comparing
+        with it. Written where the reference's are no `pixel_values` [.., 3, height, width].
+
+        Args:
+            inputs: keywords of the reference's forward, such as "pixel_values".
+            data: that of `preprocess` for the same image.
+        """
+        shape = inputs["pixel_values"].shape
+        if len(shape) < 3 or shape[-3] != 3:
+            raise PromptError(
+                f"the reference's pixels are {list(shape)}, not [.., 3, height, width]: write "
+                f"{type(self).__name__}.reference_pixels, {line_of(type(self))}"
+            )
+        values = np.ascontiguousarray(inputs["pixel_values"], np.float32)
+        return Pixels(values.reshape(-1, *shape[-3:]), data)
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """Records the graph that encodes an image, in a context of its own."""

@@ -29,6 +29,8 @@ class Errors:
 
     Attributes:
         nmse: squared error divided by the squares of the reference.
+        factor: the reference's tensor is about `factor` times ours.
+        apart: NMSE that is left after ours has been multiplied by it.
         largest: the largest error; relative: the same divided by the reference's largest number.
         at: index of the largest error, in ggml order.
         start: index along dim 0 of the first sample.
@@ -36,6 +38,8 @@ class Errors:
     """
 
     nmse: float
+    factor: float
+    apart: float
     largest: float
     relative: float
     at: tuple[int, ...]
@@ -44,10 +48,18 @@ class Errors:
     theirs: list[float]
 
 
+def factor_of(e: Errors | None) -> float | None:
+    """What ours has to be multiplied by to be the reference's, if that is all that is wrong: less
+    than a thousandth of the error is left then."""
+    if e is None or not math.isfinite(e.nmse) or e.apart > 1e-3 * e.nmse:
+        return None
+    return e.factor
+
+
 def errors(ours: np.ndarray, theirs: np.ndarray) -> Errors:
     """Compares arrays of the same shape; NaN on either side is an infinite error."""
     a, b = ours.reshape(-1), theirs.reshape(-1)
-    squares = of_reference = largest = 0.0
+    squares = of_reference = of_ours = products = largest = 0.0
     worst = 0
     with np.errstate(all="ignore"):
         for lo in range(0, len(a), _CHUNK):
@@ -59,6 +71,7 @@ def errors(ours: np.ndarray, theirs: np.ndarray) -> Errors:
                 largest, worst = float(distance[k]), lo + k
             squares += float(distance @ distance)
             of_reference += float(y @ y)
+            of_ours, products = of_ours + float(x @ x), products + float(x @ y)
     reference = float(np.abs(b).max(initial=0))
     column = worst % ours.shape[-1]
     row = slice(worst - column, worst - column + ours.shape[-1])
@@ -66,6 +79,8 @@ def errors(ours: np.ndarray, theirs: np.ndarray) -> Errors:
     shown = slice(start, start + 2 * _BESIDE + 1)
     return Errors(
         nmse=_ratio(squares, of_reference),
+        factor=(factor := _ratio(products, of_ours)),
+        apart=max(0.0, 1 - factor * _ratio(products, of_reference)) if factor else math.inf,
         largest=largest,
         relative=_ratio(largest, reference),
         at=tuple(int(i) for i in np.unravel_index(worst, ours.shape))[::-1],

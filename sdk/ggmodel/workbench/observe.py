@@ -5,7 +5,7 @@ Values are passed on while they exist and not kept, so a graph takes no more mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,35 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
     return rows[0]
 
 
+def watch_decode(
+    model: LoadedModel, numbers: np.ndarray, start: int, begin: Callable[[int], Begin]
+) -> None:
+    """Computes the first inputs of a prompt as one batch, unwatched, and each one behind them
+    alone.
+
+    Args:
+        numbers: int32 [n], see `Prompts.read`.
+        start: number of the inputs in the batch; no group of inputs begins before and ends behind.
+        begin: index of an input → see `watch_text`.
+    """
+    engine, net = model.engine, model.model
+
+    def forward(ctx: Context, batch: Batch) -> Tensor:
+        ctx.graph.calls = []
+        return net(ctx, batch)
+
+    group = engine.inputs.largest_group(numbers.tolist())
+
+    def watched() -> None:
+        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
+            list(engine.apart.batches(graphs, 0, numbers[:start], 0))
+            for i in range(start, len(numbers)):
+                each = _Each(forward, graphs.cache, model, begin(i))
+                list(engine.apart.batches(each, 0, numbers[i : i + 1], i))
+
+    engine.call(watched)
+
+
 def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
     """Encodes an image. Arguments as for `watch_text`."""
     model.engine.images.need_sight()
@@ -176,11 +205,3 @@ def _computed(values: Any) -> Node | None:
         if isinstance(value, Node):
             return value if value.op is not None else None
     return None
-
-
-def pixels_of(values: np.ndarray, data: Mapping[str, Any]) -> Pixels:
-    """Pixels [.., 3, height, width] as a reference takes them."""
-    shape = values.shape
-    if len(shape) < 3 or shape[-3] != 3:
-        raise PromptError(f"pixels of shape {list(shape)}; [.., 3, height, width] is needed")
-    return Pixels(np.ascontiguousarray(values, np.float32).reshape(-1, *shape[-3:]), data)

@@ -32,6 +32,7 @@ def run(
     *,
     image: Mapping[str, Any] | None = None,
     adjust: Any = None,
+    embeds: bool = False,
 ) -> Activations:
     """Runs a checkpoint: float32, on the CPU, plain attention.
 
@@ -42,6 +43,7 @@ def run(
             `pixel_values`, …
         image: data of the model's `preprocess`, beside pixels.
         adjust: called with the transformers model before it runs.
+        embeds: the whole model's result is hidden states: that of transformers without its head.
 
     Raises:
         Unsupported: torch or transformers is missing, or transformers lacks the architecture.
@@ -66,7 +68,7 @@ def run(
     given = {k: torch.from_numpy(np.array(v)) for k, v in found.inputs.items()}
     given["input_ids"] = given["input_ids"].reshape(1, -1).long()
     hooks = _Hooks(torch, found)
-    hooks.attach("", net)
+    hooks.attach("", net.base_model if embeds else net)
     for name, module in modules.items():
         hooks.attach(name, module)
     known = {id(module) for module in modules.values()}

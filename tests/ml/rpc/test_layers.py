@@ -79,9 +79,9 @@ def test_three_devices_compute_what_one_does(
 
 def test_each_device_reports_its_own(pair: list, golden: Golden, source: MemorySource):
     blocks = source.metadata["llama.block_count"]
-    options = {"rpc": endpoints(pair), "gpu_layers": three_devices(source)}
+    options = {"rpc": endpoints(pair), "gpu_layers": three_devices(source), "threads": 1}
     estimate = ggmodel.estimate(source, **options)
-    with ggmodel.load(source, threads=1, **options) as model:
+    with ggmodel.load(source, **options) as model:
         memory = model.memory
         devices = model.backend.backend_devices()
     first, second = memory.gpus

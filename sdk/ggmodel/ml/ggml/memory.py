@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...closing import closed_on_error
 from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ..memory import AllocationStatus
@@ -84,14 +85,11 @@ class Described:
             if node.nbytes >= 1 << 63:  # ggml 0.25 refuses to describe it at all
                 raise _does_not_fit(device, [node], node.nbytes)
         self.arena = Arena(len(nodes))
-        try:
+        with closed_on_error(self.arena):
             self.tensors = {node.uid: self.arena.tensor(node) for node in nodes}
             self.sizes = {
                 node.uid: padded_size(buffer_type, self.tensors[node.uid], node) for node in nodes
             }
-        except BaseException:
-            self.arena.close()
-            raise
         self.size = sum(self.sizes.values())
 
     def close(self) -> None:
@@ -116,7 +114,7 @@ class Buffer(Described):
     ):
         super().__init__(device, buffer_type, nodes)
         self.handle: Any = None
-        try:
+        with closed_on_error(self):
             if dry:
                 # ggml's plans ask the tensors of rearranged weights, in extra types of the CPU, for
                 # their kernels. A buffer without any byte would not set these.
@@ -128,9 +126,6 @@ class Buffer(Described):
                         lib.ggml_backend_buffer_init_tensor(self.handle, t)
             elif self.size:
                 self._allocate(device, buffer_type, nodes)
-        except BaseException:
-            self.close()
-            raise
         if self.handle:
             lib.ggml_backend_buffer_set_usage(self.handle, usage)
 
@@ -185,14 +180,11 @@ class SharedInputs:
             OutOfMemory: the device has less memory; nothing has changed but `size`.
         """
         placed = Described(self._device, self._device.buffer_type, nodes)
-        try:
+        with closed_on_error(placed):
             self.size = max(self._actual, placed.size)
             if self.size > self._actual or not self._handle:
                 self._grow(nodes)
             self._put(placed, nodes)
-        except BaseException:
-            placed.close()
-            raise
         return placed
 
     def _put(self, placed: Described, nodes: Sequence[Node]) -> None:

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from .hardware import Device
 
 
-@ffi.callback("bool(void *)")
-def _stop(_: Any) -> bool:
-    return True
-
-
 class Scratch:
     """Scratch memory of the CPU's backend, as large as the graphs so far need it.
 
@@ -49,12 +44,26 @@ class Scratch:
         with self._graph(ops) as graph:
             self._measure(graph)
             if self.size > self._taken:
-                # ggml takes the memory for all ops and stops after the first.
-                stop = proc(self._registry, "ggml_backend_set_abort_callback")
-                stop(self._backend, _stop, ffi.NULL)
-                lib.ggml_backend_graph_compute(self._backend, graph)
-                stop(self._backend, ffi.NULL, ffi.NULL)
+                self._compute_first(graph)
                 self._taken = self.size
+
+    def _compute_first(self, graph: Any) -> None:
+        """Has ggml take the memory for a graph, and stop after the first op: the others have no
+        inputs yet."""
+        interrupts: list[BaseException] = []
+
+        def keep(kind: Any, error: BaseException, trace: Any) -> None:
+            interrupts.append(error)  # Ctrl-C, which must not pass through C
+
+        stop = ffi.callback("bool(void *)", lambda _: True, error=True, onerror=keep)
+        ask = proc(self._registry, "ggml_backend_set_abort_callback")
+        try:
+            ask(self._backend, stop, ffi.NULL)
+            lib.ggml_backend_graph_compute(self._backend, graph)
+        finally:
+            ask(self._backend, ffi.NULL, ffi.NULL)
+        if interrupts:
+            raise interrupts[0]
 
     @contextmanager
     def _graph(self, ops: Sequence[Any]) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...closing import closed_on_error
 from ...ml import Backend, Context, Executable, Tensor
 from ...model import Batch, Step
 
@@ -127,11 +128,8 @@ class Graphs:
         self.recorded += 1
         traced = trace(self.forward, self.backend, self.cache, step)
         outputs = (traced.output,) if len(step.outputs) else ()
-        try:
+        with closed_on_error(traced):
             return _Entry(traced, self.backend.compile(traced.ctx.graph, outputs), outputs)
-        except BaseException:
-            traced.close()
-            raise
 
     def _keep(self, key: Key, entry: _Entry) -> None:
         self._entries[key] = entry

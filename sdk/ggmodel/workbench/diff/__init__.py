@@ -5,6 +5,18 @@ that merely passes an error on is not at fault. Nested modules are judged innerm
 """
 
 from .compare import diff, need_same_kind
+from .inputs import fitting_context, placeholder_of, same_pixels, same_tokens
 from .report import Diff, ModuleDiff, by_layer, worst
 
-__all__ = ["Diff", "ModuleDiff", "by_layer", "diff", "need_same_kind", "worst"]
+__all__ = [
+    "Diff",
+    "ModuleDiff",
+    "by_layer",
+    "diff",
+    "fitting_context",
+    "need_same_kind",
+    "placeholder_of",
+    "same_pixels",
+    "same_tokens",
+    "worst",
+]

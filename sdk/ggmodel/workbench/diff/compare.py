@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...convert.declaration import pairs
+from ...convert.declaration import pairs, plan
 from ...errors import ArchitectureError, ConfigError, LoadError
 from ...ml.node import Node
 from ...ml.quantized import to_float32
@@ -17,19 +17,32 @@ from ...runner import LoadedModel
 from ..activations import Activations
 from ..comparison import EXACT, TABLE, bound_of, errors, laid_out
 from ..modules import module_of
-from ..observe import Call, Recording, See, pixels_of, prompt_with, watch_image, watch_text
+from ..observe import (
+    Begin,
+    Call,
+    Recording,
+    See,
+    prompt_with,
+    watch_decode,
+    watch_image,
+    watch_text,
+)
+from .inputs import fitting_context, placeholder_of
 from .report import Diff, ModuleDiff, within
 from .rows import Orders
 from .verdicts import Wiring, blame_author, judge
 
 _MOST_RESULTS = 4  # tensors of one module of the reference that are compared
+_MOST_ALONE = 3  # tokens that are computed alone, behind the others
 _TABLES = ("gelu", "gated_gelu")  # ops that read ggml's table
-_PLACEHOLDERS = ("image_token_index", "image_token_id")
 _WORKBENCH = str(Path(__file__).parents[1])  # the head of most models is called from there
 
 
 def diff(model: LoadedModel, reference: Activations) -> Diff:
     """Compares a model with its reference on the reference's input.
+
+    Prompts are computed as one batch. If they agree, the last tokens are also computed one by one,
+    behind the others, and compared with the same rows.
 
     Args:
         model: loaded with kv_type "f32" and flash_attention "off", as the reference computes.
@@ -44,12 +57,9 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
     ids, pixels = reference.ids, reference.inputs.get("pixel_values")
     numbers = model.prompts.read(ids) if pixels is None else None
     if pixels is not None:
-        named = (reference.config.get(key) for key in _PLACEHOLDERS)
-        placeholder = next((token for token in named if token), None)
-        if not isinstance(placeholder, int):
-            raise ConfigError(f"the reference's config names no {' or '.join(_PLACEHOLDERS)}")
-        seen = watch_image(model, pixels_of(pixels, reference.image), comparing.begin_tower)
-        numbers = prompt_with(model, ids, placeholder, seen)
+        taken = net.reference_pixels(reference.inputs, reference.image)
+        seen = watch_image(model, taken, comparing.begin_tower)
+        numbers = prompt_with(model, ids, placeholder_of(reference.config), seen)
     assert numbers is not None
     watch_text(model, numbers, comparing.begin)
     rows = comparing.finish()
@@ -58,9 +68,37 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
             f"the reference has no result of the size of one in {model.source.name}; give the "
             "checkpoint that the file was made from"
         )
-    return Diff(
+    found = Diff(
         model.source.name, net.architecture, rows, reference.others, reference.versions, ids
     )
+    context = fitting_context(reference.config, len(ids))
+    if context is not None and model.context_length > context:
+        found.remarks.append(
+            f"LongRoPE: transformers takes its factors for short texts for {len(ids)} tokens, this "
+            f"model, loaded for {model.context_length}, those for long ones; load it with "
+            f"context_length={context}"
+        )
+    found.unread = plan(type(net), net.config, reference.tensors).report.unused_lines
+    if found.first is None and not net.only_embeds:
+        found.decode = _decoded(model, reference, numbers)
+    return found
+
+
+def _decoded(model: LoadedModel, reference: Activations, numbers: np.ndarray) -> list[ModuleDiff]:
+    """See `Diff.decode`."""
+    n, images = len(numbers), np.flatnonzero(numbers < 0)
+    start = max(1, n - _MOST_ALONE, int(images[-1]) + 1 if images.size else 0)
+    alone: list[_Comparing] = []
+
+    def begin(i: int) -> Begin:
+        alone.append(_Comparing(model, reference, i))
+        return alone[-1].begin
+
+    if start < n:
+        watch_decode(model, numbers, start, begin)
+    each = [comparing.judged() for comparing in alone]
+    wrong = (rows for rows in each if any(row.wrong for row in rows))
+    return next(wrong, each[-1] if each else [])
 
 
 def need_same_kind(model: LoadedModel, config: dict, what: str) -> None:
@@ -84,8 +122,14 @@ def _stored_as(hf: str | None, config: dict) -> str | None:
 
 
 class _Comparing:
-    def __init__(self, model: LoadedModel, reference: Activations):
-        self.model, self.reference = model, reference
+    """Compares one run.
+
+    Args:
+        token: index of the token that it computes; None for the whole prompt.
+    """
+
+    def __init__(self, model: LoadedModel, reference: Activations, token: int | None = None):
+        self.model, self.reference, self.token = model, reference, token
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
         self._wiring, self._orders = Wiring(), Orders()
@@ -138,7 +182,7 @@ class _Comparing:
         pair = self.pairs.get(place.path)
         name = pair.name if pair else "" if not place.path else None
         inside = [t for t in tables if not place.scope or f"{t}.".startswith(f"{place.scope}.")]
-        row = ModuleDiff(place.path, name, type(place.module).__name__)
+        row = ModuleDiff(place.path, name, type(place.module).__name__, token=self.token)
         row.bound = bound_of(place.module) + TABLE * len(inside)
         if node is not None:
             own = node.site is not None and not str(node.site).startswith(_WORKBENCH)
@@ -167,6 +211,30 @@ class _Comparing:
             # The nearest of several tensors that the reference's module returns is meant.
             if best is None or found.nmse < best.nmse:
                 setattr(row, side, found)
+        if (
+            side == "input"
+            and row.input is not None
+            and row.path in self.pairs
+            and row.input.nmse > row.bound
+        ):
+            row.reads = self._reading(ours, row)
+
+    def _reading(self, ours: np.ndarray, row: ModuleDiff) -> str:
+        """The sibling of its kind whose counterpart has the input that this one has; "" if there is
+        none."""
+        mine = self.pairs[row.path]
+        around = row.path.rpartition(".")[0]
+        if row.path.endswith("]"):  # layers in another order are no names swapped
+            return ""
+        for pair in self.pairs.values():
+            theirs = self.reference.given.get(pair.name)
+            alike = pair.module is mine.module and pair.path.rpartition(".")[0] == around
+            if not alike or pair.name == row.name or theirs is None or theirs.size != ours.size:
+                continue
+            fitting = laid_out(theirs, ours.shape)
+            if not isinstance(fitting, str) and errors(ours, fitting).nmse <= row.bound:
+                return pair.name
+        return ""
 
     def _candidates(
         self, source: dict[str, np.ndarray], row: ModuleDiff, side: str
@@ -192,7 +260,12 @@ class _Comparing:
                 theirs = pair.results(theirs, self.model.model.config)
             except (ConfigError, ValueError, IndexError) as error:
                 return str(error)
-        return laid_out(theirs, node.shape[::-1])
+        shape = node.shape[::-1]
+        if self.token is None:
+            return laid_out(theirs, shape)
+        n = len(self.reference.ids)
+        rows = laid_out(theirs, (n, *shape[shape[0] == 1 :]))
+        return rows if isinstance(rows, str) else rows[self.token : self.token + 1].reshape(shape)
 
     def finish(self) -> list[ModuleDiff]:
         """All rows, judged."""
@@ -205,12 +278,17 @@ class _Comparing:
             if row.verdict == "unused":
                 unused.append(row.path)
             self._insert(row, order)
-        for i, row in enumerate(self.rows):
-            judge(row, self.rows[:i], self._wiring)
-        blame_author(self.rows, self._wiring, self._places)
+        self.judged()
         whole = next((row for row in self.rows if not row.path), None)
         if whole is not None and whole.result is None:  # even if all else agrees
             whole.verdict = "diverges"
+        return self.rows
+
+    def judged(self) -> list[ModuleDiff]:
+        """The rows so far, judged."""
+        for i, row in enumerate(self.rows):
+            judge(row, self.rows[:i], self._wiring)
+        blame_author(self.rows, self._wiring, self._places)
         return self.rows
 
     def _uncalled(self, place: Instance) -> ModuleDiff | None:

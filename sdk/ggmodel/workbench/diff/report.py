@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Literal
 
@@ -32,6 +32,10 @@ class ModuleDiff:
             "elsewhere": it differs, but its readers agree, so the reference draws the line
             between modules elsewhere. "diverges": the error is made here. "unused": the reference
             has it, and nothing here reads its weights. "unpaired", "unjudged": see the note.
+        reads: the reference's module, by its name in the checkpoint, that is given the tensor that
+            this one reads, while its own counterpart is given another.
+        token: the index of the token, computed alone behind those before it; None for the prompt
+            as one batch.
     """
 
     path: str
@@ -44,6 +48,8 @@ class ModuleDiff:
     bound: float = 0.0
     verdict: Verdict = "unjudged"
     note: str = ""
+    reads: str = ""
+    token: int | None = None
 
     @property
     def wrong(self) -> bool:
@@ -60,6 +66,13 @@ class Diff:
         others: modules with weights that only the reference has, by its names.
         versions: of the libraries that computed the reference.
         tokens: the prompt.
+        decode: rows of a token computed alone, behind the tokens before it as one batch: of the
+            first that diverges, else of the last. Empty if the prompt diverges already, and for
+            models that only embed.
+        unread: tensors of the checkpoint that no field reads, each with the nearest field.
+        prompt: the difference between the prompt's tokens here and in the reference; empty if there
+            is none.
+        remarks: for people.
     """
 
     model: str
@@ -68,16 +81,22 @@ class Diff:
     others: list[str]
     versions: dict[str, str]
     tokens: list[int]
+    decode: list[ModuleDiff] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    prompt: str = ""
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> ModuleDiff | None:
-        """The first module that makes an error."""
-        return next((row for row in self.rows if row.wrong), None)
+        """The first module that makes an error, in the prompt as one batch or else in a token
+        behind it."""
+        return next((row for row in (*self.rows, *self.decode) if row.wrong), None)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing diverges."""
-        return self.first is None
+        """Whether nothing diverges, every tensor of the checkpoint is read, and both have the same
+        prompt."""
+        return self.first is None and not self.unread and not self.prompt
 
     @property
     def seen_in(self) -> ModuleDiff | None:
@@ -87,10 +106,11 @@ class Diff:
         if first is None or first.result is None:
             return None
         given = 0.0 if first.input is None else first.input.nmse
-        inside = (r for r in self.rows if r is not first and within(r.path, first.path))
+        rows = self.rows if first.token is None else self.decode
+        inside = (r for r in rows if r is not first and within(r.path, first.path))
         most = max(GROWTH * given, first.bound)
         off = (r for r in inside if r.input is not None and r.input.nmse > most)
-        return next((r for r in off if not _made_up_for(r, self.rows)), None)
+        return next((r for r in off if not _made_up_for(r, rows)), None)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `first` and `seen_in` are paths."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...ml.node import Node
+from ..comparison import factor_of
 from ..modules import module_of
 from ..observe import Call, Recording
 from .report import GROWTH, ModuleDiff, within
@@ -93,13 +94,21 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         row.verdict = "equal"
         return
     inside = any(r.wrong and within(r.path, row.path) for r in before)
+    if row.reads and not any(r.wrong for r in before):
+        row.verdict = "diverges"
+        row.note = (
+            f"it reads what {row.reads} reads in the reference: are the two modules' names in the "
+            "checkpoint (hf=) swapped?"
+        )
+        return
     allowed = row.bound + GROWTH * _inherited(row, before, wiring)
     if inside or found <= allowed:
         row.verdict = "follows"
         return
     readers = _outermost(wiring.readers.get(row, []))
     inner = wiring.returned.get(row)
-    if inner is not None and inner.verdict == "equal" and all(mixed for _, mixed in readers):
+    handed_on = row.path and all(mixed for _, mixed in readers)  # nothing reads the model's result
+    if inner is not None and inner.verdict == "equal" and handed_on:
         row.verdict = "elsewhere"
         row.note = row.note or f"it returns the result of {inner.path}, which agrees"
         return
@@ -114,8 +123,13 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
     if readers and all(agrees(*reader) for reader in readers):
         row.verdict = "elsewhere"
         row.note = row.note or "its readers agree with the reference"
-    else:
-        row.verdict = "diverges"
+        return
+    row.verdict = "diverges"
+    if (factor := factor_of(row.result)) is not None:
+        row.note = f"the reference's is {factor:.6g} times that"
+        for reader, _ in readers[:1]:
+            if (left := factor_of(reader.input)) is not None:
+                row.note += f"; where {reader.path or 'the model'} reads it, {left:.6g} times"
 
 
 def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> float:

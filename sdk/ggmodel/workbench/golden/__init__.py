@@ -4,8 +4,9 @@
 of the tensors. `reference` makes goldens with transformers.
 """
 
-from .check import EXACT, Outcome, check, compare, laid_out, nmse, source_of
+from .check import EXACT, Outcome, check, compare, laid_out, source_of
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
+from .runs import Run, nmse
 from .weights import uniform, weight
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Outcome",
     "Picture",
     "Prompt",
+    "Run",
     "cases",
     "check",
     "checkpoint",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,22 @@ import numpy as np
 
 from ... import runner
 from ...convert import from_hf
+from ...convert.quantize import decode, encode
 from ...gguf_file import DType, MemorySource
 from ...model import Model, find
-from ...model.names import of_vision
 from ...model.registry import find_hf
+from ...runner import LoadedModel
 from ..comparison import EXACT
+from . import runs
+from .broken import each_case
 from .files import GREEDY, Cases, Embeddings, Golden, Prompt
+from .rounding import stored_as
+from .runs import Run, nmse
 
+# The NMSE that a layer, or the head, adds to the logits because ggml rounds activations to the
+# weights' type. With the same rounding transformers is 1.7e-7 (F16) and 1.5e-4 (Q8_0) a layer away
+# from itself; BF16 has 3 bits less than F16, so 64 times the squared error.
+ROUNDING = {DType.F16: 2.5e-7, DType.BF16: 64 * 2.5e-7, DType.Q8_0: 2e-4}
 TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
 
 
@@ -32,6 +41,8 @@ class Outcome:
         nmse: Σ(got − want)² / Σ want² over all values of all rows.
         bound: `nmse` must stay below it.
         greedy: equal tokens of the greedy continuation, and their number; None without one.
+        runs: the same prompt computed in other ways.
+        versions: of torch, transformers and numpy, which made the golden.
     """
 
     case: str
@@ -39,25 +50,19 @@ class Outcome:
     nmse: float
     bound: float
     greedy: tuple[int, int] | None = None
+    runs: tuple[Run, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether the error is below its bound and all tokens are equal."""
+        """Whether all errors are below their bounds and all tokens are equal."""
         same = self.greedy is None or self.greedy[0] == self.greedy[1]
-        return self.nmse < self.bound and same
+        return self.nmse < self.bound and same and all(run.ok for run in self.runs)
 
     def __str__(self) -> str:
         tokens = "" if self.greedy is None else f", {self.greedy[0]} of {self.greedy[1]} tokens"
-        return f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
-
-
-def nmse(got: np.ndarray, want: np.ndarray) -> float:
-    """Σ(got − want)² / Σ want²; infinite if shapes differ or a value is not finite."""
-    if got.shape != want.shape:
-        return float("inf")
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    found = ((got - want) ** 2).sum() / (want**2).sum()
-    return float(found) if np.isfinite(found) else float("inf")
+        said = f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
+        return "; ".join([said, *(str(run) for run in self.runs if not run.ok)])
 
 
 def source_of(
@@ -66,41 +71,55 @@ def source_of(
     """The checkpoint of a golden, converted by the declarations.
 
     Args:
-        dtype: of matrices, except routers, biases of experts, and vision.
+        dtype: of the file. Each tensor has the type that it has in a converted file, see
+            `Golden.types`.
         models: a folder of architectures, searched first.
     """
-    return from_hf(
-        architecture_of(golden, models), golden.config, golden.weights(), _stored_as(dtype)
-    )
-
-
-def architecture_of(golden: Golden | Embeddings, models: str | Path | None = None) -> type[Model]:
-    """The model class of a golden: the one for its class of transformers, or for an embedding model
-    the one named like the folder."""
-    if isinstance(golden, Embeddings):
-        return find(golden.folder.resolve().name, models, pooled=True)
-    return find_hf(golden.config.get("architectures") or (), models)
-
-
-def _stored_as(dtype: DType) -> Callable[[str, np.ndarray], Any]:
-    import gguf
-
-    kind = gguf.GGMLQuantizationType(dtype.value)
+    cls = architecture_of(golden.folder, golden.config, isinstance(golden, Embeddings), models)
+    if dtype is DType.F32:
+        return from_hf(cls, golden.config, golden.weights())
+    types = stored_as(cls, golden.config, golden.tensors, golden.types, dtype)
 
     def store(name: str, values: np.ndarray) -> Any:
-        exact = name.endswith(("ffn_gate_inp.weight", ".bias")) or of_vision(name)
-        if dtype is DType.F32 or values.ndim < 2 or exact:
-            return values.astype(np.float32)
-        data = gguf.quants.quantize(np.ascontiguousarray(values), kind)
-        return dtype, values.shape[::-1], data.tobytes()
+        kind = types[name]
+        if values.ndim < 2 or values.shape[-1] % kind.block_size:
+            kind = DType.F32
+        data = encode(np.ascontiguousarray(values, np.float32), kind, name)
+        return kind, values.shape[::-1] or (1,), data.tobytes()
 
-    return store
+    return from_hf(cls, golden.config, golden.weights(dtype), store)
+
+
+def in_float32(source: MemorySource) -> MemorySource:
+    """The same numbers in F32."""
+    tensors = {
+        name: (DType.F32, t.shape, decode(source.data(name), t.dtype, t.n_elements).tobytes())
+        for name, t in source.tensors.items()
+    }
+    return MemorySource(dict(source.metadata), tensors, source.name)
+
+
+def architecture_of(
+    folder: Path, config: Mapping[str, Any], embeds: bool, models: str | Path | None = None
+) -> type[Model]:
+    """The model class of a golden: the one for its class of transformers, or for an embedding model
+    the one named like the folder.
+
+    Raises:
+        ArchitectureError: there is none.
+    """
+    if embeds:
+        return find(folder.resolve().name, models, pooled=True)
+    return find_hf(config.get("architectures") or (), models)
 
 
 def check(
     folder: str | Path, case: str | None = None, models: str | Path | None = None, **options: Any
 ) -> Iterator[Outcome]:
-    """Runs the model on each golden of a folder, in float32 throughout.
+    """Runs the model on each golden of a folder, in float32 throughout, and in every other way of
+    `runs`, with weights in F32, F16, BF16 and Q8_0.
+
+    A case that cannot be run does not keep the others from it: its error is raised after the last.
 
     Args:
         case: only this one.
@@ -111,46 +130,114 @@ def check(
         FormatError: a golden is missing or damaged.
         Error: as raised by loading or running the model.
     """
-    folder, given = Path(folder), {"kv_type": "f32", "flash_attention": "off", **options}
-    wanted = Cases(folder)
-    for name in wanted.names:
-        if case not in (None, name):
-            continue
-        golden, bound = wanted.load(name), wanted.bounds.get(name, EXACT)
-        with runner.load(source_of(golden, models=models), models=models, **given) as model:
-            if isinstance(golden, Golden):
-                _name_tokens(model, wanted)
-                yield from _outcomes(model, golden, name, bound)
-                continue
-            ways = getattr(wanted.module, "POOLING", (None,))
-            vectors = [model.embed(golden.texts, pooling=way) for way in ways]
-        got = np.concatenate(vectors, axis=1)
-        yield Outcome(name, len(got), nmse(got, golden.vectors), bound)
+    given = {"kv_type": "f32", "flash_attention": "off", **options}
+    wanted = Cases(Path(folder))
+    return each_case(wanted, case, lambda name: _checked(wanted, name, models, given))
 
 
-def _name_tokens(model: Any, wanted: Cases) -> None:
-    """Lets a model find special tokens by name, from SPECIAL of cases.py."""
-    special = getattr(wanted.module, "SPECIAL", None)
-    if special is not None:
-        model.model.tokenizer = SimpleNamespace(id_of_text=special.get)
+def _checked(
+    wanted: Cases, name: str, models: str | Path | None, given: dict[str, Any]
+) -> Iterator[Outcome]:
+    golden = wanted.load(name)
+    for outcome in _outcomes(_Loading(wanted, models, given), golden, name):
+        yield replace(outcome, versions=golden.versions)
 
 
-def _outcomes(model: Any, golden: Golden, name: str, bound: float) -> Iterator[Outcome]:
-    yield _text(model, name, golden.prompt.tolist(), golden, bound)
-    for seen, picture in golden.pictures.items():
-        encoded = model.encode_image(picture.pixels, **picture.data)
-        rows = np.concatenate([e.rows for e in encoded])
-        yield Outcome(f"{name}, image {seen}", len(rows), nmse(rows, picture.rows), bound)
-    for asked, prompt in golden.prompts.items():
-        items = laid_out(model, golden, prompt)
-        yield _text(model, f"{name}, prompt {asked}", items, prompt, bound)
+def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iterator[Outcome]:
+    bound = loading.wanted.bounds.get(name, EXACT)
+    if isinstance(golden, Embeddings):
+        yield _embedded(loading, golden, name, bound)
+        return
+    with loading.load(source_of(golden, models=loading.models)) as model:
+        (first, numbers), *others = _texts(model, golden, name, bound)
+        shift = runs.shifted(model, numbers, bound)
+        yield replace(first, runs=(*first.runs, shift, *_rounded(loading, golden, bound)))
+        for seen, picture in golden.pictures.items():
+            encoded = model.encode_image(picture.pixels, **picture.data)
+            rows = np.concatenate([e.rows for e in encoded])
+            yield Outcome(f"{name}, image {seen}", len(rows), nmse(rows, picture.rows), bound)
+        for outcome, _ in others:
+            yield outcome
 
 
-def _text(model: Any, case: str, items: list[Any], want: Golden | Prompt, bound: float) -> Outcome:
-    logits = model.logits(items)
-    found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
-    same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
-    return Outcome(case, len(logits), nmse(logits, want.logits), bound, (same, len(want.greedy)))
+@dataclass(frozen=True)
+class _Loading:
+    """How the models of a folder are loaded.
+
+    Attributes:
+        options: of `load`.
+    """
+
+    wanted: Cases
+    models: str | Path | None
+    options: Mapping[str, Any]
+
+    def load(self, source: MemorySource) -> LoadedModel:
+        model = runner.load(source, models=self.models, **self.options)
+        # Lets it find special tokens by name.
+        special = getattr(self.wanted.module, "SPECIAL", None)
+        if special is not None:
+            named: Any = SimpleNamespace(id_of_text=special.get)
+            model.model.tokenizer = named
+        return model
+
+
+def _texts(
+    model: LoadedModel, golden: Golden, name: str, bound: float
+) -> Iterator[tuple[Outcome, np.ndarray]]:
+    """The golden's prompts, the one without images first, and each as numbers."""
+    asked: dict[str, tuple[list[Any], Golden | Prompt]]
+    asked = {name: (golden.prompt.tolist(), golden)}
+    for title, prompt in golden.prompts.items():
+        asked[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
+    for case, (items, want) in asked.items():
+        numbers = model.prompts.read(items)
+        logits = model.engine.apart.all_logits(numbers)
+        found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
+        same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
+        error = nmse(logits, want.logits)
+        others = tuple(runs.Prompt(model, numbers, want.logits, bound).runs())
+        yield Outcome(case, len(logits), error, bound, (same, len(want.greedy)), others), numbers
+
+
+def _rounded(loading: _Loading, golden: Golden, bound: float) -> Iterator[Run]:
+    """The prompt with rounded weights. The golden has the logits of those in F16 and Q8_0; BF16 is
+    compared with the same weights in F32."""
+    prompt = golden.prompt.tolist()
+    recorded = {DType.F16: golden.logits_f16, DType.BF16: None, DType.Q8_0: golden.logits_q8_0}
+    for dtype, want in recorded.items():
+        source = source_of(golden, dtype, loading.models)
+        if want is None:
+            with loading.load(in_float32(source)) as model:
+                want = model.logits(prompt)
+        with loading.load(source) as model:
+            most = bound + ROUNDING[dtype] * _parts(model)
+            yield Run(dtype.name, nmse(model.logits(prompt), want), most)
+
+
+def _embedded(loading: _Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
+    ways = getattr(loading.wanted.module, "POOLING", (None,))
+
+    def vectors(model: LoadedModel, groups: list[list[list[int]]]) -> np.ndarray:
+        each = [np.concatenate([model.embed(g, pooling=way) for g in groups]) for way in ways]
+        return np.concatenate(each, axis=1)
+
+    together, apart = [golden.texts], [[text] for text in golden.texts]
+    with loading.load(source_of(golden, models=loading.models)) as model:
+        error = nmse(vectors(model, together), golden.vectors)
+        found = [Run("each text alone", nmse(vectors(model, apart), golden.vectors), bound)]
+        parts = _parts(model)
+    for dtype, rounding in ROUNDING.items():
+        source = source_of(golden, dtype, loading.models)
+        with loading.load(source) as model, loading.load(in_float32(source)) as exact:
+            off = nmse(vectors(model, together), vectors(exact, together))
+        found.append(Run(dtype.name, off, bound + rounding * parts))
+    return Outcome(name, len(golden.texts), error, bound, None, tuple(found))
+
+
+def _parts(model: LoadedModel) -> int:
+    """Layers, and the head."""
+    return len(list(model.model.caches())) + 1
 
 
 def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:

@@ -25,8 +25,10 @@ from numpy.typing import NDArray
 
 from ...atomic import atomic_write
 from ...errors import ConfigError, FormatError
+from ...gguf_file import DType
 from ...model.source_code import author_code
 from . import weights as rule
+from .rounding import Types, narrowed, rounded
 
 # Raised for a file that is damaged or something else.
 _DAMAGED = (
@@ -40,7 +42,7 @@ _DAMAGED = (
     zlib.error,
 )
 GREEDY = 12  # tokens in a greedy continuation
-JSON = ("config", "saved_config", "versions", "tensors")
+JSON = ("config", "saved_config", "versions", "tensors")  # and types
 ARRAYS = ("prompt", "logits", "logits_f16", "logits_q8_0", "greedy", "greedy_margins")
 OF_A_PROMPT = ("ids", "logits", "greedy", "greedy_margins")
 
@@ -174,6 +176,8 @@ class _Results:
         versions: torch, transformers and numpy of the run.
         tensors: names and numpy shapes of the checkpoint on disk, sorted, without a tied head; for
             embedding models with the layers behind the model.
+        types: the tensors that a Q8_0 file rounds, and the type of each in it. Files that do not
+            say so were made when all `lossy` tensors were Q8_0.
     """
 
     folder: Path
@@ -181,15 +185,22 @@ class _Results:
     saved_config: dict[str, Any]
     versions: dict[str, str]
     tensors: dict[str, tuple[int, ...]]
+    types: Types
 
     @property
     def architecture(self) -> str:
         """The folder's name."""
         return self.folder.resolve().name
 
-    def weights(self) -> dict[str, Array]:
-        """The checkpoint."""
-        return Cases(self.folder).weights(self.tensors)
+    def weights(self, dtype: DType = DType.F32) -> dict[str, Array]:
+        """The checkpoint, rounded as a file of `dtype` rounds it."""
+        exact = Cases(self.folder).weights(self.tensors)
+        return {n: rounded(x, narrowed(self.types.get(n), dtype)) for n, x in exact.items()}
+
+    def described(self, *more: str) -> dict[str, Any]:
+        """Attributes for JSON, types among them."""
+        found = {name: getattr(self, name) for name in (*JSON, *more)}
+        return found | {"types": {name: dtype.name for name, dtype in self.types.items()}}
 
 
 @dataclass
@@ -199,8 +210,8 @@ class Golden(_Results):
     Attributes:
         prompt: [n] token ids.
         logits: [n, vocab] for every position of the prompt, float32 on CPU, eager attention.
-        logits_f16: the same with `lossy` tensors rounded to F16 (activations stay float32).
-        logits_q8_0: the same with `lossy` tensors rounded to Q8_0 (activations stay float32).
+        logits_f16: the same with weights rounded to F16 (activations stay float32).
+        logits_q8_0: the same with weights rounded to Q8_0 (activations stay float32).
         greedy: [GREEDY] ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
         greedy_margins: [GREEDY] top logit minus the second, the smallest of the three runs.
         pictures: the images of its prompts, by name; empty for models of text.
@@ -239,7 +250,7 @@ class Golden(_Results):
 
     def save(self, case: str) -> Path:
         """Writes `FOLDER/CASE.npz`."""
-        texts = {name: getattr(self, name) for name in JSON}
+        texts = self.described()
         if self.prompts:
             texts["pictures"] = {name: (p.shape, p.data) for name, p in self.pictures.items()}
             texts["prompts"] = {name: prompt.parts for name, prompt in self.prompts.items()}
@@ -273,7 +284,7 @@ class Embeddings(_Results):
 
     def save(self, case: str) -> Path:
         """Writes `FOLDER/embeddings/CASE.npz`."""
-        values = _encoded({name: getattr(self, name) for name in (*JSON, "texts")})
+        values = _encoded(self.described("texts"))
         target = self.folder / "embeddings" / f"{case}.npz"
         target.parent.mkdir(exist_ok=True)
         return _saved(target, values | self.arrays())
@@ -297,7 +308,11 @@ def _reading(path: Path) -> Iterator[Any]:
 def _texts(file: Any, names: Iterable[str]) -> dict[str, Any]:
     found = {name: json.loads(str(file[name])) for name in names}
     if "tensors" in found:
-        found["tensors"] = {name: tuple(shape) for name, shape in found["tensors"].items()}
+        shapes = found["tensors"] = {n: tuple(shape) for n, shape in found["tensors"].items()}
+        kinds = {n: DType.Q8_0.name for n, shape in shapes.items() if lossy(n, shape)}
+        if "types" in file:
+            kinds = json.loads(str(file["types"]))
+        found["types"] = {name: DType[kind] for name, kind in kinds.items()}
     return found
 
 
@@ -317,10 +332,11 @@ def cases(folder: Path, kind: str = "") -> list[str]:
 
 
 def lossy(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether F16 and Q8_0 files round this tensor: matrices, except routers and biases of experts.
+    """Whether F16 and Q8_0 files round this tensor, for goldens without `types`: matrices, except
+    routers and biases of experts.
 
     llama.cpp keeps routers (`ffn_gate_inp`) in F32, too: a rounded router may choose other experts.
-    The vision tower and its projector stay F32 here.
+    The vision tower and its projector stay F32.
     """
     exact = (".gate.weight", ".router.weight", "_bias")
     sees = "vision" in name or "multi_modal_projector" in name

@@ -45,16 +45,21 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, dequantize, quantize
 
-from ...errors import ConfigError, Unsupported
-from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint, lossy
+from ...errors import ConfigError, Error, Unsupported
+from ...gguf_file import DType
+from ...model import Model
+from .check import architecture_of
+from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint
+from .rounding import Types, narrowed, rounded, types_of
 
 try:
     import torch
@@ -70,6 +75,7 @@ except ImportError as error:
 Shapes = dict[str, tuple[int, ...]]
 Robust = tuple[list[int], list[float]]
 Parts = list[list[int] | str]
+Tell = Callable[[str], None]
 
 PROMPT = 32
 MARGIN = 0.1  # least distance of the top two logits in the greedy continuation
@@ -83,28 +89,22 @@ VERSIONS = {
 }
 
 
-def through(kind: GGMLQuantizationType) -> Callable[[Array], Array]:
-    return lambda values: dequantize(quantize(values, kind), kind).astype(np.float32)
+# Field of Golden → the type that weights are rounded to before the run.
+RUNS = {"logits": DType.F32, "logits_f16": DType.F16, "logits_q8_0": DType.Q8_0}
 
 
-# Field of Golden → rounding of a `lossy` tensor before the run.
-RUNS: dict[str, Callable[[Array], Array]] = {
-    "logits": lambda values: values,
-    "logits_f16": through(GGMLQuantizationType.F16),
-    "logits_q8_0": through(GGMLQuantizationType.Q8_0),
-}
+class Fragile(Exception):
+    """Why a prompt's continuation might change with a small error."""
 
 
 class Reference:
     """A transformers model loaded from a checkpoint with an architecture's weights in it."""
 
-    def __init__(self, case: Case, tensors: Shapes, run: str):
+    def __init__(self, case: Case, tensors: Shapes, types: Types, dtype: DType):
         self.module, self.config, self.tokens = case.module, case.config, case.tokens
-        self.margin = getattr(case.module, "MARGIN", MARGIN)
-        weights = case.cases.weights(tensors)
-        for name, shape in tensors.items():
-            if lossy(name, shape):
-                weights[name] = RUNS[run](weights[name])
+        self.margin, self.dtype = getattr(case.module, "MARGIN", MARGIN), dtype
+        exact = case.cases.weights(tensors)
+        weights = {n: rounded(x, narrowed(types.get(n), dtype)) for n, x in exact.items()}
         self.model = loaded(self.config, weights)
         getattr(self.module, "adjust", lambda model: None)(self.model)
 
@@ -122,10 +122,13 @@ class Reference:
         inputs = self.inputs(self.module.image_tokens(self.config, picture), [picture])
         return self.module.image_rows(self.model, inputs).contiguous().numpy()
 
-    def greedy(self, prompt: list[int], pictures: list[Picture]) -> Robust | None:
-        """The continuation and its margins; None if a margin is too small.
+    def greedy(self, prompt: list[int], pictures: list[Picture]) -> Robust:
+        """The continuation and its margins.
 
         Each step recomputes everything, so no cache has to be trusted.
+
+        Raises:
+            Fragile: a margin is too small, or a token is not to be used.
         """
         ids, margins = list(prompt), []
         for _ in range(GREEDY):
@@ -133,8 +136,10 @@ class Reference:
             second, first = np.sort(last)[-2:]
             margins.append(float(first - second))
             ids.append(int(np.argmax(last)))
-            if margins[-1] < self.margin or ids[-1] >= self.tokens:
-                return None
+            if margins[-1] < self.margin:
+                raise Fragile(f"the top two logits are nearer than {self.margin}")
+            if ids[-1] >= self.tokens:
+                raise Fragile(f"a token behind {self.tokens - 1} follows, see TOKENS")
         return ids[len(prompt) :], margins
 
     @torch.no_grad()
@@ -208,67 +213,101 @@ def draw_prompt(case: str, attempt: int, length: int, vocab: int) -> list[int]:
     return [1, *(int(i) for i in ids[1:])]
 
 
-def _continuation(
-    models: list[Reference], prompt: list[int], pictures: list[Picture]
-) -> Robust | None:
-    """Greedy tokens that no small error can change, and their margins; None if one could."""
-    if models[0].router_margin(prompt, pictures) < ROUTER_MARGIN:
-        return None
+def _continuation(models: list[Reference], prompt: list[int], pictures: list[Picture]) -> Robust:
+    """Greedy tokens that no small error can change, and their margins.
+
+    Raises:
+        Fragile: one could.
+    """
+    _check_routers(models[0], prompt, pictures)
     tokens: list[int] = []
     smallest = [float("inf")] * GREEDY
     for model in models:
-        result = model.greedy(prompt, pictures)
-        if result is None or len(set(result[0])) < DISTINCT or (tokens and result[0] != tokens):
-            return None
-        tokens, margins = result
-        if model.router_margin(prompt + tokens, pictures) < ROUTER_MARGIN:
-            return None
+        found, margins = model.greedy(prompt, pictures)
+        if len(set(found)) < DISTINCT:
+            raise Fragile(f"fewer than {DISTINCT} different tokens follow")
+        if tokens and found != tokens:
+            raise Fragile(f"weights in {model.dtype.name} go on otherwise")
+        tokens = found
+        _check_routers(model, prompt + tokens, pictures)
         smallest = [min(pair) for pair in zip(smallest, margins, strict=True)]
     return tokens, smallest
+
+
+def _check_routers(model: Reference, ids: list[int], pictures: list[Picture]) -> None:
+    if model.router_margin(ids, pictures) < ROUTER_MARGIN:
+        raise Fragile(f"a router's choice is nearer than {ROUTER_MARGIN}")
 
 
 def _robust(
     models: list[Reference],
     prompts: Iterable[tuple[list[int], Any]],
     pictures: list[Picture] | None = None,
+    tell: Tell = lambda text: None,
 ) -> tuple[list[int], Any, Robust]:
-    """The first (prompt, tag) with a robust continuation, and that continuation."""
-    for prompt, parts in prompts:
-        result = _continuation(models, prompt, pictures or [])
-        if result is not None:
-            return prompt, parts, result
+    """The first (prompt, tag) with a robust continuation, and that continuation.
+
+    Args:
+        tell: called with the number of each prompt that is refused, and why.
+    """
+    reasons = Counter[str]()
+    for number, (prompt, parts) in enumerate(prompts, 1):
+        try:
+            return prompt, parts, _continuation(models, prompt, pictures or [])
+        except Fragile as reason:
+            reasons[str(reason)] += 1
+            tell(f"prompt {number:,} of at most {ATTEMPTS:,}: {reason}")
+    counts = "; ".join(f"{n:,} times {reason}" for reason, n in reasons.most_common())
     raise ConfigError(
-        "no prompt has a continuation whose top two logits are far enough apart: change the "
-        "configuration (more layers, another vocabulary), or lower MARGIN in cases.py"
+        f"none of {reasons.total():,} prompts has a continuation that no rounding can change: "
+        f"{counts}. Change the configuration (more layers, another vocabulary, a shorter prompt in "
+        "LENGTHS), or lower MARGIN in cases.py"
     )
 
 
 class Case:
-    """Makes the golden of one configuration."""
+    """Makes the golden of one configuration.
 
-    def __init__(self, cases: Cases, name: str):
+    Args:
+        models: a folder of architectures, searched first.
+        tell: called with the state of the search, for people.
+    """
+
+    def __init__(
+        self,
+        cases: Cases,
+        name: str,
+        models: str | Path | None = None,
+        tell: Tell = lambda text: None,
+    ):
         self.cases, self.module, self.name = cases, cases.module, name
+        self.models, self._tell = models, tell
         self.config = cases.configs[name]
         vocab = self.config.get("text_config", self.config)["vocab_size"]
         self.tokens = getattr(self.module, "TOKENS", {}).get(name, vocab)
 
     def compute(self, want: Golden | None = None) -> Golden:
         """The golden of the first prompts with robust continuations, or of those in `want`."""
+        self._tell(self.name)
         tensors, saved = layout(self.config)
-        models = {run: Reference(self, tensors, run) for run in RUNS}
+        found = _types(self.cases, self.name, tensors, self.models) if want is None else want.types
+        models = {run: Reference(self, tensors, found, dtype) for run, dtype in RUNS.items()}
         if want is None:
             usual = getattr(self.module, "PROMPT", PROMPT)
             length = getattr(self.module, "LENGTHS", {}).get(self.name, usual)
             drawn = (draw_prompt(self.name, i, length, self.tokens) for i in range(ATTEMPTS))
         else:
             drawn = iter([want.prompt.tolist()])
-        prompt, _, (tokens, margins) = _robust(list(models.values()), ((p, None) for p in drawn))
+        prompt, _, (tokens, margins) = _robust(
+            list(models.values()), ((p, None) for p in drawn), tell=self._telling("")
+        )
         golden = Golden(
             folder=self.cases.folder,
             config=self.config,
             saved_config=saved,
             versions=VERSIONS,
             tensors=tensors,
+            types=found,
             prompt=np.array(prompt, dtype=np.int32),
             **{run: model.logits(prompt, []) for run, model in models.items()},
             greedy=np.array(tokens, dtype=np.int32),
@@ -280,8 +319,13 @@ class Case:
         for name, parts in getattr(self.module, "PROMPTS", {}).get(self.name, {}).items():
             old = want and want.prompts[name]
             attempts = self._drawn(name, parts) if old is None else [old.parts]
-            golden.prompts[name] = self._seeing(golden, list(models.values()), attempts)
+            golden.prompts[name] = self._seeing(golden, list(models.values()), attempts, name)
         return golden
+
+    def _telling(self, prompt: str) -> Tell:
+        """Tells of a search with the case's name, and that of a prompt with images."""
+        title = f"{self.name}, {prompt}" if prompt else self.name
+        return lambda text: self._tell(f"{title}, {text}")
 
     def _drawn(self, name: str, parts: list[int | str]) -> Iterable[Parts]:
         """Random prompts of a layout with images; the first token is BOS."""
@@ -290,7 +334,9 @@ class Case:
             ids = iter(draw_prompt(f"{self.name}/{name}", attempt, total, self.tokens))
             yield [p if isinstance(p, str) else list(islice(ids, p)) for p in parts]
 
-    def _seeing(self, golden: Golden, models: list[Reference], drawn: Iterable[Parts]) -> Prompt:
+    def _seeing(
+        self, golden: Golden, models: list[Reference], drawn: Iterable[Parts], name: str
+    ) -> Prompt:
         """The first prompt with images whose continuation is robust."""
 
         def ids_of(parts: Parts) -> list[int]:
@@ -306,7 +352,7 @@ class Case:
         first = next(attempts)
         pictures = [golden.pictures[part] for part in first if isinstance(part, str)]
         prompts = ((ids_of(parts), parts) for parts in chain([first], attempts))
-        ids, parts, (tokens, margins) = _robust(models, prompts, pictures)
+        ids, parts, (tokens, margins) = _robust(models, prompts, pictures, self._telling(name))
         return Prompt(
             parts=parts,
             ids=np.array(ids, dtype=np.int32),
@@ -316,7 +362,17 @@ class Case:
         )
 
 
-def embeddings(cases: Cases, name: str) -> Embeddings:
+def _types(cases: Cases, name: str, tensors: Shapes, models: str | Path | None) -> Types:
+    """The types of a checkpoint's tensors in a Q8_0 file; see `Golden.types`."""
+    embeds = name in cases.embeddings
+    config = cases.embeddings[name][0] if embeds else cases.configs[name]
+    architecture: type[Model] | None = None
+    with suppress(Error):  # not written yet: shapes decide
+        architecture = architecture_of(cases.folder, config, embeds, models)
+    return types_of(architecture, config, tensors)
+
+
+def embeddings(cases: Cases, name: str, models: str | Path | None = None) -> Embeddings:
     """The golden of an embedding model."""
     config, shapes, lengths = cases.embeddings[name]
     tensors, saved = layout(config)
@@ -332,6 +388,7 @@ def embeddings(cases: Cases, name: str) -> Embeddings:
         saved_config=saved,
         versions=VERSIONS,
         tensors={**tensors, **shapes},
+        types=_types(cases, name, {**tensors, **shapes}, models),
         texts=texts,
         vectors=np.stack(vectors),
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...errors import ConfigError, Error
-from .check import compare, nmse
+from ...errors import ArchitectureError, ConfigError, Error
+from .broken import each_case
+from .check import compare
 from .files import Cases, Embeddings, Golden
+from .runs import nmse
+
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class Made:
         margin: the least distance of the top two logits in its greedy continuation; None for
             embeddings.
         f16, q8_0: NMSE of the logits of rounded weights; None for embeddings.
+        versions: of torch, transformers and numpy, which have computed it now.
+        before: when verified, of those that had made the file.
     """
 
     case: str
@@ -30,55 +37,80 @@ class Made:
     margin: float | None = None
     f16: float | None = None
     q8_0: float | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, str] = field(default_factory=dict)
 
 
-def update(folder: Path, case: str | None = None, verify: bool = False) -> Iterator[Made]:
-    """Makes the goldens of a folder and writes each as soon as it is done.
+def update(
+    folder: Path,
+    case: str | None = None,
+    verify: bool = False,
+    *,
+    models: str | Path | None = None,
+    tell: Tell = lambda text: None,
+) -> Iterator[Made]:
+    """Makes the goldens of a folder and writes each as soon as it is done. A case that cannot be
+    made does not keep the others from it: its error is raised after the last.
 
     Args:
         case: only this one.
         verify: recompute the stored goldens on their prompts and compare; write nothing.
+        models: a folder of architectures, searched first. Their fields say which tensors a
+            quantised file rounds.
+        tell: called with the case, and with each prompt of the search that is refused, and why.
 
     Raises:
         Unsupported: torch or transformers is missing.
-        ConfigError: a configuration cannot be computed.
+        ConfigError: a configuration cannot be computed, or several cannot.
+        ArchitectureError: a function of cases.py fails; names the line.
         FormatError: a file to verify is missing or damaged.
     """
     cases = Cases(folder)
     from . import reference
 
     reference.quiet()
-    for name in cases.names:
-        if case not in (None, name):
-            continue
+
+    def make(name: str) -> Iterator[Made]:
         want = cases.load(name) if verify else None
         with _computing(cases, name):
             if name in cases.embeddings:
-                golden = reference.embeddings(cases, name)
+                tell(name)
+                golden = reference.embeddings(cases, name, models)
             else:
                 assert not isinstance(want, Embeddings)
-                golden = reference.Case(cases, name).compute(want)
+                golden = reference.Case(cases, name, models, tell).compute(want)
         differs = () if want is None else tuple(compare(golden, want))
         if want is None:
             golden.save(name)
-        figures: tuple[float, ...] = ()
+        margin = f16 = q8_0 = None
         if isinstance(golden, Golden):
-            rounded = golden.logits_f16, golden.logits_q8_0
-            lost = (nmse(logits, golden.logits) for logits in rounded)
-            figures = float(golden.greedy_margins.min()), *lost
-        yield Made(name, cases.path(name), differs, *figures)
+            margin = float(golden.greedy_margins.min())
+            f16 = nmse(golden.logits_f16, golden.logits)
+            q8_0 = nmse(golden.logits_q8_0, golden.logits)
+        before = {} if want is None else want.versions
+        path = cases.path(name)
+        yield Made(name, path, differs, margin, f16, q8_0, golden.versions, before)
+
+    return each_case(cases, case, make)
 
 
 @contextmanager
 def _computing(cases: Cases, case: str) -> Iterator[None]:
-    """Turns any error of transformers into a `ConfigError` that names the case."""
+    """Turns any error of transformers into a `ConfigError` that names the case, and one of a
+    function of cases.py into an `ArchitectureError` that names the line."""
     try:
         yield
     except Error:
         raise
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
+        file = cases.module.__file__
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+        if own:
+            raise ArchitectureError(
+                f"{file}:{own[-1].lineno} in {own[-1].name}: the case {case!r}: {reason}"
+            ) from error
         raise ConfigError(
             f"{cases.folder / 'cases.py'}: the case {case!r} cannot be computed with transformers: "
-            f"{type(error).__name__}: {reason}"
+            f"{reason}"
         ) from error

@@ -1,0 +1,109 @@
+"""What a model and its reference are given: the same tokens, pixels and length?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...convert.from_hf import normalize
+from ...errors import ConfigError
+from ...model import Pixels
+from ...runner import LoadedModel
+from ..comparison import EXACT, errors
+
+_PLACEHOLDERS = ("image_token_index", "image_token_id")
+_PIXEL = 1.0 / 255  # an error that rounding of 8-bit pixels explains, by their largest number
+_BY_LENGTH = ("longrope", "su")  # scalings of rope with two sets of factors
+
+
+def placeholder_of(config: Mapping[str, Any]) -> int:
+    """The token that stands for a row of an image in a reference's prompt.
+
+    Raises:
+        ConfigError: the config names none.
+    """
+    found = next((config[key] for key in _PLACEHOLDERS if config.get(key)), None)
+    if not isinstance(found, int):
+        raise ConfigError(f"the reference's config names no {' or '.join(_PLACEHOLDERS)}")
+    return found
+
+
+def same_tokens(model: LoadedModel, prompt: Sequence[Any], ids: Sequence[int], image: int) -> str:
+    """The first difference between a prompt here and in the reference; "" if there is none.
+
+    Args:
+        prompt: with an image, as `LoadedModel.logits` takes it.
+        ids: token ids of the reference.
+        image: the reference's token for a row of an image.
+    """
+    numbers = model.prompts.numbers(prompt)
+    table = model.engine.inputs
+    ours: list[int | None] = []  # None is a row of an image
+    for number in numbers:
+        entry = table[number] if number < 0 else None
+        ours.append(None if entry is not None and entry.embedding is not None else int(number))
+    theirs = [None if token == image else int(token) for token in ids]
+    if ours == theirs:
+        return ""
+    n = min(len(ours), len(theirs))
+    at = next((i for i in range(n) if ours[i] != theirs[i]), n)
+    shown = " and ".join(
+        f"{name} {_shown(model, tokens[at] if at < len(tokens) else -1)}"
+        for name, tokens in (("ggmodel has", ours), ("the reference", theirs))
+    )
+    return (
+        f"the prompts differ at token {at} of {len(ours)} here and {len(theirs)} there: {shown}; "
+        "look at post_tokenize, image_inputs and preprocess"
+    )
+
+
+def _shown(model: LoadedModel, token: int | None) -> str:
+    if token is None:
+        return "a row of the image"
+    if token < 0:
+        return "none"
+    text = "" if model.tokenizer is None else f" {model.detokenize([token])!r}"
+    return f"{token}{text}"
+
+
+def same_pixels(model: LoadedModel, ours: Pixels, inputs: Mapping[str, np.ndarray]) -> str:
+    """How the pixels of `preprocess` differ from the reference's; "" if they do not."""
+    theirs = model.model.reference_pixels(inputs, ours.data).values
+    mine = np.asarray(ours.values, np.float32)
+    if mine.shape != theirs.shape and mine.squeeze().shape != theirs.squeeze().shape:
+        # A processor may pad the list of tiles.
+        tiles = len(mine)
+        if mine.shape[1:] != theirs.shape[1:] or theirs[tiles:].any():
+            return f"preprocess makes pixels {list(mine.shape)}, the reference {list(theirs.shape)}"
+        theirs = theirs[:tiles]
+    found = errors(mine.reshape(-1), np.ascontiguousarray(theirs).reshape(-1))
+    if found.nmse <= EXACT or found.relative <= _PIXEL:
+        return ""
+    return (
+        f"preprocess makes other pixels than the reference: NMSE {found.nmse:.1e}, largest error "
+        f"{found.largest:.2g}"
+    )
+
+
+def fitting_context(config: Mapping[str, Any], tokens: int) -> int | None:
+    """The context length with which a model takes the same factors of LongRoPE as transformers for
+    a prompt of so many tokens; None if any does. Transformers goes by the prompt's length,
+    ggmodel and llama.cpp by the loaded context's.
+
+    Args:
+        config: config.json of the checkpoint.
+    """
+    hf = normalize(config)
+    scaling = hf.get("rope_scaling")
+    if not isinstance(scaling, Mapping):
+        return None
+    if scaling.get("rope_type", scaling.get("type")) not in _BY_LENGTH:
+        return None
+    original = hf.get("original_max_position_embeddings") or scaling.get(
+        "original_max_position_embeddings"
+    )
+    if not isinstance(original, int) or tokens > original:
+        return None
+    return original

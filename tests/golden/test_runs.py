@@ -1,0 +1,36 @@
+"""Every golden, computed in every way: in batches, token by token, beside a second sequence, after
+a context shift, and with rounded weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from ggmodel.workbench import golden
+from tests.golden.files import HERE
+
+SPLITS = [*(f"batches of {n}" for n in (1, 2, 3, 7)), "token by token", "shared prefix"]
+ROUNDED = ["F16", "BF16", "Q8_0"]
+ALL = [
+    (file.parent.name, case)
+    for file in sorted(HERE.glob("*/cases.py"))
+    for case in golden.Cases(file.parent).names
+]
+
+
+@pytest.mark.parametrize(("architecture", "case"), ALL, ids="/".join)
+def test_every_way_gives_the_same(architecture: str, case: str):
+    first, *others = golden.check(HERE / architecture, case)
+    for outcome in (first, *others):
+        assert outcome.ok, str(outcome)
+        assert not any(run.note for run in outcome.runs), outcome.runs
+        assert outcome.versions["transformers"]
+    names = [run.name for run in first.runs]
+    if first.greedy is None:
+        assert names == ["each text alone", *ROUNDED]
+        return
+    assert names == [*SPLITS, "context shift", *ROUNDED]
+    # Keys that were rotated twice are not bit for bit those of the shortened text.
+    shift = first.runs[len(SPLITS)]
+    assert shift.nmse > 0
+    for outcome in others:
+        assert [run.name for run in outcome.runs] == (SPLITS if outcome.greedy else [])
