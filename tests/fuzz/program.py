@@ -147,7 +147,7 @@ class Program:
             if _QUICK <= count < _IMPOSSIBLE:
                 return None
             place = self.call("ctx.input", ctx.input)
-            return place and self.call("zeros", place.zeros, dtype, *ne)
+            return self.then(place, "zeros", dtype, *ne)
         data = values.content(rng, dtype, count, count // dtype.block_size * dtype.type_size)
         if kind < 0.15 and dtype.numpy is not None:
             array = np.frombuffer(data, dtype.numpy).reshape(ne[::-1])
@@ -156,7 +156,7 @@ class Program:
             place = self.call("ctx.layer", ctx.layer, rng.randrange(3))
         else:
             place = self.call("ctx.input", ctx.input)
-        return place and self.call("from_bytes", place.from_bytes, dtype, data, *ne)
+        return self.then(place, "from_bytes", dtype, data, *ne)
 
     def operand(self, ne: tuple[int, ...], dtype: DType) -> Tensor | None:
         """A tensor of this shape in a random layout."""
@@ -169,14 +169,14 @@ class Program:
             first = 1 if dtype.is_quantized and rng.random() < 0.9 else 0
             order[first:] = rng.sample(order[first:], 4 - first)
             x = self.leaf(tuple(ne[order[i]] for i in range(4)), dtype)
-            return x and self.call("permute", x.permute, *order)
+            return self.then(x, "permute", *order)
         if kind < 0.75:
             unit = dtype.block_size if d == 0 else 1
             lo, step = rng.randrange(3) * unit, rng.choice([1, 1, 2])
             bigger = list(ne)
             bigger[d] = lo + ne[d] * step + rng.randrange(2) * unit
             x = self.leaf(tuple(bigger), dtype)
-            return x and self.call("slice", x.slice, d, lo, lo + ne[d] * step, step)
+            return self.then(x, "slice", d, lo, lo + ne[d] * step, step)
         if kind < 0.83:
             x = self.leaf(tuple(1 if i == d and i else n for i, n in enumerate(ne)), dtype)
             if x is None:
@@ -206,6 +206,10 @@ class Program:
         )
         return self.call(str(name), getattr(x, str(name)), *args)
 
+    def then(self, x: Tensor | None, method: str, *args: Any) -> Tensor | None:
+        """Calls a method of a tensor, if there is one."""
+        return None if x is None else self.call(method, getattr(x, method), *args)
+
     def indices(self, ne: tuple[int, ...], rows: int) -> Tensor | None:
         """Integers that an op made, most of them below `rows`."""
         rng = self.rng
@@ -218,15 +222,14 @@ class Program:
             return self.call("cast", floats.cast, DType.I32)
         if kind == 1:
             limited = self.call("clamp", floats.clamp, 0.0, float(top))
-            return limited and self.call("cast", limited.cast, DType.I32)
+            return self.then(limited, "cast", DType.I32)
         if kind == 2:
             return self.call("argsort", floats.argsort)
         if kind == 3:
             counted = self.call("ctx.arange", self.ctx.arange, 0, min(ne[0], 1 << 20))
-            whole = counted and self.call("cast", counted.cast, DType.I32)
-            return whole and self.call("repeat_4d", whole.repeat_4d, *ne)
+            return self.then(self.then(counted, "cast", DType.I32), "repeat_4d", *ne)
         ids, other = self.leaf(ne, DType.I32), self.leaf(ne, DType.I32)
-        written = ids and other and self.call("copy", other.copy, ids)
+        written = None if ids is None else self.then(other, "copy", ids)
         if written is not None and rng.random() < 0.5:
             self.call("ctx.forward", self.ctx.forward, written)
         return ids
@@ -266,7 +269,7 @@ class Program:
                 operands.append(None)
             elif (selects := OPS[op].operands[i].selects) and drawn < 0.5:
                 table = operands[selects[0]]
-                operands.append(self.indices(ne, table.ne[selects[1]] if table else 1))
+                operands.append(self.indices(ne, 1 if table is None else table.ne[selects[1]]))
             else:
                 operands.append(self.operand(ne, dtype))
         attrs = dict(template.attrs)
@@ -461,8 +464,10 @@ def _check_made(made: Any, node: Node) -> None:
 
 def _tensor(p: Program, receiver: Tensor | None) -> Tensor | None:
     if receiver is not None and p.rng.random() < 0.6:
-        return p.operand(receiver.ne, receiver.dtype) or receiver
-    return p.any_tensor() or receiver
+        found = p.operand(receiver.ne, receiver.dtype)
+    else:
+        found = p.any_tensor()
+    return receiver if found is None else found
 
 
 def _count(p: Program, receiver: Tensor | None) -> int:

@@ -42,7 +42,7 @@ def harvest() -> dict[str, list[Template]]:
                     continue  # its own test says so
                 for node in ctx.graph.schedule:
                     assert node.op is not None
-                    operands = tuple(x and (x.ne, x.dtype) for x in node.sources)
+                    operands = tuple(None if x is None else (x.ne, x.dtype) for x in node.sources)
                     if all(x is None or 0 < _elements(x[0]) < 1 << 14 for x in operands):
                         template = Template(node.op.name, operands, node.attrs)
                         found[template.op].setdefault(repr(template), template)

@@ -41,14 +41,13 @@ MATRIX = np.ones((512, 1024), np.float32)
 
 def test_it_is_killed_while_it_computes(runner: RunnerProcess, in_process: Make):
     backend = in_process(runner, WIDE)
-    executable = endless(backend)
+    executable, context = endless(backend), backend.new_context()
     threading.Timer(0.3, os.kill, (runner.pid, signal.SIGKILL)).start()
     began = time.monotonic()
     with pytest.raises(DeviceLost, match="the process that computed ended by SIGKILL") as lost:
         executable.run(MATRIX)
     assert time.monotonic() - began < 5
     assert isinstance(lost.value, ComputeError)
-    context = backend.new_context()
     w = backend.get("w")
     assert w is not None
     began = time.monotonic()
@@ -59,6 +58,7 @@ def test_it_is_killed_while_it_computes(runner: RunnerProcess, in_process: Make)
         lambda: backend.compile(context.graph, ()),
         lambda: context.layer(0).zeros(DType.F32, 4),
         lambda: context.reserve(),
+        backend.new_context,
         backend.load,
         backend.allocate,
         backend.backend_memory,
