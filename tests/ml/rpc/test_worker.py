@@ -208,11 +208,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             GGML_BACKEND_DEVICE_TYPE_ACCEL=types["BLAS"],
             GGML_MAX_N_THREADS=4,
             ggml_backend_reg_by_name=lambda name: name,
-            ggml_backend_dev_by_name=lambda name: name.decode(),
             ggml_backend_dev_type=lambda handle: types.get(handle, 1),
         )
         found = [DeviceInfo("0", name.rstrip("0123456789"), name=name) for name in names]
         monkeypatch.setattr(worker_module, "lib", library)
+        monkeypatch.setattr(worker_module, "by_name", lambda device: device.name)
         monkeypatch.setattr(worker_module, "discover", lambda cpu: found)
 
     return have
