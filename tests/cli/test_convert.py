@@ -121,6 +121,10 @@ def test_a_folder_answers(program: Program, folder: Path):
     ("arguments", "message"),
     [
         (("convert", "{folder}", "{out}", "--type", "q9"), "no type 'q9'"),
+        (
+            ("convert", "{folder}", "{out}", "--imatrix", "m.gguf"),
+            "for quantised types only; give a",
+        ),
         (("convert", "{folder}/nothing", "{out}"), "is no folder; give one with config.json"),
         (("convert", "{folder}/config.json", "{out}"), "is no folder"),
         (("convert", "{out}", "{out}/a.gguf"), "the folder {out} does not exist"),

@@ -139,6 +139,8 @@ ONES, COUNT = np.ones((1, 4), np.float32), np.ones((1, 1), np.float32)
     [
         ({"general.type": "model"}, {}, "is no importance matrix: general.type is 'model'"),
         (ABOUT | {"imatrix.chunk_size": "x"}, {}, "must be integers"),
+        (ABOUT | {"imatrix.datasets": 5}, {}, "imatrix.datasets must be a list of names"),
+        (ABOUT | {"imatrix.datasets": "abc"}, {}, "imatrix.datasets must be a list of names"),
         (ABOUT, {}, "holds no importance of any tensor"),
         (ABOUT, {"a.in_sum2": ONES}, "a lacks sums or counts"),
         (ABOUT, {"a.in_sum2": ONES, "a.counts": np.ones((3, 1), np.float32)}, "4 sums and 3 coun"),

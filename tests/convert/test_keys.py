@@ -327,6 +327,17 @@ def test_an_installed_reference_tells_which_keys_count(tmp_path: Path, monkeypat
     assert not [f for f in found.warnings if f.kind == "key"]
 
 
+def test_a_vocabulary_reads_no_key(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr("ggmodel.workbench.check.keys_read", lambda *_: {"my_key": 1.0})
+    golden = load_embeddings("bert", "tanh")
+    write_model(tmp_path, golden.config | {"my_key": 5.0}, golden.weights())
+    write_tokenizer(tmp_path, golden.config["vocab_size"])
+    with CheckpointSource.open(tmp_path) as source:
+        assert len(source.metadata) > 20  # the vocabulary included
+        found = check(source)
+    assert [f.message for f in found.problems] == ["my_key is 5.0; supported: 1.0"]
+
+
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [

@@ -128,6 +128,8 @@ def test_keys_of_yarn():
         "scaling.yarn_beta_fast": 16.0,
         "scaling.yarn_beta_slow": 2.0,
     }
+    # As DeepSeek-R1-0528-Qwen3-8B has it: transformers does not know this key.
+    assert keys_of(usual | {"attn_factor": 0.8782488562869419}) == said
     scales = {"mscale": 0.707, "mscale_all_dim": 1.0}
     ratio = (0.0707 * np.log(4) + 1) / (0.1 * np.log(4) + 1)
     assert keys_of(usual | scales)["scaling.yarn_attn_factor"] == pytest.approx(ratio)

@@ -176,7 +176,7 @@ class CheckpointSource(TensorSource):
             return {}
         embedding = self.tensors.get("token_embd.weight")
         rows = None if embedding is None else embedding.shape[1]
-        return vocabulary(self.checkpoint.folder, self.hf, self.pre, rows)
+        return vocabulary(self.checkpoint.folder, self.hf.config, self.pre, rows)
 
     def data(self, name: str) -> memoryview:
         made = self._made[self.info(name).name]

@@ -51,11 +51,14 @@ def convert(
 
     Raises:
         Unsupported: llama.cpp cannot load the model, and `program` asks for it.
+        ConfigError: an importance matrix without a quantised type.
         LoadError: required tensors are missing, or no field reads some.
         Error: see `CheckpointSource.open`, `write_gguf`.
     """
     if program not in (None, "llama.cpp"):
         raise ConfigError(f"program is {program!r}; files can be written for 'llama.cpp'")
+    if imatrix is not None and (type is None or not recipe_of(type).dtype.is_quantized):
+        raise ConfigError(f"{imatrix}: importance counts for quantised types only; give a --type")
     files: list[tuple[Contents, str | Path]] = [("all", path)]
     if mmproj is not None:
         files = [("text", path), ("vision", mmproj)]

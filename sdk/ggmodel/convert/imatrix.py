@@ -7,7 +7,7 @@ below four bits choose their few values by it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -27,7 +27,7 @@ _NAME_LIMIT = 127  # bytes of a text in a file's metadata, as llama.cpp cuts it
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one tensor.
+    """The importance of one tensor's inputs.
 
     Attributes:
         sums: float32 [matrices, width], sums of squares of the inputs; a matrix an expert.
@@ -49,7 +49,7 @@ class ImportanceMatrix:
     """The contents of an imatrix file.
 
     Attributes:
-        entries: name of a tensor → what is known of it, sorted by name.
+        entries: name of a tensor → its entry, sorted by name.
         path: of the file.
         datasets: names of the texts it was computed from.
         chunks, chunk_size: the texts' number of chunks, and tokens in one.
@@ -156,6 +156,8 @@ def _about(source: TensorSource) -> tuple[list[str], int, int]:
     datasets, chunks, size = (source.metadata[key] for key in keys)
     if not (isinstance(chunks, int) and isinstance(size, int)):
         raise FormatError(f"{source.name}: imatrix.chunk_count and chunk_size must be integers")
+    if isinstance(datasets, str) or not isinstance(datasets, Iterable):
+        raise FormatError(f"{source.name}: imatrix.datasets must be a list of names")
     return [str(one) for one in datasets if one], chunks, size
 
 

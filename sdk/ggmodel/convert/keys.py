@@ -35,7 +35,8 @@ WITHOUT_EFFECT = tuple(
 )
 TABLE = Path(__file__).with_name("reference_keys.json")
 _ROPES = ("rope_parameters", "rope_scaling")
-# Of a scaled rope: which of them count follows from its type, which is read.
+# Keys of a scaled rope: its type, which is read, says which of them count. transformers ignores
+# YaRN's attn_factor, which some checkpoints have, with a warning.
 _OF_ROPE = frozenset(
     "factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow "
     "mscale mscale_all_dim truncate short_factor long_factor low_freq_factor high_freq_factor "

@@ -143,7 +143,7 @@ def _truncate(hf: HF) -> bool | None:
 
 def _yarn_magnitude(hf: HF) -> float | None:
     """The magnitude if it is not the paper's: as given, or from DeepSeek's two scales."""
-    given = _of("yarn", "attention_factor", "attn_factor")(hf)
+    given = _of("yarn", "attention_factor")(hf)
     scales = [_of("yarn", key)(hf) for key in ("mscale", "mscale_all_dim")]
     if given is not None or not all(scales):
         return given
