@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import TensorError
-from ..node import Node, record
+from ..node import Node, T, record
 from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 from .reductions import need_cover
 
@@ -221,17 +221,20 @@ class Attention(Node):
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
         else:
-            v = (
-                value
-                if permuted_v
-                else record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
-            )
-            scores = record(k, "mulmat", q, full_precision=True)
-            if softcap:
-                capped = record(record(scores, "scale", s=scale / softcap), "tanh")
-                scores, scale = record(capped, "scale", s=softcap), 1.0
-            weights = record(scores, "softmax", mask, sinks, scale=scale)
-            heads_last = record(v, "mulmat", weights)
+            if not permuted_v:
+                value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
+            weights = _weights(q, k, mask, sinks, scale, softcap)
+            heads_last = record(value, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
         return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
+
+
+def _weights(q: T, k: T, mask: Node | None, sinks: Node | None, scale: float, softcap: float) -> T:
+    """softmax(scale · K·q + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
+    [m, n, heads]."""
+    scores = record(k, "mulmat", q, full_precision=True)
+    if softcap:
+        capped = record(record(scores, "scale", s=scale / softcap), "tanh")
+        scores, scale = record(capped, "scale", s=softcap), 1.0
+    return record(scores, "softmax", mask, sinks, scale=scale)
