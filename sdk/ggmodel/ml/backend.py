@@ -18,6 +18,7 @@ from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
 from ..gguf_file.metadata import KeyValues
 from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .context import Context
 from .devices import DeviceInfo
 from .graph import Graph
@@ -106,6 +107,7 @@ class Executable(ABC):
         """Frees the graph's memory; idempotent."""
 
 
+@checked_methods(GraphError, "load", "check_open", own=("new_context_size",))
 class Backend(Closing, ABC):
     """A tensor library with the weights of one model.
 
@@ -153,6 +155,8 @@ class Backend(Closing, ABC):
             OutOfMemory: with the memory report.
         """
         self.check_open()
+        for graph in graphs:
+            _need_graph(graph)
         if self._allocated:
             return
         self._allocate_weights(graphs)
@@ -174,6 +178,9 @@ class Backend(Closing, ABC):
             cancel: asked between chunks; True ends loading with `Cancelled`.
         """
         self.check_open()
+        for called in (progress, cancel):
+            if called is not None and not callable(called):
+                raise GraphError(f"load calls {called!r:.80}, which is no function")
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
         self.allocate()
@@ -191,6 +198,7 @@ class Backend(Closing, ABC):
             OutOfMemory: the compute buffer does not fit.
         """
         self.check_open()
+        _need_graph(graph)
         self.allocate()
         executable = self._compile(graph, outputs)
         self._executables.add(executable)
@@ -317,6 +325,11 @@ class Backend(Closing, ABC):
             GraphError: the backend is closed.
         """
         self.check_open()
-        if not isinstance(size, int) or not 0 < size <= self.default_nodes:
+        if type(size) is not int or not 0 < size <= self.default_nodes:
             raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size!r:.80}")
         return Context(self, size)
+
+
+def _need_graph(graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise GraphError(f"{graph!r:.80} is no graph; a context's is `ctx.graph`")
