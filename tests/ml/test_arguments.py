@@ -103,6 +103,115 @@ def test_what_is_wrong_is_said(ctx: Context):
         x.slice(0, 0, 2.5)  # type: ignore[arg-type]
 
 
+def integer_parameters(cls: type) -> Iterator[tuple[str, inspect.Parameter]]:
+    for name in methods(cls):
+        for p in inspect.signature(getattr(cls, name)).parameters.values():
+            if p.annotation == "int":
+                yield name, p
+
+
+@pytest.mark.parametrize("wrong", [1.0, True, np.float32(1), np.True_, "1", None])
+@pytest.mark.parametrize(("name", "parameter"), [*integer_parameters(Tensor)])
+def test_floats_and_bools_are_no_integers(
+    ctx: Context, name: str, parameter: inspect.Parameter, wrong: Any
+):
+    """Refused before anything else is looked at, wherever a method of tensors takes an integer."""
+    x = ctx.input().from_floats(np.ones((2, 4), np.float32))
+    match = r"no integer|as an integer|dims 0 to 3"
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        before = list(inspect.signature(getattr(x, name)).parameters.values())[:-1]
+        given = [x if p.annotation in ("Node", "Self") else 1 for p in before]
+        with pytest.raises(TensorError, match=match):
+            getattr(x, name)(*given, wrong)
+    else:
+        with pytest.raises(TensorError, match=match):
+            getattr(x, name)(**{parameter.name: wrong})
+
+
+def test_numpy_integers_serve(ctx: Context):
+    x = ctx.input().from_floats(np.ones((2, 4), np.float32))
+    assert x.top_k(np.int64(2)).shape == (2, 2)  # type: ignore[arg-type]
+    assert x.reshape(*np.array([2, 4])).shape == (2, 4)
+    assert type(x.slice(0, 0, np.int32(3)).ne[0]) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [1.0, 1.5, True, "1", None])
+def test_integers_of_contexts(ctx: Context, wrong: Any):
+    place = ctx.input()
+    for call in (
+        lambda: ctx.layer(wrong),
+        lambda: ctx.set_batch_size(wrong),
+        lambda: place.zeros(DType.F32, wrong),
+        lambda: place.empty(DType.F32, 2, wrong),
+        lambda: place.from_floats([1], wrong),
+        lambda: place.from_ints([1], wrong),
+        lambda: place.from_bytes(DType.F32, bytes(4), wrong),
+        lambda: ctx.feed(np.zeros, DType.F32, wrong),
+    ):
+        with pytest.raises(TensorError):
+            call()
+
+
+def test_numbers_are_no_text(ctx: Context):
+    x = ctx.input().from_floats([1, 2])
+    for call in (lambda: x.scale("2"), lambda: x * "2", lambda: x.clamp(0, b"1")):  # type: ignore[arg-type]
+        with pytest.raises(TensorError, match="is text, no number"):
+            call()
+
+
+def test_nothing_is_divided_by_zero(ctx: Context):
+    with pytest.raises(TensorError, match="division by zero"):
+        _ = ctx.input().from_floats([1, 2]) / 0
+
+
+def test_feeds_are_filled_by_functions(ctx: Context):
+    with pytest.raises(TensorError, match="filled by a function of the step, not by 3"):
+        ctx.feed(3, DType.F32, 1)  # type: ignore[arg-type]
+    with pytest.raises(TensorError, match="3 is no text"):
+        ctx.feed(np.zeros, DType.F32, 1, name=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, True])
+def test_methods_of_backends(backend: Backend, wrong: Any):
+    made: Any = backend
+    calls: list[Callable[[], object]] = [
+        lambda: made.reserve(wrong),
+        lambda: made.compile(wrong, ()),
+        lambda: made.allocate(wrong),
+        lambda: made.read(wrong),
+        lambda: made.create_state(wrong),
+        lambda: made.free_states([wrong]),
+        lambda: made.new_context_size(wrong),
+    ]
+    if not isinstance(wrong, str):
+        calls.append(lambda: made.get(wrong))
+    if wrong is not None and not callable(wrong):
+        calls += [lambda: made.load(wrong), lambda: made.load(cancel=wrong)]
+    if type(wrong) is not int:
+        calls.append(lambda: made.keep_graphs(wrong))
+    for call in calls:
+        with pytest.raises(Error):
+            call()
+    with pytest.raises(GraphError, match=r"get\(name\) cannot take"):
+        made.get()
+
+
+def test_errors_of_progress_pass(backend: Backend):
+    def progress(_: float) -> None:
+        raise ValueError("the caller's own")
+
+    with pytest.raises(ValueError, match=r"^the caller's own$"):
+        backend.load(progress)
+
+
+def test_what_is_no_dump(ctx: Context):
+    x: Any = ctx.input().from_floats([1, 2])
+    dump: Any = ml.dump
+    for call in (dump, lambda: dump(x, precision="a"), lambda: dump(x, edge_items=1.5)):
+        with pytest.raises(TensorError, match=r"dump\(first, .* cannot take"):
+            call()
+
+
 @pytest.mark.parametrize("values", [[1.9], [1 << 40], [-(1 << 31) - 1], [np.nan], ["1"], [None]])
 def test_integers_are_integers_of_32_bits(ctx: Context, values: list[Any]):
     for make in (ctx.input().from_ints, ctx.input().zeros(DType.I32, 1).from_ints):
@@ -147,6 +256,9 @@ def test_a_closed_backend_makes_no_contexts():
         {"gpu_layers": ()},
         {"flash_attention": "on"},
         {"optimize": "speed"},
+        {"rpc": "a:1"},
+        {"rpc": 5},
+        {"rpc": (1,)},
         {"tensor_overrides": {"a": "CPU"}},
         {"tensor_overrides": (("a", 1),)},
     ],

@@ -6,7 +6,7 @@ fastest.
 
 from ..errors import OutOfMemory
 from ..gguf_file.types import DType
-from .backend import Backend, BackendParams, CacheConfig, Executable, FlashAttention, Optimize
+from .backend import Backend, CacheConfig, Executable
 from .context import Context
 from .devices import (
     DeviceComparison,
@@ -25,6 +25,7 @@ from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import Part, RopeType
 from .ops.spatial import SamplingMode
+from .params import BackendParams, FlashAttention, Optimize
 from .registry import new_backend, register_backend
 from .runner_discovery import (
     BaseRunner,

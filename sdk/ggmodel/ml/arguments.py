@@ -1,10 +1,16 @@
-"""Arguments of a wrong type or size as errors of ours, for the whole interface at once."""
+"""Arguments of a wrong type or size as errors of ours, for the whole interface at once.
+
+Numbers and texts are converted by the annotations of a function's parameters, so that functions
+need no checks of their own.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
+from itertools import chain, repeat
+from operator import index
 from typing import Any, TypeVar
 
 from ..errors import Error
@@ -12,17 +18,82 @@ from ..errors import Error
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WRONG = (TypeError, ValueError, OverflowError, AttributeError)
+_WRONG = (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError)
 _OPERATORS = ("__mul__", "__rmul__", "__truediv__")
 
 
-def checked_call(error: type[Error]) -> Callable[[F], F]:
-    """Has a function raise `error` where its arguments make Python or numpy fail."""
+def integer(value: Any) -> int:
+    """The integer; raises TypeError for others, floats and bools included."""
+    if isinstance(value, bool):
+        raise TypeError(f"{value} is no integer")
+    return index(value)
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError(f"{value!r:.80} is text, no number")
+    return number
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    return value
+
+
+_CONVERSIONS: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "int": (int, integer),
+    "float": (float, _number),
+    "str": (str, _text),
+}
+_ANYTHING = (None, None)
+
+
+class _Annotated:
+    """The numbers and texts among a function's parameters, by their annotations."""
+
+    def __init__(self, function: Callable[..., Any]):
+        parameters = inspect.signature(function).parameters.values()
+        self._named = {p.name: _CONVERSIONS.get(p.annotation, _ANYTHING) for p in parameters}
+        placed = [self._named[p.name] for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        others = [self._named[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL]
+        self._placed, self._other = placed, others[0] if others else _ANYTHING
+        self.any = any(kind is not None for kind, _ in self._named.values())
+
+    def convert(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments, with the numbers and texts of their annotated types."""
+        converted = list(args)
+        kinds = zip(chain(self._placed, repeat(self._other)), args, strict=False)
+        for i, ((kind, convert), value) in enumerate(kinds):
+            if convert is not None and type(value) is not kind:
+                converted[i] = convert(value)
+        for name, value in kwargs.items():
+            kind, convert = self._named.get(name, _ANYTHING)
+            if convert is not None and type(value) is not kind:
+                kwargs[name] = convert(value)
+        return tuple(converted), kwargs
+
+
+def checked_call(error: type[Error], convert: bool = True) -> Callable[[F], F]:
+    """Has a function raise `error` where its arguments make Python or numpy fail.
+
+    Args:
+        convert: arguments annotated `int`, `float` or `str` must be that, or become it without a
+            change; else the function checks them itself.
+    """
 
     def decorate(function: F) -> F:
+        annotated = _Annotated(function)
+        converts = convert and annotated.any
+
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
+                if converts:
+                    args, kwargs = annotated.convert(args, kwargs)
                 return function(*args, **kwargs)
             except Error:
                 raise
@@ -36,18 +107,21 @@ def checked_call(error: type[Error]) -> Callable[[F], F]:
     return decorate
 
 
-def checked_methods(error: type[Error], *without: str) -> Callable[[C], C]:
+def checked_methods(
+    error: type[Error], *without: str, own: Collection[str] = ()
+) -> Callable[[C], C]:
     """`checked_call` for the public methods of a class and its bases, and its operators.
 
     Args:
         without: methods that call functions of the caller's, whose own errors pass.
+        own: methods that check the types of numbers themselves.
     """
 
     def decorate(cls: C) -> C:
         for name, method in inspect.getmembers(cls, inspect.isfunction):
             public = not name.startswith("_") and name not in without
             if public or name in _OPERATORS:
-                setattr(cls, name, checked_call(error)(method))
+                setattr(cls, name, checked_call(error, name not in own)(method))
         return cls
 
     return decorate

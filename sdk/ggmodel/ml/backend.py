@@ -7,11 +7,10 @@ them. From then on graphs are compiled and run.
 
 from __future__ import annotations
 
-import enum
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..closing import Closing
@@ -19,12 +18,13 @@ from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
 from ..gguf_file.metadata import KeyValues
 from ..gguf_file.types import DType
+from .arguments import checked_methods
 from .context import Context
 from .devices import DeviceInfo
-from .gpu_layers import GPULayersList
 from .graph import Graph
 from .memory import BackendMemory
 from .node import Node
+from .params import BackendParams
 from .placement import weights_of
 from .storage import State, Weight
 from .tensor import Tensor
@@ -34,87 +34,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], None]
 _MOST_BLOCKS = 1 << 16  # memory is reported block by block
-
-
-class FlashAttention(enum.IntEnum):
-    """Whether attention runs as one fused op; AUTO lets the backend decide."""
-
-    AUTO = -1
-    OFF = 0
-    ON = 1
-
-    @classmethod
-    def parse(cls, value: str | int | FlashAttention) -> FlashAttention:
-        """ "auto", "on", "off" or the number."""
-        if isinstance(value, str) and value.upper() in cls.__members__:
-            return cls[value.upper()]
-        if isinstance(value, int) and value in (-1, 0, 1):
-            return cls(value)
-        raise Unsupported(f"flash_attention is 'auto', 'on' or 'off', not {value!r}")
-
-
-class Optimize(enum.Enum):
-    """The choice where each of two arrangements of a weight is faster at something: SPEED keeps
-    both where memory allows, MEMORY keeps one."""
-
-    SPEED = "speed"
-    MEMORY = "memory"
-
-    @classmethod
-    def parse(cls, value: str | Optimize) -> Optimize:
-        """ "speed" or "memory"."""
-        try:
-            return cls(value)
-        except ValueError:
-            raise Unsupported(f"optimize is 'speed' or 'memory', not {value!r}") from None
-
-
-_KINDS: dict[str, type] = {
-    "alloc_memory": bool,
-    "num_threads": int,
-    "gpu_layers": GPULayersList,
-    "flash_attention": FlashAttention,
-    "optimize": Optimize,
-    "tensor_overrides": tuple,
-}
-
-
-@dataclass(frozen=True)
-class BackendParams:
-    """Options for loading and executing a model.
-
-    Attributes:
-        alloc_memory: False only measures the memory that would be needed.
-        num_threads: CPU threads; 0 lets the backend choose.
-        gpu_layers: the layers of each device; all others stay on the CPU.
-        flash_attention: the fused attention op.
-        optimize: speed or memory, where one costs the other.
-        rpc: workers on other machines, "host:port", whose devices are used like this machine's.
-        tensor_overrides: pairs of a regular expression and a device's name: weights whose names
-            match lie there, whatever their layer. The first match counts.
-
-    Raises:
-        ConfigError: a value of the wrong type, or a negative number of threads.
-    """
-
-    alloc_memory: bool = True
-    num_threads: int = 0
-    gpu_layers: GPULayersList = field(default_factory=GPULayersList)
-    flash_attention: FlashAttention = FlashAttention.AUTO
-    optimize: Optimize = Optimize.SPEED
-    rpc: tuple[str, ...] = ()
-    tensor_overrides: tuple[tuple[str, str], ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-                raise ConfigError(f"{name} is {value!r:.80}; it must be of type {kind.__name__}")
-        if self.num_threads < 0:
-            raise ConfigError(f"num_threads is {self.num_threads}; give 1 or more, 0 chooses")
-        for pair in self.tensor_overrides:
-            if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
-                raise ConfigError(f"tensor_overrides: {pair!r:.80} is no pattern with a device")
 
 
 @dataclass(frozen=True)
@@ -188,6 +107,7 @@ class Executable(ABC):
         """Frees the graph's memory; idempotent."""
 
 
+@checked_methods(GraphError, "load", "check_open", own=("new_context_size",))
 class Backend(Closing, ABC):
     """A tensor library with the weights of one model.
 
@@ -235,6 +155,8 @@ class Backend(Closing, ABC):
             OutOfMemory: with the memory report.
         """
         self.check_open()
+        for graph in graphs:
+            _need_graph(graph)
         if self._allocated:
             return
         self._allocate_weights(graphs)
@@ -256,6 +178,9 @@ class Backend(Closing, ABC):
             cancel: asked between chunks; True ends loading with `Cancelled`.
         """
         self.check_open()
+        for called in (progress, cancel):
+            if called is not None and not callable(called):
+                raise GraphError(f"load calls {called!r:.80}, which is no function")
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
         self.allocate()
@@ -273,6 +198,7 @@ class Backend(Closing, ABC):
             OutOfMemory: the compute buffer does not fit.
         """
         self.check_open()
+        _need_graph(graph)
         self.allocate()
         executable = self._compile(graph, outputs)
         self._executables.add(executable)
@@ -399,6 +325,11 @@ class Backend(Closing, ABC):
             GraphError: the backend is closed.
         """
         self.check_open()
-        if not isinstance(size, int) or not 0 < size <= self.default_nodes:
+        if type(size) is not int or not 0 < size <= self.default_nodes:
             raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size!r:.80}")
         return Context(self, size)
+
+
+def _need_graph(graph: object) -> None:
+    if not isinstance(graph, Graph):
+        raise GraphError(f"{graph!r:.80} is no graph; a context's is `ctx.graph`")

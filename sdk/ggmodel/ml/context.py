@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..closing import Closing
@@ -36,7 +35,12 @@ def _arange(start: float, stop: float, step: float) -> Result:
     return Result((count, 1, 1, 1), F32)
 
 
-@checked_methods(TensorError, "compute", "compute_with_notify")
+@checked_methods(
+    TensorError,
+    "compute",
+    "compute_with_notify",
+    own=("empty", "zeros", "from_bytes", "from_floats", "from_ints"),
+)
 class Context(Closing):
     """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
 
@@ -105,7 +109,7 @@ class Context(Closing):
     def arange(self, start: float, stop: float, step: float = 1.0, dtype: DType = F32) -> Tensor:
         """start, start + step, … below stop: [ceil((stop − start) / step)]."""
         op = OPS["arange"]
-        attrs = {"start": float(start), "stop": float(stop), "step": float(step)}
+        attrs = {"start": start, "stop": stop, "step": step}
         try:
             result = op.rule(**attrs)
         except Mismatch as error:
@@ -125,6 +129,8 @@ class Context(Closing):
     ) -> Tensor:
         """An input [*shape] that is filled before each run: `fill(step)` returns an array that
         broadcasts to the reversed shape. Indices are checked unless the feed is trusted."""
+        if not callable(fill):
+            raise TensorError(f"a feed is filled by a function of the step, not by {fill!r:.80}")
         node = self._leaf(DType(dtype), shape, name)
         try:
             need_possible(node.ne, node.dtype)
@@ -144,7 +150,7 @@ class Context(Closing):
 
     def _leaf(self, dtype: DType, shape: tuple[int, ...], name: str = "") -> Tensor:
         self._check_open()
-        if not 1 <= len(shape) <= 4 or any(not isinstance(n, int) or n < 0 for n in shape):
+        if not 1 <= len(shape) <= 4 or any(type(n) is not int or n < 0 for n in shape):
             raise TensorError(f"shape {list(shape)}: one to four dims, none negative, are needed")
         if shape[0] % dtype.block_size:
             raise TensorError(
@@ -197,7 +203,7 @@ class Context(Closing):
 
     def set_batch_size(self, n: int) -> Context:
         """Hints how many tokens the graph processes; n ≤ 0 is ignored."""
-        if index(n) > 0:
+        if n > 0:
             self.graph.batch_size = n
         return self
 

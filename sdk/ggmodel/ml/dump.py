@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
 from ..gguf_file.types import DType
+from .arguments import checked_call
 from .context import Context, run_once
 from .quantized import to_float32
 from .tensor import Tensor
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+@checked_call(TensorError)
 def dump(
     first: Context | Tensor,
     second: Tensor | None = None,

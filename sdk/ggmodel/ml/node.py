@@ -131,7 +131,7 @@ class Node:
 
 
 def _axis(n: int) -> int:
-    if not isinstance(n, int) or not 0 <= n <= 3:
+    if type(n) is not int or not 0 <= n <= 3:
         raise TensorError(f"a tensor has dims 0 to 3, not {n!r}")
     return n
 

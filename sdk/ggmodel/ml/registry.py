@@ -12,7 +12,8 @@ from typing import Any
 from ..closing import closed_on_error
 from ..errors import ConfigError, Error, Unsupported
 from ..gguf_file import TensorSource, open_gguf
-from .backend import Backend, BackendParams
+from .backend import Backend
+from .params import BackendParams
 
 Factory = Callable[..., Backend]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@checked_methods(TensorError)
+@checked_methods(TensorError, own=("dim", "stride"))
 class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.

@@ -21,6 +21,7 @@ from ..model.source_code import author_code, file_of
 from ..model.walk import Instance, instances
 from ..runner import LoadedModel
 from ..runner.engine.graphs import trace
+from ..runner.engine.images import need_parts
 
 if TYPE_CHECKING:
     from ..kvcache import Cache
@@ -136,7 +137,7 @@ def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[Mul
     with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
         ctx.graph.calls = []
         with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
-            made = net.encode_multimodal(ctx, pixels)
+            made = need_parts(net, net.encode_multimodal(ctx, pixels))
         outputs = [m.tensor for m in made if m.tensor is not None]
         ctx.forward(*outputs)
         with closing(model.backend.compile(ctx.graph, tuple(outputs))) as executable:

@@ -15,11 +15,12 @@ from PIL import Image
 
 import ggmodel
 from ggmodel import Input, MultimodalEmbedding
-from ggmodel.errors import ComputeError, Error, PromptError, Unsupported
+from ggmodel.errors import ComputeError, Error, PromptError, TensorError, Unsupported
 from ggmodel.gguf_file import MemorySource
-from ggmodel.model import Multimodal, find
+from ggmodel.model import Multimodal, Pixels, find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.images import Encoded
+from ggmodel.workbench.observe import watch_image
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXT = [3, 17, 40, 9, 22, 31]
@@ -397,6 +398,40 @@ def test_data_alone_passes_through(open_model: Open, monkeypatch: pytest.MonkeyP
     assert nmse(got, want) < EXACT
     with pytest.raises(PromptError, match="input 1: this embedding has no rows, only data"):
         plain.logits([3, Input(0, seen[0])])
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("wrong", ["one", "tensor", "tuple", "none", "empty", "unfit"])
+def test_what_is_no_list_of_parts(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch, wrong: str, watched: bool
+):
+    """Refused where prompts are computed, and where `diff` and `trace` watch the image."""
+    glancer = find("glancer", MODELS)
+    encode = glancer.encode_multimodal
+
+    def encoded(self: Any, ctx: Any, image: Any) -> Any:
+        (part,) = encode(self, ctx, image)
+        unfit = Multimodal(ctx.input().from_floats([[1.0]]))
+        return {
+            "one": part,
+            "tensor": part.tensor,
+            "tuple": (part,),
+            "none": None,
+            "empty": [],
+            "unfit": [part, unfit],
+        }[wrong]
+
+    model = open_model()
+    pixels = np.zeros((1, 3, 6, 6), np.float32)
+    monkeypatch.setattr(glancer, "encode_multimodal", encoded)
+    shown = {"one": "not Multimodal$", "tuple": "not tuple$", "empty": "not an empty list$"}
+
+    def never(recording: object) -> Any:
+        pytest.fail(f"{recording} is not to be computed")
+
+    match = rf"must return a list of Multimodal\(.*{shown.get(wrong, '')}"
+    with pytest.raises(TensorError, match=match):
+        watch_image(model, Pixels(pixels), never) if watched else model.embeddings(pixels)
 
 
 def test_inputs_are_checked(open_model: Open):

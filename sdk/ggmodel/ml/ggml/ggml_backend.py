@@ -12,11 +12,12 @@ from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf_file import TensorInfo, TensorSource
 from ...gguf_file.types import DType
 from ...native import ffi, lib
-from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Optimize, Progress
+from ..backend import Backend, CacheConfig, Progress
 from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
+from ..params import BackendParams, FlashAttention, Optimize
 from ..placement import INPUT, layer_of
 from ..storage import State
 from . import kernels, pages

@@ -11,10 +11,10 @@ from typing import Any
 from ...closing import closed_on_error
 from ...errors import ComputeError, ConfigError
 from ...native import ffi, lib
-from ..backend import BackendParams
 from ..devices import DeviceID, DeviceInfo
 from ..memory import AllocationStatus
 from ..node import Node
+from ..params import BackendParams
 from ..system import available_cores
 from .discovery import discover
 from .memory import Arena

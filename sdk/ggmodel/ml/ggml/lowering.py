@@ -22,6 +22,7 @@ from .memory import Arena, Described, lies_in_host_memory, physically_possible, 
 
 if TYPE_CHECKING:
     from .ggml_backend import GGMLBackend
+    from .hardware import Hardware
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
 # longest composites.
@@ -110,34 +111,9 @@ class GGMLExecutable(Executable):
                 raise impossible(node, f"ggml refused it: {last_abort()}")
             # The CPU is the scheduler's last resort, and must support every op.
             if lib.ggml_backend_supports_op(cpu, t):
-                self._settle(t, node)
+                _settle(self._backend.hardware, t, node)
                 return t
         raise impossible(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
-
-    def _settle(self, t: Any, node: Node) -> None:
-        """Ensures that some device can compute an op where its result must lie, such as in a state
-        that it writes: the scheduler would end the process otherwise."""
-        hardware = self._backend.hardware
-        if not hardware.gpus:
-            return
-        devices = hardware.devices
-        if any(x is not None and not x.n_elements for x in node.sources):
-            # Only the CPU's kernels accept operands without memory. The scheduler leaves tensors
-            # that are marked as inputs to the CPU.
-            devices = [hardware.cpu]
-            lib.ggml_set_input(t)
-        if not t.view_src or not t.view_src.buffer:
-            return
-        home = lib.ggml_backend_buffer_get_type(t.view_src.buffer)
-        if not any(
-            lib.ggml_backend_supports_buft(d.backend, home)
-            and lib.ggml_backend_supports_op(d.backend, t)
-            for d in devices
-        ):
-            name = ffi.string(lib.ggml_backend_buft_name(home)).decode()
-            raise impossible(
-                node, f"its result lies in memory of {name}, which has no kernel for it"
-            )
 
     def _operand(self, x: Node | None, i: int, reader: Node, fast: bool) -> Any:
         if x is None:
@@ -285,3 +261,26 @@ class GGMLExecutable(Executable):
 
     def __del__(self) -> None:
         self.close()
+
+
+def _settle(hardware: Hardware, t: Any, node: Node) -> None:
+    """Ensures that some device can compute an op where its result must lie, such as in a state
+    that it writes: the scheduler would end the process otherwise."""
+    if not hardware.gpus:
+        return
+    devices = hardware.devices
+    if any(x is not None and not x.n_elements for x in node.sources):
+        # Only the CPU's kernels accept operands without memory. The scheduler leaves tensors
+        # that are marked as inputs to the CPU.
+        devices = [hardware.cpu]
+        lib.ggml_set_input(t)
+    if not t.view_src or not t.view_src.buffer:
+        return
+    home = lib.ggml_backend_buffer_get_type(t.view_src.buffer)
+    if not any(
+        lib.ggml_backend_supports_buft(d.backend, home)
+        and lib.ggml_backend_supports_op(d.backend, t)
+        for d in devices
+    ):
+        name = ffi.string(lib.ggml_backend_buft_name(home)).decode()
+        raise impossible(node, f"its result lies in memory of {name}, which has no kernel for it")

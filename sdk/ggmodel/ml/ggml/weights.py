@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from ...closing import closed_on_error
 from ...errors import Error
 from ...native import ffi, lib, proc
-from ..backend import Optimize, Progress
+from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
+from ..params import Optimize
 from ..placement import INPUT, layer_of
 from ..storage import Weight
 from ..system import system_info

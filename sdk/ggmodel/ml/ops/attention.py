@@ -7,7 +7,8 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import TensorError
-from ..node import Node, record
+from ..arguments import integer
+from ..node import Node, T, record
 from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 from .reductions import need_cover
 
@@ -158,16 +159,16 @@ class Attention(Node):
             "rope",
             positions,
             factors,
-            dims=int(dims),
+            dims=dims,
             mode=RopeType(type),
-            sections=tuple(sections),
-            base=float(base),
-            scale=float(scale),
-            original_context=int(original_context),
-            ext_factor=float(ext_factor),
-            attn_factor=float(attn_factor),
-            beta_fast=float(beta_fast),
-            beta_slow=float(beta_slow),
+            sections=tuple(map(integer, sections)),
+            base=base,
+            scale=scale,
+            original_context=original_context,
+            ext_factor=ext_factor,
+            attn_factor=attn_factor,
+            beta_fast=beta_fast,
+            beta_slow=beta_slow,
         )
 
     def scaled_dot_product_attention(
@@ -202,7 +203,6 @@ class Attention(Node):
                 backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
                 of one part after the other.
         """
-        scale, softcap = float(scale), float(softcap)
         graph = self.graph or key.graph or value.graph
         config = graph.backend.cache_config if graph is not None else None
         permuted_v = cache_config_applied and config is not None and config.permuted_v
@@ -221,17 +221,20 @@ class Attention(Node):
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))
         else:
-            v = (
-                value
-                if permuted_v
-                else record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
-            )
-            scores = record(k, "mulmat", q, full_precision=True)
-            if softcap:
-                capped = record(record(scores, "scale", s=scale / softcap), "tanh")
-                scores, scale = record(capped, "scale", s=softcap), 1.0
-            weights = record(scores, "softmax", mask, sinks, scale=scale)
-            heads_last = record(v, "mulmat", weights)
+            if not permuted_v:
+                value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
+            weights = _weights(q, k, mask, sinks, scale, softcap)
+            heads_last = record(value, "mulmat", weights)
         if vmla is not None:
             heads_last = record(vmla, "mulmat", heads_last)
         return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
+
+
+def _weights(q: T, k: T, mask: Node | None, sinks: Node | None, scale: float, softcap: float) -> T:
+    """softmax(scale · K·q + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
+    [m, n, heads]."""
+    scores = record(k, "mulmat", q, full_precision=True)
+    if softcap:
+        capped = record(record(scores, "scale", s=scale / softcap), "tanh")
+        scores, scale = record(capped, "scale", s=softcap), 1.0
+    return record(scores, "softmax", mask, sinks, scale=scale)

@@ -124,7 +124,7 @@ class Elementwise(Node):
 
     def scale(self, s: float) -> Self:
         """self · s: […] → […] F32."""
-        return record(self, "scale", s=float(s))
+        return record(self, "scale", s=s)
 
     __add__, __sub__ = add, sub
 
@@ -155,11 +155,11 @@ class Elementwise(Node):
 
     def clamp(self, lo: float, hi: float) -> Self:
         """min(max(x, lo), hi): […] → […]."""
-        return record(self, "clamp", lo=float(lo), hi=float(hi))
+        return record(self, "clamp", lo=lo, hi=hi)
 
     def fill(self, value: float) -> Self:
         """A new tensor with every element set to value: […] → […]."""
-        return record(self, "fill", value=float(value))
+        return record(self, "fill", value=value)
 
     def sigmoid_out(self) -> Self:
         """sigmoid under the interface's second name: […] → […]."""
@@ -186,7 +186,7 @@ class Elementwise(Node):
 
         g·sigmoid(alpha·g)·(clamp(up, ±limit) + 1) with g = min(x, limit).
         """
-        return record(self, "silu_alpha_limit", up, alpha=float(alpha), limit=float(limit))
+        return record(self, "silu_alpha_limit", up, alpha=alpha, limit=limit)
 
     def cast(self, dtype: DType) -> Self:
         """The same values in another dtype: […] → […]; quantised tensors are dequantised."""

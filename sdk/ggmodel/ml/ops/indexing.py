@@ -121,4 +121,4 @@ class Indexing(Node):
 
         kind: 0 upper with diagonal, 1 upper, 2 lower with diagonal, 3 lower.
         """
-        return record(self, "tri", kind=int(kind))
+        return record(self, "tri", kind=kind)

@@ -74,15 +74,15 @@ class Reductions(Node):
     ) -> Self:
         """(x − mean) / √(variance + eps) along dim 0: [n, …] → [n, …]; times weight [n] and plus
         bias [n] where given."""
-        return _affine(record(self, "norm", eps=float(eps)), weight, bias)
+        return _affine(record(self, "norm", eps=eps), weight, bias)
 
     def rms_norm(self, weight: Node | None = None, eps: float = 1e-5) -> Self:
         """x / √(mean(x²) + eps) along dim 0: [n, …] → [n, …]; times weight [n] where given."""
-        return _affine(record(self, "rms_norm", eps=float(eps)), weight, None)
+        return _affine(record(self, "rms_norm", eps=eps), weight, None)
 
     def l2_norm(self, eps: float = 1e-12) -> Self:
         """x / max(√Σx², eps) along dim 0: […] → […]."""
-        return record(self, "l2_norm", eps=float(eps))
+        return record(self, "l2_norm", eps=eps)
 
     sum_rows = unary("sum_rows", "Σx along dim 0: [n, …] → [1, …].")
     mean = unary("mean", "The mean along dim 0: [n, …] → [1, …].")

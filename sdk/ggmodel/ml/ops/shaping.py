@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import index
 from typing import TYPE_CHECKING
 
 from ...errors import TensorError
@@ -181,7 +180,6 @@ class Shaping(Node):
             raise TensorError(
                 f"view takes 1, 3, 5 or 7 numbers after the offset, not {len(layout)}"
             )
-        layout = tuple(map(index, layout))
         dims, strides = list(layout[0::2]), list(layout[1::2])
         ne = pad4(dims)
         nb = [self.dtype.type_size, *strides]
@@ -189,7 +187,7 @@ class Shaping(Node):
             nb.append(self.dtype.row_size(dims[0]) if dims[0] % self.dtype.block_size == 0 else 0)
         while len(nb) < 4:
             nb.append(nb[-1] * ne[len(nb) - 1])
-        return record(self, "view", offset=int(offset), ne=ne, nb=pad4(nb))
+        return record(self, "view", offset=offset, ne=ne, nb=pad4(nb))
 
     def permute(self, *order: int) -> Self:
         """Moves axis i to `order[i]`, the inverse of numpy's transpose: [a, b, c] permuted
@@ -202,11 +200,11 @@ class Shaping(Node):
     def pad(self, *amounts: int) -> Self:
         """Zeros appended to dims 0 to 3: [a, b, …] → [a + amounts[0], b + amounts[1], …]; amounts
         are not negative."""
-        return record(self, "pad", amounts=(*map(index, amounts), 0, 0, 0, 0)[:4])
+        return record(self, "pad", amounts=(*amounts, 0, 0, 0, 0)[:4])
 
     def repeat(self, dim: int, n: int) -> Self:
         """n copies, one after the other, along dim: [a, …] → [n · a, …] for dim 0."""
-        if not 0 <= index(dim) <= 3 or index(n) < 1:
+        if not 0 <= dim <= 3 or n < 1:
             raise TensorError(f"repeat({dim}, {n}): dims are 0 to 3, n is at least 1")
         ne = list(self.ne)
         ne[dim] *= n
@@ -215,11 +213,11 @@ class Shaping(Node):
     def repeat_4d(self, d0: int, d1: int, d2: int, d3: int) -> Self:
         """Tiled to an absolute shape: […] → [d0, d1, d2, d3], whose dims are multiples of
         self's."""
-        return record(self, "repeat", ne=pad4(map(index, (d0, d1, d2, d3))))
+        return record(self, "repeat", ne=(d0, d1, d2, d3))
 
     def concat(self, other: Node, dim: int) -> Self:
         """self followed by other along dim: [a, …] and [b, …] → [a + b, …] for dim 0."""
-        return record(self, "concat", other, dim=index(dim))
+        return record(self, "concat", other, dim=dim)
 
     def stack(self, dim: int, *others: Node) -> Self:
         """self and all others, one after another along dim: [a, …], [b, …], … → [a + b + …, …] for
@@ -239,11 +237,11 @@ class Shaping(Node):
     def set(self, src: Node, offset: int, *strides: int) -> Self:
         """A copy of self […] F32 with src written into it at a byte offset and byte strides 1 to 3;
         missing strides are self's."""
-        return record(self, "set", src, nb=self._strides(strides), offset=int(offset))
+        return record(self, "set", src, nb=self._strides(strides), offset=offset)
 
     def set_inplace(self, src: Node, nb1: int, nb2: int, nb3: int, offset: int) -> Self:
         """Writes src into self […] at a byte offset with byte strides → […], a view of self."""
-        return record(self, "set_inplace", src, nb=(nb1, nb2, nb3), offset=int(offset))
+        return record(self, "set_inplace", src, nb=(nb1, nb2, nb3), offset=offset)
 
     def _strides(self, given: tuple[int, ...]) -> tuple[int, int, int]:
         a, b, c = (*given, *self.nb[1 + len(given) :])[:3]
@@ -255,7 +253,7 @@ class Shaping(Node):
 
         Step 1 gives a view; along dim 0 a larger step copies.
         """
-        n, lo, hi, step = self.dim(dim), index(lo), index(hi), index(step)
+        n = self.dim(dim)
         if not 0 <= lo < hi <= n or step < 1:
             raise TensorError(
                 f"slice({dim}, {lo}, {hi}, {step}) of {self.describe()}: "
@@ -295,7 +293,7 @@ class Shaping(Node):
     def chunk(self, dim: int, size: int) -> list[Self]:
         """Views of length `size` along dim, the last may be shorter: [n, …] → a list of [size, …]
         for dim 0."""
-        if index(size) < 1:
+        if size < 1:
             raise TensorError(f"chunk size {size}: at least 1 is needed")
         n = self.dim(dim)
         return [self.slice(dim, lo, min(lo + size, n)) for lo in range(0, n, size)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from ..arguments import integer
 from ..node import Node, record
-from ..table import F32, HALF, Result, Shape, define, dense, need
+from ..table import F32, HALF, Result, Shape, define, dense, need, pad4
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,7 +120,7 @@ class Spatial(Node):
             self,
             "conv_3d",
             x,
-            channels=int(c),
+            channels=c,
             stride=(s0, s1, s2),
             pad=(p0, p1, p2),
             dilation=(d0, d1, d2),
@@ -135,11 +136,11 @@ class Spatial(Node):
         """
         return record(self, "im2col", x, stride=(s0, s1), pad=(p0, p1), dilation=(d0, d1))
 
-    def avg_pool_2d(self, k: int, s: int, p: float = 0) -> Self:
+    def avg_pool_2d(self, k: int, s: int, p: float = 0.0) -> Self:
         """Means of k × k pixels at stride s: [w, h, …] → [w', h', …], w' = ⌊(w + 2p − k) / s⌋ + 1;
         the zero padding p counts in the mean."""
-        return record(self, "avg_pool_2d", k=int(k), s=int(s), p=float(p))
+        return record(self, "avg_pool_2d", k=k, s=s, p=p)
 
     def interpolate(self, dims: Shape, mode: SamplingMode = SamplingMode.NEAREST) -> Self:
         """Resampled: [w, h, c, n] → `dims` [w', h', c, n]."""
-        return record(self, "interpolate", ne=tuple(dims), mode=SamplingMode(mode))
+        return record(self, "interpolate", ne=pad4(map(integer, dims)), mode=SamplingMode(mode))

@@ -19,9 +19,10 @@ import numpy as np
 from ...closing import closed_on_error
 from ...errors import Cancelled
 from ...gguf_file.types import DType
-from ..backend import Backend, BackendParams, CacheConfig, Executable
+from ..backend import Backend, CacheConfig, Executable
 from ..devices import DeviceID, DeviceInfo
 from ..node import Node
+from ..params import BackendParams
 from ..registry import new_backend
 from ..storage import HostData, State
 from ..table import Shape

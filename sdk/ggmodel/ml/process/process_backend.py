@@ -10,11 +10,12 @@ import numpy as np
 
 from ...errors import ConfigError, DeviceLost, GraphError
 from ...gguf_file import TensorSource
-from ..backend import Backend, BackendParams, Executable, Progress
+from ..backend import Backend, Executable, Progress
 from ..devices import DeviceInfo
 from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
+from ..params import BackendParams
 from ..storage import Feed, HostData, State, Weight
 from .conversation import NoAnswer
 from .packing import Leaf, describe, pack_graph

@@ -9,10 +9,11 @@ import numpy as np
 from ...errors import Cancelled, OutOfMemory
 from ...gguf_file import TensorSource
 from ...gguf_file.types import DType
-from ..backend import Backend, BackendParams, CacheConfig, FlashAttention, Progress
+from ..backend import Backend, CacheConfig, Progress
 from ..graph import Graph
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node
+from ..params import BackendParams, FlashAttention
 from ..placement import INPUT
 from ..storage import State, Weight
 from .elements import Elements

@@ -44,8 +44,8 @@ class Encoded:
         self.ctx: Context | None = backend.new_context().set_batch_size(IMAGE_BATCH)
         cls = type(model)
         with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
-            made = model.encode_multimodal(self.ctx, pixels)
-        self._tensors = [m.tensor for m in _checked(model, made) if m.tensor is not None]
+            made = need_parts(model, model.encode_multimodal(self.ctx, pixels))
+        self._tensors = [m.tensor for m in made if m.tensor is not None]
         self.ctx.forward(*self._tensors)
         self._rows: list[np.ndarray] = []
         numbers = count()
@@ -93,19 +93,31 @@ class Encoded:
         return sum(rows.nbytes for rows in self._rows)
 
 
-def _checked(model: Model, made: Any) -> list[Multimodal]:
-    for m in made if isinstance(made, list) and made else [made]:
-        if isinstance(m, Multimodal) and m.tensor is None:
-            continue
-        tensor = m.tensor if isinstance(m, Multimodal) else None
-        if not isinstance(tensor, Tensor) or tensor.dtype is not DType.F32 or tensor.op is None:
-            shown = tensor.describe() if isinstance(tensor, Tensor) else repr(m)
-            raise TensorError(
-                f"{line_of(type(model))}: {type(model).__name__}.encode_multimodal must return a "
-                "list of Multimodal(tensor, …), each computed, F32 [width, rows], or "
-                f"Multimodal(data=…); not {shown}"
-            )
-    return made
+def need_parts(model: Model, made: Any) -> list[Multimodal]:
+    """Raises `TensorError` unless this is what `encode_multimodal` is to return."""
+    if not isinstance(made, list):
+        shown = type(made).__name__
+    elif not made:
+        shown = "an empty list"
+    elif wrong := [m for m in made if not _is_part(m)]:
+        tensor = wrong[0].tensor if isinstance(wrong[0], Multimodal) else None
+        shown = tensor.describe() if isinstance(tensor, Tensor) else f"{wrong[0]!r:.200}"
+    else:
+        return made
+    raise TensorError(
+        f"{line_of(type(model))}: {type(model).__name__}.encode_multimodal must return a list of "
+        "Multimodal(tensor, …), each computed, F32 [width, rows], or Multimodal(data=…); "
+        f"not {shown}"
+    )
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, Multimodal):
+        return False
+    tensor = part.tensor
+    return tensor is None or (
+        isinstance(tensor, Tensor) and tensor.dtype is DType.F32 and tensor.op is not None
+    )
 
 
 class MultimodalStore:
