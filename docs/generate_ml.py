@@ -47,6 +47,10 @@ here.
 - The receiver of a product or a convolution is the weight.
 - Operands that do not fit are refused with `TensorError` when the op is recorded, indices out of
   range with `ComputeError` before the graph runs.
+- Caches are in `ggmodel.kvcache`. Those behind the interface move keys and values together
+  ("defragmentation") when no free range is long enough. Caches here do not: a batch takes any free
+  cells, so gaps refuse none. Attention reads the window from the first to the last cell of the
+  sequences in the batch, whatever else is remembered ([requests.md](requests.md#cells)).
 """
 
 OLDER = "in older versions of the interface"

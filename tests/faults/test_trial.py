@@ -130,6 +130,6 @@ def named(fault: Fault, name: str) -> tuple[str, bool] | None:
             source: MemorySource = from_hf(find(case.arch, models), case.config, weights)
             with ggmodel.load(source, models=models, **EXACT) as model:
                 found = diff(model, reference)
-                return None if found.ok else judged(found, model, fault)
+                return None if found.first is None else judged(found, model, fault)
         except ggmodel.Error:
             return None

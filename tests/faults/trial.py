@@ -260,7 +260,8 @@ class Trials:
                 return
             if not found.ok:
                 result.by.append("diff")
-                result.first, result.right = judged(found, model, fault)
+                if found.first is not None:  # else tensors that no field reads
+                    result.first, result.right = judged(found, model, fault)
                 return
 
 

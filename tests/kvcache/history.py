@@ -148,7 +148,9 @@ def attend(cache: Cache, batch: Step, tokens: list[Token], specs: list[Spec], d:
             keys = keys if rope is None else rope(keys, at)
             layer.put(keys, ctx.input().from_floats(np.stack([t.value(i, dv) for t in tokens])))
             cached = layer.get()
-            out = keys.scaled_dot_product_attention(*cached, scale=0.5, cache_config_applied=True)
+            out = keys.scaled_dot_product_attention(
+                *cached, scale=0.5, cache_config_applied=True, parts=layer.parts
+            )
             outs.append(out)
             ctx.forward(out)
         executable = backend.compile(ctx.graph, tuple(outs))
@@ -171,10 +173,11 @@ def snapshot(cache: Cache) -> list[bytes]:
         array.tobytes()
         for part in parts(cache)
         for array in (
-            part.position,
-            part.member,
-            np.where(part.position < 0, 0, part.group),
-            np.array(part._end),
+            part.table.position,
+            part.table.member,
+            np.where(part.table.position < 0, 0, part.table.group),
+            np.array(part.table.end),
             part.lengths,
+            np.array([(s, *room) for s, room in sorted(part.table.rooms.items())]),
         )
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,23 @@ def test_tokens_see_their_sequence_within_the_window(make_cache: MakeCache, wind
             assert sees == (s == t and (window is None or abs(p - q) < window))
 
 
+@pytest.mark.parametrize("padding", [1, 16])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16])
-def test_attention(make_cache: MakeCache, backend: Backend, dtype: DType, window: int | None):
+def test_attention(
+    make_cache: MakeCache,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: DType,
+    window: int | None,
+    padding: int,
+):
+    config = replace(backend.cache_config, mask_batch_padding=padding)
+    monkeypatch.setattr(backend, "cache_config", config)
     cache = make_cache(2, 8, [Bidirectional(window)], dtype=dtype)
     batch, n, random = step(*TOGETHER), len(TOGETHER), np.random.default_rng(1)
     q, k, v = (random.standard_normal((n, h, 32)).astype(np.float32) for h in (4, 2, 2))
-    sees = seen(cache, batch)
+    sees = seen(cache, batch)[:n]
     with backend.new_context() as ctx, ctx.trace():
         layer = cache.layers(ctx, batch)[0]
         inputs = [ctx.input().from_floats(x) for x in (q, k, v)]

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import CausalCache, Sliding
+from ggmodel.kvcache import CausalCache, Sliding, causal
+from ggmodel.kvcache.cells import Cells
+from ggmodel.kvcache.windows import Window
 from ggmodel.ml import Backend
 from ggmodel.model import Step
 from tests.kvcache.history import snapshot
@@ -26,8 +28,8 @@ def put(cache: CausalCache, batch: Step) -> list[set[int]]:
 
 
 def test_cells_are_rounded_up_to_the_padding(make_cache: MakeCache):
-    assert make_cache(3, 3).cells == 12
-    assert make_cache(1, 5).cells == 8
+    assert make_cache(3, 3).table.count == 12
+    assert make_cache(1, 5).table.count == 8
 
 
 def test_masks_have_the_dtype_of_the_backend(make_cache: MakeCache, backend: Backend):
@@ -45,9 +47,9 @@ def test_the_range_grows_by_the_padding(make_cache: MakeCache):
     for p in range(9):
         batch = step((0, p))
         cache.start_forward(batch)
-        ranges.append(batch.placed[cache].range)
+        ranges.append(batch.placed[cache].window)
         assert cache.shape_key(batch) == ranges[-1]
-    assert ranges == [4, 4, 4, 4, 8, 8, 8, 8, 12]
+    assert ranges == [Window(0, size) for size in (4, 4, 4, 4, 8, 8, 8, 8, 12)]
 
 
 # Scenarios: what is done, then a batch and the positions (sequence → set) each row sees.
@@ -166,7 +168,7 @@ def test_copies_share_cells(make_cache: MakeCache):
     cache.start_forward(run(0, 0, 6))
     for target in (1, 2, 3):
         cache.copy_prefix(0, target, 6)
-    assert (cache.position >= 0).sum() == 6
+    assert (cache.table.position >= 0).sum() == 6
     cache.start_forward(step((1, 6), (2, 6)))  # the last two cells
     with pytest.raises(KvCacheFull):
         cache.start_forward(step((3, 6)))
@@ -191,7 +193,7 @@ def test_reserving_touches_nothing(make_cache: MakeCache):
     batch = run(1, 0, 8)
     cache.start_forward(batch, reserve=True)
     placed = batch.placed[cache]
-    assert placed.range == cache.cells == 8
+    assert placed.window == Window(0, 8) and cache.table.count == 8
     assert len(placed.cells) == 8 and placed.mask is None
     assert snapshot(cache) == before
     with pytest.raises(KvCacheFull):
@@ -317,7 +319,7 @@ def test_groups_do_not_move_on(make_cache: MakeCache):
 )
 def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, actions: list):
     cache = make_cache(SEQUENCES, CAPACITY)
-    naive = Naive(SEQUENCES, cache.cells)
+    naive = Naive(SEQUENCES, cache.table.count)
     last = Step(*(np.zeros(0, np.int32) for _ in range(4)))
     for name, *rest in actions:
         if name == "on":
@@ -338,8 +340,9 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
             last = given_step
             assert given_step.placed[cache].cells.tolist() == cells
             assert got == [naive.visible(s, p) for s, p in batch]
-            highest = max(naive.used()) + 1
-            assert given_step.placed[cache].range == min(-(-highest // 4) * 4, cache.cells)
+            looked_at = {c for s, _ in batch for c, _ in naive.lists[s]}
+            begin, end = min(looked_at) // 4 * 4, -(-(max(looked_at) + 1) // 4) * 4
+            assert given_step.placed[cache].window == Window(begin, end - begin)
         elif name == "copy":
             source, target, n = rest
             naive.copy_prefix(source, target, n)
@@ -360,22 +363,31 @@ def test_any_history_gives_the_masks_of_the_naive_cache(make_cache: MakeCache, a
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("method", ["_lowest_free", "_write", "_masked"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Cells, "find"), (Cells, "write"), (CausalCache, "_write"), (causal, "look")],
+)
 def test_a_step_that_is_interrupted_leaves_nothing(
-    make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch, method: str, error: type[BaseException]
+    make_cache: MakeCache,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    error: type[BaseException],
 ):
     cache = make_cache(2, 8, [Sliding(2)])
     for p in range(4):
         put(cache, step((0, p), (1, p)))
     before = snapshot(cache)
-    original = getattr(CausalCache, method)
+    original, calls = getattr(owner, name), []
 
-    def interrupted(self: CausalCache, *args: object) -> None:
-        original(self, *args)
-        raise error
+    def interrupted(*args: object) -> None:
+        original(*args)
+        calls.append(args)
+        if len(calls) == 1:  # taking back writes, too
+            raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(CausalCache, method, interrupted)
+        patch.setattr(owner, name, interrupted)
         with pytest.raises(error):
             cache.start_forward(step((0, 4), (1, 4)))
     assert snapshot(cache) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import Cache, Causal, Chunked, Sliding
+from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, windows
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
 from ggmodel.nn import Rope
@@ -47,6 +48,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("end"), NUMBERS, POSITIONS),
         st.tuples(st.just("middle"), NUMBERS, POSITIONS, st.integers(1, 6)),
         st.tuples(st.just("copy"), NUMBERS, NUMBERS, POSITIONS),
+        st.tuples(st.just("expect"), NUMBERS, POSITIONS),
     ),
     min_size=4,
     max_size=14,
@@ -148,7 +150,10 @@ class Run:
             np.array([t.group for _, t in tokens], np.int32) if self.groups else None,
         )
         before = snapshot(self.cache)
-        if any(not p.rule.bounded and self.history.distinct() > p.cells for p in parts(self.cache)):
+        if any(
+            not p.rule.bounded and self.history.distinct() > p.table.count
+            for p in parts(self.cache)
+        ):
             with pytest.raises(KvCacheFull):
                 self.cache.start_forward(self.step)
             assert snapshot(self.cache) == before and not self.step.placed
@@ -160,6 +165,9 @@ class Run:
         assert snapshot(self.cache) == before and not self.step.placed
         self.cache.start_forward(self.step)
         return True
+
+    def expect(self, sequence: int, length: int) -> None:
+        self.cache.expect(sequence, length)
 
     def end(self, sequence: int, begin: int) -> None:
         self.cache.remove(sequence, begin, None)
@@ -217,8 +225,30 @@ def test_steps_of_single_tokens_move_on(make_cache: MakeCache, layout: str):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(actions=ACTIONS)
 @examples(25)
+def test_any_history_part_by_part(
+    make_cache: MakeCache, monkeypatch: pytest.MonkeyPatch, layout: str, actions: list
+):
+    """As if it always paid to compute sequences apart."""
+    for cost in ("_OP", "_GRAPH", "_CONVERSION"):
+        monkeypatch.setattr(windows, cost, -(1 << 30))
+    play(make_cache, LAYOUTS[layout], DType.F32, actions)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(actions=ACTIONS)
+@examples(25)
 def test_any_history(make_cache: MakeCache, layout: str, actions: list):
     play(make_cache, LAYOUTS[layout], DType.F32, actions)
+
+
+@given(actions=ACTIONS)
+@examples(25)
+def test_any_history_with_padded_masks(
+    make_cache: MakeCache, backend: Backend, monkeypatch: pytest.MonkeyPatch, actions: list
+):
+    padded = replace(backend.cache_config, mask_batch_padding=8)
+    monkeypatch.setattr(backend, "cache_config", padded)
+    play(make_cache, LAYOUTS["mixed"], DType.F32, actions)
 
 
 @given(actions=ACTIONS)

@@ -71,7 +71,7 @@ def test_a_shift_moves_only_what_it_must(make_cache: MakeCache, backend: Backend
         assert (keys[0].numpy() == before[0]).all()
         for layer in (1, 2):
             moved = keys[layer].numpy()
-            untouched = [0, 1, 2, 3, *range(7, cache.cells)]
+            untouched = [0, 1, 2, 3, *range(7, cache.table.count)]
             np.testing.assert_array_equal(moved[untouched], before[layer][untouched])
             angles = -2 * 10000.0 ** (-2 * np.arange(LONG // 2) / LONG)
             old = before[layer][4:7].reshape(3, HEADS, LONG // 2, 2)
@@ -101,7 +101,7 @@ def test_wiping_leaves_nothing_behind_but_what_others_have(
             batch = run(0, p, p + 1)
             cache.start_forward(batch)
             attend(cache, batch, [Token(p, 0, p)], [spec], LONG, LONG)
-        shared = cache.member[1].copy()
+        shared = cache.table.member[1].copy()
         cache.wipe(0)
         keys, values = cache.stored.keys[0].numpy(), cache.stored.values[0].numpy()
         values = values.T if cache.stored.permuted_v else values
@@ -116,7 +116,7 @@ def test_a_closed_cache_frees_its_memory(backend: Backend, make_cache: MakeCache
     cache = make_cache(1, 8)
     fill(cache, [Causal()], 1)
     used = sum(backend.backend_memory().cpu.cache) - before
-    assert used == 4 * cache.cells * HEADS * (WIDTH + VALUES)
+    assert used == 4 * cache.table.count * HEADS * (WIDTH + VALUES)
     cache.close()
     cache.close()
     assert sum(backend.backend_memory().cpu.cache) == before

@@ -20,7 +20,7 @@ MakeCache = Callable[..., CausalCache]
 def sees(cache: CausalCache, batch: Step) -> list[set[int]]:
     """Stores a batch: the positions that each of its rows sees."""
     cache.start_forward(batch)
-    return [set(cache.position[sorted(cells)].tolist()) for cells in seen(cache, batch)]
+    return [set(cache.table.position[sorted(cells)].tolist()) for cells in seen(cache, batch)]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_windows_of_two_sequences_in_separate_batches(make_cache: MakeCache):
 )
 def test_cells(make_cache: MakeCache, spec: CacheSpec, cells: int):
     cache = make_cache(2, 100, [spec])
-    assert cache.cells == cells
+    assert cache.table.count == cells
     assert cache.max_batch == 16
     assert make_cache(1, 5, [spec]).max_batch == 8
 
@@ -91,13 +91,16 @@ def test_there_is_always_room(make_cache: MakeCache, spec: CacheSpec):
 def test_only_what_lies_outside_of_the_memory_goes(make_cache: MakeCache):
     cache = make_cache(2, 100, [Sliding(2, 5)], max_batch=6)  # 16 cells
     cache.start_forward(run(0, 0, 6))
-    assert cache.position[cache.member[0]].tolist() == [0, 1, 2, 3, 4, 5]
+    assert cache.table.position[cache.table.member[0]].tolist() == [0, 1, 2, 3, 4, 5]
     cache.start_forward(step((0, 6)))  # in place of one of 0 and 1
-    assert sorted(cache.position[cache.member[0]]) == [2, 3, 4, 5, 6]
+    assert sorted(cache.table.position[cache.table.member[0]]) == [2, 3, 4, 5, 6]
     cache.start_forward(run(1, 0, 6))
-    assert cache.member[0].sum() == 5  # there was room
+    assert cache.table.member[0].sum() == 5  # there was room
     cache.start_forward(run(1, 6, 12))
-    assert cache.member[0].sum() == 5 and sorted(cache.position[cache.member[1]])[0] == 2
+    assert (
+        cache.table.member[0].sum() == 5
+        and sorted(cache.table.position[cache.table.member[1]])[0] == 2
+    )
     assert cache.can_resume(0, 7) and cache.can_resume(1, 12)
 
 
@@ -105,11 +108,11 @@ def test_others_give_cells_up_only_when_there_are_too_few(make_cache: MakeCache)
     cache = make_cache(2, 100, [Sliding(2)], max_batch=8)  # 12 cells
     cache.start_forward(run(0, 0, 8))
     cache.start_forward(run(1, 0, 4))
-    assert cache.member[0].sum() == 8
+    assert cache.table.member[0].sum() == 8
     cache.start_forward(step((1, 4)))  # one of its own is enough
-    assert cache.member[0].sum() == 8
+    assert cache.table.member[0].sum() == 8
     cache.start_forward(run(1, 5, 12))
-    assert sorted(cache.position[cache.member[0]]) == [7]  # what position 8 sees
+    assert sorted(cache.table.position[cache.table.member[0]]) == [7]  # what position 8 sees
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -132,7 +135,7 @@ def test_what_a_step_has_overwritten_does_not_come_back(
     cache.undo(batch)
     assert cache.length(0) == 8 and cache.can_resume(0, 8)
     if begun:
-        assert not cache.member[0, overwritten].any()
+        assert not cache.table.member[0, overwritten].any()
         assert not any(cache.can_resume(0, p) for p in range(1, 8))
     else:
         assert [cache.can_resume(0, p) for p in range(9)] == before
@@ -175,7 +178,7 @@ def test_a_shift_may_leave_too_little_to_go_on(make_cache: MakeCache):
     cache.start_forward(run(0, 0, 10))
     cache.start_forward(step((0, 10)))  # 7 to 10 are left
     cache.remove(0, 0, 5)
-    assert sorted(cache.position[cache.member[0]]) == [2, 3, 4, 5]
+    assert sorted(cache.table.position[cache.table.member[0]]) == [2, 3, 4, 5]
     assert cache.can_resume(0, 6)
     cache.remove(0, 3, 5)
     assert cache.length(0) == 4 and not cache.can_resume(0, 4)

@@ -107,7 +107,8 @@ class BidirectionalCache(Cache):
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerStep]:
         n = len(step.positions)
         size = self._masks.padded(n)
-        mask = ctx.feed(lambda s: s.placed[self][0], self.config.mask_dtype, size, n, name="mask")
+        shape, dtype = (size, self._masks.rows(n)), self.config.mask_dtype
+        mask = ctx.feed(lambda s: s.placed[self][0], dtype, *shape, name="mask")
         return {
             i: LayerStep(i, rope, mask, self.dtype, self.config.permuted_v)
             for i, rope in self._ropes.items()

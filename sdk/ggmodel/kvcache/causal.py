@@ -1,59 +1,29 @@
 """The causal cache: every position sees itself and earlier ones of its sequence.
 
 A cell holds one position and may be shared by several sequences. The cells of a step (row indices)
-and its mask are data: one graph serves all steps with the same range of cells.
+and its mask are data: one graph serves all steps that read the same window of cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import Error, KvCacheFull, OutOfMemory
+from ..errors import Error, KvCacheFull
 from ..ml import Backend, Context, DType
-from ..ml.storage import Rows
 from ..model.batch import Step
 from ..model.cache import Cache, Size
+from .cells import Cells
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks
+from .placed import Evicted, Placed, following, look
+from .windows import Window, number_of_windows, window_of
 
 if TYPE_CHECKING:
     from .specs import Positions
-
-
-@dataclass(frozen=True)
-class Evicted:
-    """Cells, int64 [n], that a sequence gave up, with their positions and groups."""
-
-    sequence: int
-    cells: np.ndarray
-    position: np.ndarray
-    group: np.ndarray
-
-
-@dataclass(slots=True)
-class Placed:
-    """The cells and the mask of one step.
-
-    Attributes:
-        cells: int64 [n], the cell of each token.
-        range: attention reads cells 0 to range.
-        mask: [n, range] of the backend's mask dtype, 0 or −inf, whole if the step may be advanced;
-            None when only reserving.
-        evicted: the cells that were given up to make room.
-        lengths: int32 [sequences], before the step.
-        state: the cache's `_state` right after the step was placed.
-    """
-
-    cells: np.ndarray
-    range: int
-    mask: np.ndarray | Rows | None
-    evicted: list[Evicted] = field(default_factory=list)
-    lengths: np.ndarray | None = None
-    state: int = -1
 
 
 class CausalCache(Cache):
@@ -64,10 +34,7 @@ class CausalCache(Cache):
         layers: layer number → its declaration; all are of one kind.
 
     Attributes:
-        cells: number of cells.
-        position: int32 [cells], −1 if the cell is free.
-        member: bool [sequences, cells], whether a sequence remembers a cell.
-        group: int32 [cells], see `Step.groups`; meaningless for free cells.
+        table: its cells.
         lengths: kept even if all cells of a sequence are given up.
     """
 
@@ -85,41 +52,36 @@ class CausalCache(Cache):
         cells = size.sequences * size.capacity
         if rule.span is not None:
             cells = min(cells, size.sequences * rule.span + size.max_batch)
-        self.cells = self._masks.padded(cells)
-        self.max_batch = min(size.max_batch, self.cells)
-        self.ranges = self.cells // self._masks.padding
+        cells = self._masks.padded(cells)
+        self.table = Cells(cells, size.sequences, self._masks.padding)
+        self.max_batch = min(size.max_batch, cells)
+        moves = rule.bounded or size.sequences > 1
+        self.ranges = number_of_windows(cells // self._masks.padding, moves)
         ropes = {layer: spec.rope for layer, spec in layers.items()}
-        self.stored = Stored(backend, ropes, dtype, self.cells, self.max_batch)
-        try:
-            self.position = np.full(self.cells, -1, np.int32)
-            self.group = np.zeros(self.cells, np.int32)
-            self.member = np.zeros((size.sequences, self.cells), bool)
-            self.lengths = np.zeros(size.sequences, np.int32)
-        except (MemoryError, ValueError):
-            raise OutOfMemory(
-                f"a cache of {self.cells:,} cells for {size.sequences:,} sequences does not fit "
-                "in memory; a smaller context_length or parallel needs less"
-            ) from None
+        self.stored = Stored(backend, ropes, dtype, cells, self.max_batch)
+        self.lengths = np.zeros(size.sequences, np.int32)
+        config = backend.cache_config
+        self._apart = config.parts and config.mask_batch_padding == 1
         self._state = 0  # changes with every change of the cache
-        self._end = 0  # the last cell in use + 1
-        self._touched = 0  # the last cell used since all free ones were cleared + 1
 
     # a step
 
     def start_forward(self, step: Step, reserve: bool = False) -> None:
-        n = len(step.positions)
+        n, table = len(step.positions), self.table
         if reserve:
-            if n > self.cells:
-                raise KvCacheFull(f"a batch of {n} does not fit a cache of {self.cells} cells")
-            step.placed[self] = Placed(np.arange(n), self.cells, None)
+            if n > table.count:
+                raise KvCacheFull(f"a batch of {n} does not fit a cache of {table.count} cells")
+            step.placed[self] = Placed(np.arange(n), Window(0, table.count), None)
             return
-        placed = Placed(np.arange(0), 0, None, [], self.lengths.copy())
+        placed = Placed(np.arange(0), Window(0, 0), None)
+        placed.lengths, placed.rooms = self.lengths.copy(), table.rooms
         step.placed[self] = placed  # from here on `undo` takes back what is written
         try:
             placed.cells = self._room(step, placed.evicted)
             self._write(step, placed.cells)
-            placed.range = self._masks.padded(self._end)
-            placed.mask = self._masked(step, placed.cells, placed.range)
+            padding = self._masks.padding
+            placed.window = window_of(step.sequences, table, padding, self._apart)
+            look(self.rule, table, self._masks, step, placed)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
@@ -130,71 +92,35 @@ class CausalCache(Cache):
         placed: Placed | None = step.placed.get(self)
         if placed is None or placed.state != self._state or step.groups is not None:
             return False
-        found = self._following(step, placed)
+        found = following(self.rule, self.table, step, placed)
         if found is None:
             return False
         cells, hidden = found
-        mask, end = placed.mask, self._end
-        assert isinstance(mask, np.ndarray)
         sequences, positions = step.sequences.tolist(), step.positions.tolist()
-        taken_over = [(s, c) for s, c in zip(sequences, cells, strict=True) if c < end]
+        taken_over = [
+            (s, c) for s, c in zip(sequences, cells, strict=True) if self.table.position[c] >= 0
+        ]
         evicted = [self._evicted(sequence, np.array([cell])) for sequence, cell in taken_over]
-        at, before = np.array(cells), self.lengths.copy()
-        step.placed[self] = Placed(at, placed.range, mask, evicted, before, placed.state)
+        before, rooms = self.lengths.copy(), self.table.rooms
+        step.placed[self] = replace(
+            placed, cells=np.array(cells), evicted=evicted, lengths=before, rooms=rooms
+        )
         try:
             # As `_write`, but a Python loop: for few tokens it is faster than numpy.
             for i, (cell, unseen) in enumerate(zip(cells, hidden, strict=True)):
+                mask, first = placed.row(i)
                 if unseen is not None:
-                    mask[i, unseen] = -np.inf
-                mask[i, cell] = 0
-                self.position[cell] = position = positions[i]
-                self.group[cell] = 0
-                self.member[sequences[i], cell] = True
-                self.lengths[sequences[i]] = position + 1
-            self._end = max(end, max(cells) + 1)
-            self._touched = max(self._touched, self._end)
+                    mask[unseen - first] = -np.inf
+                mask[cell - first] = 0
+                self.table.write_one(cell, sequences[i], positions[i])
+                self.lengths[sequences[i]] = positions[i] + 1
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
         return True
 
-    def _following(
-        self, step: Step, placed: Placed
-    ) -> tuple[Sequence[int], Sequence[int | None]] | None:
-        """The cells of the next tokens of a computed step, and for each token the cell to mask that
-        the token before it saw. A cell before the end is taken over from the same sequence. None if
-        finding cells takes more than that."""
-        n, end = len(step.positions), self._end
-        if not self.rule.bounded:
-            # If the latest cells are not the last ones there may be holes, which are filled first.
-            in_a_row = placed.cells.item(0) + n == end == placed.cells.item(-1) + 1
-            fits = in_a_row and end + n <= placed.range
-            return (range(end, end + n), [None] * n) if fits else None
-        cells, hidden = list[int](), list[int | None]()
-        for i, position in enumerate(step.positions.tolist()):
-            given_up = _lost(self.rule.keeps_from, position)
-            unseen = _lost(self.rule.sees_from, position)
-            if given_up is None or unseen is None:
-                return None
-            sequence = step.sequences[i]
-            cell = self._cell_of(sequence, given_up)
-            hidden.append(cell if unseen == given_up else self._cell_of(sequence, unseen))
-            if cell is None:
-                cell, end = end, end + 1
-            elif self.member[:, cell].sum() > 1:
-                return None
-            cells.append(cell)
-        return (cells, hidden) if end <= placed.range else None
-
-    def _cell_of(self, sequence: int, position: int) -> int | None:
-        """The cell that holds a position of a sequence; None if there is none."""
-        if position < 0:
-            return None
-        found = np.flatnonzero(self.position[: self._end] == position).tolist()
-        return next((cell for cell in found if self.member[sequence, cell]), None)
-
     def _evicted(self, sequence: int, cells: np.ndarray) -> Evicted:
-        return Evicted(sequence, cells, self.position[cells], self.group[cells])
+        return Evicted(sequence, cells, self.table.position[cells], self.table.group[cells])
 
     def _room(self, step: Step, evicted: list[Evicted]) -> np.ndarray:
         """Free cells for the step's tokens, int64 [n]; cells given up for them go to `evicted`."""
@@ -202,40 +128,34 @@ class CausalCache(Cache):
         upcoming = dict(_upcoming(step)) if self.rule.bounded else {}
         for sequence, position in upcoming.items():
             self._evict(sequence, position, evicted)
-        cells = self._lowest_free(n)
+        cells = self.table.find(step.sequences)
         if len(cells) < n and self.rule.bounded:
-            for sequence in range(len(self.member)):
+            for sequence in range(len(self.lengths)):
                 if sequence not in upcoming:
                     self._evict(sequence, self.length(sequence), evicted)
-            cells = self._lowest_free(n)
+            cells = self.table.find(step.sequences)
         if len(cells) < n:
             raise KvCacheFull(
-                f"{n} tokens need as many free cells; {len(cells)} of {self.cells} are free"
+                f"{n} tokens need as many free cells; {len(cells)} of {self.table.count} are free"
             )
         return cells
 
     def _write(self, step: Step, cells: np.ndarray) -> None:
-        self.position[cells] = step.positions
-        self.group[cells] = 0 if step.groups is None else step.groups
-        self.member[step.sequences, cells] = True
+        groups = np.zeros(1, np.int32) if step.groups is None else step.groups
+        self.table.write(cells, step.sequences, step.positions, groups)
         np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-        self._end = max(self._end, int(cells[-1]) + 1)
-        self._touched = max(self._touched, self._end)
 
     def undo(self, step: Step) -> None:
         placed: Placed | None = step.placed.pop(self, None)
         if placed is None or placed.lengths is None:
             return
         self._state += 1
-        self.lengths = placed.lengths
-        self.position[placed.cells] = -1
-        self.member[:, placed.cells] = False
+        self.lengths, self.table.rooms = placed.lengths, placed.rooms
+        self.table.empty(placed.cells)
         if not step.begun:
             for e in placed.evicted:
-                self.position[e.cells], self.group[e.cells] = e.position, e.group
-                self.member[e.sequence, e.cells] = True
-                self._end = max(self._end, int(e.cells[-1]) + 1)
-        self._find_end()
+                self.table.write(e.cells, np.array(e.sequence), e.position, e.group)
+        self.table.find_end()
 
     def _evict(self, sequence: int, position: int, evicted: list[Evicted]) -> None:
         """Makes a sequence forget the positions that it need not keep when `position` comes next;
@@ -243,44 +163,15 @@ class CausalCache(Cache):
         limit = self.rule.keeps_from(position)
         if limit <= 0:
             return
-        old = self.position[: self._end] < limit
-        cells = np.flatnonzero(self.member[sequence, : self._end] & old)
+        table = self.table
+        old = table.position[: table.end] < limit
+        cells = np.flatnonzero(table.member[sequence, : table.end] & old)
         if cells.size:
             evicted.append(self._evicted(sequence, cells))
-            self._forget(sequence, cells)
+            table.forget(sequence, cells)
 
-    def _masked(self, step: Step, cells: np.ndarray, size: int) -> np.ndarray | Rows:
-        n, position, member = len(step.positions), self.position[:size], self.member[:, :size]
-        if n > self._masks.whole:  # the cache may change before the mask is written
-            position, member = position.copy(), member.copy()
-        return self._masks.by_rows(
-            n, size, lambda rows: self._seen(step, cells, rows, position, member)
-        )
-
-    def _seen(
-        self, step: Step, cells: np.ndarray, rows: slice, position: np.ndarray, member: np.ndarray
-    ) -> np.ndarray:
-        """Which cells some rows of the step see, bool [rows, size].
-
-        Args:
-            position, member: the cache's at the time of the step, for cells 0 to size.
-        """
-        positions, sequences = step.positions[rows, None], step.sequences[rows]
-        seen = position <= positions
-        if step.groups is not None and step.groups.any():
-            grouped = step.groups[rows, None]
-            seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
-        # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).
-        if self.rule.bounded:
-            seen &= position >= self.rule.sees_from(positions)
-        if len(sequences) == 1 or (sequences == sequences[0]).all():
-            seen &= member[sequences[0]]
-        else:
-            seen &= member[sequences]
-        return seen
-
-    def shape_key(self, step: Step) -> int:
-        return step.placed[self].range
+    def shape_key(self, step: Step) -> Window:
+        return step.placed[self].window
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerCache]:
         feeds = Feeds(self.stored, ctx, self, step)
@@ -293,13 +184,20 @@ class CausalCache(Cache):
         one group: its first tokens have seen its last ones."""
         if position > self.lengths[sequence]:
             return False
-        mine = self.member[sequence, : self._end]
-        at = self.position[: self._end]
+        table, end = self.table, self.table.end
+        mine, at = table.member[sequence, :end], table.position[:end]
         first = max(self.rule.sees_from(position), 0)
         if int((mine & (at >= first) & (at < position)).sum()) != position - first:
             return False
-        before, after = (self.group[: self._end][mine & (at == position + i)] for i in (-1, 0))
+        before, after = (table.group[:end][mine & (at == position + i)] for i in (-1, 0))
         return not (before.size and after.size and 0 < before[0] == after[0])
+
+    def expect(self, sequence: int, length: int) -> None:
+        if not self._apart:  # rows of several sequences read one range: it is shortest without room
+            return
+        if self.rule.span is not None:  # and what a batch adds before the oldest are given up
+            length = min(length, self.rule.span + self.max_batch)
+        self.table.expect(sequence, length)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         if source == target:
@@ -307,12 +205,13 @@ class CausalCache(Cache):
             return
         self._state += 1
         self.remove(target, 0, None)
-        self.member[target] = self.member[source] & (self.position < n)
+        table = self.table
+        table.member[target] = table.member[source] & (table.position < n)
         self.lengths[target] = min(n, self.length(source))
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         later = self._behind(sequence, begin, end)
-        if self.member[:, later].sum() > len(later):
+        if self.table.member[:, later].sum() > len(later):
             raise Error(
                 f"positions of sequence {sequence} cannot move: another sequence shares their "
                 "cells; remove(sequence, 0, None) and compute it again"
@@ -328,60 +227,29 @@ class CausalCache(Cache):
         self.check_remove(sequence, begin, end)
         self._state += 1
         later = self._behind(sequence, begin, end)
-        gone = self.member[sequence] & (self.position >= begin)
+        position = self.table.position
+        gone = self.table.member[sequence] & (position >= begin)
         if end is not None:
-            gone &= self.position < end
+            gone &= position < end
             if len(later):
                 self.stored.rotate(later, begin - end)
-                self.position[later] += begin - end  # after the last call that can fail
-        self._forget(sequence, np.flatnonzero(gone))
+                position[later] += begin - end  # after the last call that can fail
+        self.table.forget(sequence, np.flatnonzero(gone))
         self.shorten(sequence, begin, end)
 
     def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
         """The cells that move if positions begin to end are removed, int64 [n]."""
         if end is None or end <= begin:
             return np.zeros(0, np.int64)
-        return np.flatnonzero(self.member[sequence] & (self.position >= end))
+        return np.flatnonzero(self.table.member[sequence] & (self.table.position >= end))
 
     def wipe(self, sequence: int) -> None:
         self.remove(sequence, 0, None)
         # All free cells: the sequence may have given up some earlier.
-        self.stored.clear(np.flatnonzero(self.position[: self._touched] < 0))
-        self._touched = self._end
+        self.stored.clear(self.table.untidy())
 
     def close(self) -> None:
         self.stored.close()
-
-    def _forget(self, sequence: int, cells: np.ndarray) -> None:
-        if not len(cells):
-            return
-        free = cells[self.member[:, cells].sum(axis=0) == 1]
-        self.member[sequence, cells] = False
-        self.position[free] = -1  # no call in between: Ctrl-C there would leak these cells
-        self._find_end()
-
-    def _find_end(self) -> None:
-        """Sets `_end` to the last cell in use + 1."""
-        if self._end and self.position[self._end - 1] < 0:
-            used = np.flatnonzero(self.position[: self._end] >= 0)
-            self._end = int(used[-1]) + 1 if used.size else 0
-
-    def _lowest_free(self, n: int) -> np.ndarray:
-        """The n lowest free cells, int64; fewer if fewer are free."""
-        holes = np.flatnonzero(self.position[: self._end] < 0)[:n]
-        more = np.arange(self._end, min(self.cells, self._end + n - len(holes)))
-        return np.concatenate([holes, more]) if len(holes) else more
-
-
-def _lost(first: Callable[[int], int], position: int) -> int | None:
-    """The position that is out of range for `position` but not for the one before: −1 if there is
-    none, None if there are several.
-
-    Args:
-        first: position → the first position in its range.
-    """
-    before, now = max(first(position - 1), 0), max(first(position), 0)
-    return None if now > before + 1 else before if now > before else -1
 
 
 def _upcoming(step: Step) -> Iterator[tuple[int, int]]:

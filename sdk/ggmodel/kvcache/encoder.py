@@ -25,6 +25,7 @@ from ..model.memory import LayerMemory
 from ..model.multimodal import Span
 from .layer import Feeds, LayerCache, Stored
 from .masks import Masks, round_up
+from .windows import Window, around
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Placed:
 
     Attributes:
         cells: int64 [m], of the rows of the objects.
-        range: attention reads cells 0 to range; 0 if no row sees an object.
-        mask: [n, range] of the backend's mask dtype, 0 or −inf; None when only reserving.
+        window: the cells that attention reads; none if no row sees an object.
+        mask: [n, window] of the backend's mask dtype, 0 or −inf; None when only reserving.
         seen: float32 [n, 1], 1 if a row sees an object, else 0.
         before: objects (None if unchanged) and lengths of all sequences before the step.
     """
 
     cells: np.ndarray
-    range: int
+    window: Window
     mask: np.ndarray | Rows | None = None
     seen: np.ndarray | None = None
     before: tuple[list[Objects] | None, np.ndarray] | None = None
@@ -129,19 +130,19 @@ class EncoderCache(Cache):
         if reserve:
             self._need(n, self.rows)
             looks = self.cells if n or self.stored.keys else 0  # a model may take no images
-            step.placed[self] = Placed(np.arange(1, 1 + n), looks)
+            step.placed[self] = Placed(np.arange(1, 1 + n), Window(0, looks))
             return
         before = [objects.copy() for objects in self.objects] if n else None
         was = before, self.lengths.copy()
-        step.placed[self] = Placed(_NOTHING, 0, before=was)
+        step.placed[self] = Placed(_NOTHING, Window(0, 0), before=was)
         try:
             cells = self._put(step, n) if n else _NOTHING
             np.maximum.at(self.lengths, step.sequences, step.positions + 1)
-            size, mask, seen = self._masked(step)
+            window, mask, seen = self._masked(step)
         except BaseException:  # Ctrl-C included
             self.undo(step)
             raise
-        step.placed[self] = Placed(cells, size, mask, seen, was)
+        step.placed[self] = Placed(cells, window, mask, seen, was)
 
     def _put(self, step: Step, n: int) -> np.ndarray:
         """Adds the step's objects, of n rows, to their sequences; returns their cells."""
@@ -203,18 +204,24 @@ class EncoderCache(Cache):
                 ]
             self.objects = objects or self.objects
 
-    def _masked(self, step: Step) -> tuple[int, np.ndarray | Rows | None, np.ndarray]:
-        """The range of cells to read, the mask, and `seen`."""
+    def _masked(self, step: Step) -> tuple[Window, np.ndarray | Rows | None, np.ndarray]:
+        """The cells to read, the mask, and `seen`."""
         visible = list(self._visible(step))
         seen = np.zeros((len(step.positions), 1), np.float32)
         if not visible:
-            return 0, None, seen
-        size = self._masks.padded(1 + max(int(cells.max()) for _, cells in visible))
-        views, view = np.zeros((1 + len(visible), size), bool), np.zeros(len(seen), np.int64)
+            return Window(0, 0), None, seen
+        for rows, _ in visible:
+            seen[rows] = 1
+        first = 0 if (seen == 0).any() else min(int(cells.min()) for _, cells in visible)
+        last = max(int(cells.max()) for _, cells in visible)
+        window = around(first, last + 1, self._masks.padding)
+        views = np.zeros((1 + len(visible), window.size), bool)
+        view = np.zeros(len(seen), np.int64)
         views[0, 0] = True  # of rows that see no object
         for i, (rows, cells) in enumerate(visible, start=1):
-            views[i, cells], view[rows], seen[rows] = True, i, 1
-        return size, self._masks.by_rows(len(seen), size, lambda rows: views[view[rows]]), seen
+            views[i, cells - window.begin], view[rows] = True, i
+        mask = self._masks.by_rows(len(seen), window.size, lambda rows: views[view[rows]])
+        return window, mask, seen
 
     def _visible(self, step: Step) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(rows of the step that see the same objects, the cells of these objects), int64."""
@@ -232,12 +239,12 @@ class EncoderCache(Cache):
 
     def shape_key(self, step: Step) -> Hashable:
         placed: Placed = step.placed[self]
-        return placed.range, len(placed.cells)
+        return placed.window, len(placed.cells)
 
     def layers(self, ctx: Context, step: Step) -> dict[int, LayerObjects]:
         placed: Placed = step.placed[self]
         layers = self.stored.ropes
-        if not placed.range:
+        if not placed.window.size:
             return {layer: LayerObjects(layer, None, None) for layer in layers}
         feeds, n = Feeds(self.stored, ctx, self, step), len(step.positions)
         seen = ctx.feed(lambda s: s.placed[self].seen, DType.F32, 1, n, name="seen")

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from ..errors import TensorError, Unsupported
-from ..ml import Backend, Context, DType, Tensor
+from ..ml import Backend, Context, DType, Part, Tensor
 from ..model.batch import Step
 from ..model.cache import Cache
 from ..model.memory import LayerMemory, Rotation
+from .masks import Masks
+from .windows import Window
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 
@@ -134,22 +136,24 @@ class Feeds:
     """The inputs that all layers of one recorded batch share.
 
     Args:
-        step: placed in `cache`, whose `step.placed[cache]` has `cells`, `range` and `mask`.
+        step: placed in `cache`, whose `step.placed[cache]` has `cells`, `window` and `mask`.
 
     Attributes:
         n: number of cells that a step writes.
-        range: attention reads cells 0 to range.
+        window: the cells that attention reads.
         rows: the cells that a step writes, I64 [n]; None if it writes none.
-        mask: [range, tokens].
+        mask: [window, tokens]; with parts [m], see `Tensor.scaled_dot_product_attention`.
     """
 
     def __init__(self, stored: Stored, ctx: Context, cache: Cache, step: Step):
         self.stored, self.ctx, self._cache = stored, ctx, cache
         placed = step.placed[cache]
-        self.n, self.range = n, size = len(placed.cells), placed.range
+        self.n, self.window = n, window = len(placed.cells), placed.window
         self.rows = ctx.feed(self._cells, DType.I64, n, trusted=True, name="cells") if n else None
-        dtype, tokens = stored.backend.cache_config.mask_dtype, len(step.positions)
-        self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, size, tokens, name="mask")
+        config = stored.backend.cache_config
+        shape = window.mask_shape(Masks(config).rows(len(step.positions)))
+        dtype = config.mask_dtype
+        self.mask = ctx.feed(lambda s: s.placed[cache].mask, dtype, *shape, name="mask")
         self._scattered: dict[int, Tensor] = {}
 
     def _cells(self, step: Step) -> np.ndarray:
@@ -194,15 +198,20 @@ class LayerCache(LayerMemory):
         feeds.ctx.forward(written)
 
     def get(self) -> tuple[Tensor, Tensor, Tensor]:
-        stored, size = self.stored, self.feeds.range
+        stored, window = self.stored, self.feeds.window
         if self.layer not in stored.keys or (self.feeds.n and not self._given):
             raise TensorError(f"get() before put() on the cache of layer {self.layer}")
         key, (dv, heads) = stored.heads[self.layer]
-        keys, values = _window(stored.keys[self.layer], *key, size), stored.values[self.layer]
+        keys, values = _window(stored.keys[self.layer], *key, window), stored.values[self.layer]
         if not stored.permuted_v:
-            return keys, _window(values, dv, heads, size), self.feeds.mask
-        row = values.stride(1)
-        return keys, values.view(0, size, row, dv, row * dv, heads), self.feeds.mask
+            return keys, _window(values, dv, heads, window), self.feeds.mask
+        row, first = values.stride(1), values.dtype.row_size(window.begin)
+        seen = values.view(first, window.size, row, dv, row * dv, heads)
+        return keys, seen, self.feeds.mask
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.feeds.window.parts
 
 
 def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
@@ -210,9 +219,10 @@ def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:
     return (np.arange(width) * total + cells[:, None]).reshape(-1)
 
 
-def _window(stored: Tensor, d: int, heads: int, size: int) -> Tensor:
-    """[d · heads, cells] seen as [d, heads, size]."""
-    return stored.view(0, d, stored.dtype.row_size(d), heads, stored.stride(1), size)
+def _window(stored: Tensor, d: int, heads: int, window: Window) -> Tensor:
+    """The window of [d · heads, cells] seen as [d, heads, window]."""
+    row = stored.stride(1)
+    return stored.view(window.begin * row, d, stored.dtype.row_size(d), heads, row, window.size)
 
 
 def _need_kv_type(dtype: DType, backend: Backend) -> None:

@@ -72,6 +72,10 @@ class WrapperCache(Cache):
                 return point
             position = point  # another cache may not be able to resume there
 
+    def expect(self, sequence: int, length: int) -> None:
+        for cache in self.caches:
+            cache.expect(sequence, length)
+
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:
             cache.copy_prefix(source, target, n)

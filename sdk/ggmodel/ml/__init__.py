@@ -23,7 +23,7 @@ from .devices import (
 from .dump import dump
 from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
-from .ops.attention import RopeType
+from .ops.attention import Part, RopeType
 from .ops.spatial import SamplingMode
 from .registry import new_backend, register_backend
 from .runner_discovery import (
@@ -58,6 +58,7 @@ __all__ = [
     "GPULayersList",
     "Optimize",
     "OutOfMemory",
+    "Part",
     "RopeType",
     "RunnerDiscovery",
     "SamplingMode",

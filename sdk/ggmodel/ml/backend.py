@@ -125,13 +125,15 @@ class CacheConfig:
         padding: the range of cells and the capacity are multiples of this.
         permuted_v: values are stored as [cells, width, kv heads], ready for the product.
         mask_dtype: F32 or F16.
-        mask_batch_padding: the mask's batch dim is a multiple of this; 1, as no backend here pads.
+        mask_batch_padding: the mask's batch dim is a multiple of this.
+        parts: attention computes the rows of each sequence over cells of their own.
     """
 
     padding: int = 1
     permuted_v: bool = False
     mask_dtype: DType = DType.F32
     mask_batch_padding: int = 1
+    parts: bool = False
 
 
 class Executable(ABC):

@@ -159,6 +159,11 @@ class Cache(ABC):
         position = min(position, self.length(sequence))
         return position if self.can_resume(sequence, position) else 0
 
+    def expect(self, sequence: int, length: int) -> None:
+        """Notes how many positions a sequence will probably have: a hint where its next ones lie
+        best. 0 ends it, and what was kept free for the sequence is free for others."""
+        del sequence, length
+
     @abstractmethod
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         """Makes positions 0 to n of `source` the whole of `target`; nothing is computed."""

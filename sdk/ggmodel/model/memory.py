@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from ..errors import TensorError
-from ..ml import Tensor
+from ..ml import Part, Tensor
 from ..ml.node import Node
 
 # Ops behind which a rotation of keys no longer shows: they mix elements or rows.
@@ -35,7 +35,10 @@ class LayerMemory(ABC):
     Attributes:
         layer: its number.
         rope: the rotation of its keys that `caches()` declares; None if they are not rotated.
+        parts: for `Tensor.scaled_dot_product_attention`; the mask of `get` is made for them.
     """
+
+    parts: tuple[Part, ...] = ()
 
     def __init__(self, layer: int, rope: Rotation | None = None):
         self.layer, self.rope = layer, rope

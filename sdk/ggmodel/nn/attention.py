@@ -38,5 +38,6 @@ def attention(
         scale=scale,
         softcap=softcap,
         cache_config_applied=True,
+        parts=cache.parts,
     )
     return out.reshape(out.dim(0) * out.dim(1), -1)

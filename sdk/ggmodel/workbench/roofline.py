@@ -76,5 +76,7 @@ def _flops(op: str, node: Node) -> int:
         return 2 * prod(first.ne[:3]) * node.n_elements
     if op == "flash_attention" and first is not None and second is not None:
         width, rows, heads, sequences = first.ne
-        return 2 * (width + node.ne[0]) * second.ne[1] * rows * heads * sequences
+        parts = node.attrs.get("parts", ())
+        looks = sum(p.rows * p.cells for p in parts) if parts else second.ne[1] * rows
+        return 2 * (width + node.ne[0]) * looks * heads * sequences
     return 0

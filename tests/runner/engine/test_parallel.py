@@ -56,7 +56,7 @@ def nothing_is_in_use(model: LoadedModel) -> None:
     assert all(slot.free and not len(slot.pending) for slot in slots)
     cache: Any = model.engine.cache
     for slot in slots:
-        held = np.sort(cache.position[cache.member[slot.sequence]])
+        held = np.sort(cache.table.position[cache.table.member[slot.sequence]])
         np.testing.assert_array_equal(held, np.arange(len(slot.tokens)))
 
 
@@ -146,7 +146,7 @@ def test_a_busy_slot_lends_its_prefix(stories: LoadedModel):
     streams = [stories.stream(prompt, max_tokens=20, temperature=0) for _ in range(4)]
     tokens = [[next(stream).token] for stream in streams]
     cache: Any = stories.engine.cache
-    shared = cache.member.sum(axis=0).max()
+    shared = cache.table.member.sum(axis=0).max()
     assert shared >= 4  # sequences have cells in common
     for stream, begun in zip(streams, tokens, strict=True):
         begun += [piece.token for piece in stream]

@@ -94,7 +94,7 @@ def nothing_is_in_use(model: LoadedModel) -> None:
     for slot in slots:
         assert cache.length(slot.sequence) == len(slot.tokens)
         for part in getattr(cache, "caches", [cache]):
-            held = part.position[part.member[slot.sequence]]
+            held = part.table.position[part.table.member[slot.sequence]]
             first = max(part.rule.keeps_from(len(slot.tokens)), 0)
             assert set(range(first, len(slot.tokens))) <= set(held) <= set(range(len(slot.tokens)))
 

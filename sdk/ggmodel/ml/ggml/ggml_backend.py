@@ -56,6 +56,8 @@ class GGMLBackend(Backend):
             padding=256,
             permuted_v=not self.flash_attention,
             mask_dtype=DType.F16 if self.flash_attention else DType.F32,
+            # GPUs compute blocks of rows together, and skip blocks of masked cells themselves.
+            parts=self.flash_attention and len(self.hardware.devices) == 1,
         )
         self.weights = Weights(self)
         # Starts long before `allocate` knows which op reads what.

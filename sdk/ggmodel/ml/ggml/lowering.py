@@ -15,7 +15,7 @@ from ..indices import index_checks
 from ..memory import AllocationStatus
 from ..node import Node, cut, impossible
 from ..storage import Fill, State, Weight, fill_of, write_inputs
-from . import kernels
+from .attention import TENSORS_A_PART, attention
 from .compute import need_success
 from .emitters import EMITTERS
 from .memory import Arena, Described, lies_in_host_memory, physically_possible, value_of
@@ -74,8 +74,9 @@ class GGMLExecutable(Executable):
         """Builds ggml's graph anew; returns an upper bound of its number of tensors."""
         if self._arena is not None:
             self._arena.close()
-        names = (node.op.name for node in graph.schedule if node.op is not None)
-        count = sum(_MOST_TENSORS.get(name, _MOST_OF_OTHERS) for name in names) + 64
+        ops = [node for node in graph.schedule if node.op is not None]
+        count = sum(_MOST_TENSORS.get(node.op.name, _MOST_OF_OTHERS) for node in ops if node.op)
+        count += sum(len(node.attrs.get("parts", ())) for node in ops) * TENSORS_A_PART + 64
         self._arena = Arena(count, count)
         ctx = self._arena.ctx
         self._cgraph = lib.ggml_new_graph_custom(ctx, count, False)
@@ -98,10 +99,11 @@ class GGMLExecutable(Executable):
         cpu = self._backend.hardware.cpu.backend
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
-            if node.op.name == "flash_attention":
-                operands = self._with_values_to_read(ctx, *operands)
             try:
-                t = emitter(ctx, operands, node.attrs)
+                if node.op.name == "flash_attention":
+                    t = attention(ctx, operands, node.attrs, self._backend.widens_values)
+                else:
+                    t = emitter(ctx, operands, node.attrs)
             except OverflowError as error:
                 raise impossible(node, f"a number is too large for ggml: {error}") from None
             if not t:
@@ -111,14 +113,6 @@ class GGMLExecutable(Executable):
                 self._settle(t, node)
                 return t
         raise impossible(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
-
-    def _with_values_to_read(self, ctx: Any, q: Any, k: Any, v: Any, *more: Any) -> tuple:
-        """Operands of attention, with values in the faster dtype of the CPU's kernel."""
-        few, half = q.ne[1] < kernels.QUERIES, k.type == v.type == lib.GGML_TYPE_F16
-        wanted = few and half and self._backend.widens_values
-        if wanted and kernels.f32_values_are_faster(k.ne[0], v.ne[0]):
-            v = lib.ggml_cast(ctx, v, lib.GGML_TYPE_F32)
-        return q, k, v, *more
 
     def _settle(self, t: Any, node: Node) -> None:
         """Ensures that some device can compute an op where its result must lie, such as in a state

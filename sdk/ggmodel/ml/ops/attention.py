@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ...errors import TensorError
 from ..node import Node, record
 from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 from .reductions import need_cover
@@ -60,6 +61,20 @@ def _rope(
     return Result(x.ne, x.dtype)
 
 
+class Part(NamedTuple):
+    """Rows of a batch that attend to cells of their own.
+
+    Attributes:
+        row, rows: the first row, and how many.
+        begin, cells: the first cell, and how many.
+    """
+
+    row: int
+    rows: int
+    begin: int
+    cells: int
+
+
 @define(
     "flash_attention",
     Operand("query", FULL, F32, Layout.ROWS),
@@ -69,15 +84,38 @@ def _rope(
     dense("sinks", optional=True),
 )
 def _flash_attention(
-    q: Node, k: Node, v: Node, mask: Node | None, sinks: Node | None, scale: float, softcap: float
+    q: Node,
+    k: Node,
+    v: Node,
+    mask: Node | None,
+    sinks: Node | None,
+    scale: float,
+    softcap: float,
+    parts: tuple[Part, ...] = (),
 ) -> Result:
     """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
     need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
     need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
     need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
-    need_cover((k.ne[1], *q.ne[1:]), mask, sinks)
+    if parts:
+        _need_parts(parts, q, k, mask)
+    need_cover((k.ne[1], *q.ne[1:]), None if parts else mask, sinks)
     need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
     return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
+
+
+def _need_parts(parts: tuple[Part, ...], q: Node, k: Node, mask: Node | None) -> None:
+    rows = [row for part in parts for row in range(part.row, part.row + part.rows)]
+    need(rows == list(range(q.ne[1])), lambda: f"{parts} are not all {q.ne[1]} rows in order")
+    need(
+        all(p.begin >= 0 and 0 < p.cells <= k.ne[1] - p.begin for p in parts),
+        lambda: f"{parts} of {k.ne[1]} cells",
+    )
+    masked = sum(part.rows * part.cells for part in parts)
+    need(
+        mask is not None and mask.ne == (masked, 1, 1, 1) and q.ne[3] == k.ne[3] == 1,
+        f"parts want one mask of {masked} numbers, and no dim 3",
+    )
 
 
 class Attention(Node):
@@ -143,6 +181,7 @@ class Attention(Node):
         scale: float,
         softcap: float = 0.0,
         cache_config_applied: bool = False,
+        parts: tuple[Part, ...] = (),
     ) -> Self:
         """softmax(scale · K·q + mask) · V for each head.
 
@@ -159,6 +198,9 @@ class Attention(Node):
             softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
             cache_config_applied: key, value and mask come from a cache that followed the
                 backend's `CacheConfig`.
+            parts: rows that attend to cells of their own, all rows in order; only where the
+                backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
+                of one part after the other.
         """
         scale, softcap = float(scale), float(softcap)
         graph = self.graph or key.graph or value.graph
@@ -167,9 +209,14 @@ class Attention(Node):
         q = record(self, "permute", order=(0, 2, 1, 3))
         k = record(key, "permute", order=(0, 2, 1, 3))
         flash = graph is not None and graph.backend.flash_attention and not permuted_v
+        if parts and not flash:
+            raise TensorError("attention has parts only as a fused op")
         if flash:
             v = record(value, "permute", order=(0, 2, 1, 3))
-            out = record(q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap)
+            apart = {"parts": parts} if parts else {}
+            out = record(
+                q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap, **apart
+            )
             if vmla is None:
                 return out
             heads_last = record(out, "permute", order=(0, 2, 1, 3))

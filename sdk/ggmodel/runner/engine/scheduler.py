@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .reuse import Placer
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
+_ROOM = 512  # tokens of an answer that are expected, if it may be longer
 
 
 class Scheduler:
@@ -77,6 +78,7 @@ class Scheduler:
             pass  # the device is lost, say: whoever asks next is told
         finally:
             self._slots.release(slot)
+            self._cache.expect(slot.sequence, 0)
             request.release()
 
     def _serve(self, request: Request) -> None:
@@ -86,6 +88,7 @@ class Scheduler:
             slot = self._slots.take(request.prompt.tolist())
             assert slot is not None
             slot.request, request.reused = request, len(slot.tokens)
+            self._cache.expect(slot.sequence, len(request.prompt) + int(min(request.left, _ROOM)))
         except Error as error:
             request.fail(error)
             request.release()

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ...ops.attention import RopeType
+from ...ops.attention import Part, RopeType
 from .reductions import softmax
 from .table import computes, tiled
 
@@ -89,12 +89,26 @@ def flash_attention(
     sinks: np.ndarray | None,
     scale: float,
     softcap: float,
+    parts: tuple[Part, ...] = (),
 ) -> np.ndarray:
     """softmax(scale · q kᵀ + mask) v, scores s as softcap · tanh(s / softcap) if that is not 0.
 
     q [b, heads, n, d], k [b', kv heads, m, d], v [b', kv heads, m, dv] → [b, n, heads, dv].
     A fully masked query gives zeros, as in ggml; the formula has no value there.
     """
+    if parts:
+        assert mask is not None
+        done, masks = [], mask.reshape(-1)
+        for part in parts:
+            rows, cells = (
+                slice(part.row, part.row + part.rows),
+                slice(part.begin, part.begin + part.cells),
+            )
+            size = part.rows * part.cells
+            own, masks = masks[:size].reshape(1, 1, part.rows, part.cells), masks[size:]
+            kv = k[:, :, cells], v[:, :, cells]
+            done.append(flash_attention(q[:, :, rows], *kv, own, sinks, scale, softcap))
+        return np.concatenate(done, axis=1)
     for axis in (0, 1):
         repeats = q.shape[axis] // k.shape[axis]
         k, v = np.repeat(k, repeats, axis), np.repeat(v, repeats, axis)

@@ -1,0 +1,204 @@
+"""The cells of a cache: what each one holds, who remembers it, and where new tokens go.
+
+Attention reads one range of cells and costs as much as that range is long. So the cells of a
+sequence should lie together. A sequence that is expected to grow has a room: cells that stay free
+for it as long as others find cells elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import OutOfMemory
+from .masks import round_up
+
+_NONE = 0, 0
+
+
+class Cells:
+    """The table of a cache's cells.
+
+    Attributes:
+        count: number of cells.
+        position: int32 [count], −1 if the cell is free.
+        group: int32 [count], see `Step.groups`; meaningless for free cells.
+        member: bool [sequences, count], whether a sequence remembers a cell.
+        end: the last cell in use + 1.
+        touched: the last cell used since all free ones were cleared + 1.
+        expected: sequence → how many cells it will probably need; only for those known to grow.
+        rooms: sequence → begin and end of its room.
+    """
+
+    def __init__(self, count: int, sequences: int, padding: int):
+        self.count, self._padding = count, padding
+        try:
+            self.position = np.full(count, -1, np.int32)
+            self.group = np.zeros(count, np.int32)
+            self.member = np.zeros((sequences, count), bool)
+        except (MemoryError, ValueError):
+            raise OutOfMemory(
+                f"a cache of {count:,} cells for {sequences:,} sequences does not fit "
+                "in memory; a smaller context_length or parallel needs less"
+            ) from None
+        self.end = self.touched = 0
+        self.expected: dict[int, int] = {}
+        self.rooms: dict[int, tuple[int, int]] = {}
+
+    # what lies where
+
+    def held(self, sequence: int) -> tuple[int, int]:
+        """The first cell that a sequence remembers, and the last + 1; (0, 0) if there is none."""
+        mine = self.member[sequence, : self.end].tobytes()
+        return (max(mine.find(1), 0), mine.rfind(1) + 1)
+
+    def at(self, sequence: int, position: int, begin: int, end: int) -> int | None:
+        """The cell from begin to end that holds a position of a sequence; None if there is none."""
+        if position < 0:
+            return None
+        found = np.flatnonzero(self.position[begin:end] == position) + begin
+        return next((cell for cell in found.tolist() if self.member[sequence, cell]), None)
+
+    # changes
+
+    def write(
+        self, cells: np.ndarray, sequences: np.ndarray, positions: np.ndarray, groups: np.ndarray
+    ) -> None:
+        """Stores positions of sequences, and their groups, in cells; all int [n]."""
+        self.position[cells] = positions
+        self.group[cells] = groups
+        self.member[sequences, cells] = True
+        self._used(int(cells.max()))
+
+    def write_one(self, cell: int, sequence: int, position: int) -> None:
+        """`write` of a single position; faster than numpy for few."""
+        self.position[cell], self.group[cell] = position, 0
+        self.member[sequence, cell] = True
+        self._used(cell)
+
+    def _used(self, cell: int) -> None:
+        self.end = max(self.end, cell + 1)
+        self.touched = max(self.touched, self.end)
+
+    def empty(self, cells: np.ndarray) -> None:
+        """Frees cells, int64 [n], whoever remembers them. Call `find_end` afterwards."""
+        self.position[cells] = -1
+        self.member[:, cells] = False
+
+    def forget(self, sequence: int, cells: np.ndarray) -> None:
+        """Makes a sequence forget cells, int64 [n]."""
+        if not len(cells):
+            return
+        free = cells[self.member[:, cells].sum(axis=0) == 1]
+        self.member[sequence, cells] = False
+        self.position[free] = -1  # no call in between: Ctrl-C there would leak these cells
+        self.find_end()
+
+    def find_end(self) -> None:
+        """Sets `end` after cells became free."""
+        if self.end and self.position[self.end - 1] < 0:
+            used = np.flatnonzero(self.position[: self.end] >= 0)
+            self.end = int(used[-1]) + 1 if used.size else 0
+
+    def untidy(self) -> np.ndarray:
+        """The free cells that were used, int64 [n]; they count as cleared from now on."""
+        found = np.flatnonzero(self.position[: self.touched] < 0)
+        self.touched = self.end
+        return found
+
+    def expect(self, sequence: int, cells: int) -> None:
+        """Notes how many cells a sequence will need in all; 0 ends its room."""
+        self.rooms = {s: room for s, room in self.rooms.items() if s != sequence}
+        self.expected.pop(sequence, None)
+        if cells:
+            self.expected[sequence] = cells
+
+    # where new tokens go
+
+    def find(self, sequences: np.ndarray) -> np.ndarray:
+        """Free cells for rows of these sequences int32 [n]: int64 [n], or fewer if fewer are free.
+
+        Cells of its room for a sequence that has one; else the lowest outside of rooms, in rooms
+        only if there are no others.
+        """
+        if not self.expected:
+            return self._lowest(self.position[: self.end] < 0, len(sequences))
+        cells = np.full(len(sequences), -1, np.int64)
+        for sequence in dict.fromkeys(sequences.tolist()):
+            if sequence in self.expected:
+                rows = np.flatnonzero(sequences == sequence)
+                mine = self._in_room(sequence, len(rows))
+                cells[rows[: len(mine)]] = mine
+        rest = np.flatnonzero(cells < 0)
+        if len(rest):
+            free = self.position < 0
+            free[cells[cells >= 0]] = False
+            found = self._lowest(self._open(free), len(rest))
+            if len(found) < len(rest):
+                free[found] = False
+                found = np.concatenate([found, self._lowest(free, len(rest) - len(found))])
+            cells[rest[: len(found)]] = found
+        return cells[cells >= 0]
+
+    def _lowest(self, free: np.ndarray, n: int) -> np.ndarray:
+        """The n lowest of the cells that are `free`, bool [any]; cells behind these are free."""
+        holes = np.flatnonzero(free)[:n]
+        more = np.arange(len(free), min(self.count, len(free) + n - len(holes)))
+        return np.concatenate([holes, more]) if len(holes) else more
+
+    def _open(self, free: np.ndarray, sequence: int | None = None) -> np.ndarray:
+        """Of the cells that are `free`, bool [count], those outside of the rooms of others."""
+        free = free.copy()
+        for other, (begin, end) in self.rooms.items():
+            if other != sequence:
+                free[begin:end] = False
+        return free
+
+    def _in_room(self, sequence: int, n: int) -> np.ndarray:
+        """The n lowest free cells of a sequence's room, which is moved if it has too few."""
+        for again in (True, False):
+            begin, end = self.rooms.get(sequence, _NONE)
+            found = np.flatnonzero(self.position[begin:end] < 0)[:n] + begin
+            if again and len(found) < n:
+                self._make_room(sequence, n)
+        return found
+
+    def _make_room(self, sequence: int, n: int) -> None:
+        """Gives a sequence a room for what is expected of it, at least n cells: near to the cells
+        that it holds, or as low as possible. If none is so large, the largest."""
+        edges = np.diff(self._open(self.position < 0, sequence), prepend=False, append=False)
+        begins, ends = np.flatnonzero(edges).reshape(-1, 2).T
+        if not len(begins):
+            self.rooms.pop(sequence, None)
+            return
+        held = int(self.member[sequence].sum())
+        wanted = max(n, self.expected[sequence] - held)
+        if self.expected[sequence] - held < n and held:  # it grows on
+            wanted += self._padding
+        if held:
+            low, high = self.held(sequence)
+            before = ends <= low
+            places = np.where(before, np.maximum(begins, ends - wanted), begins)
+            farther = np.where(before, low - places, places + wanted - high)
+        else:
+            wanted = round_up(wanted, max(1, self._padding // 8))  # equal requests, equal distances
+            places = farther = self._padded(begins, wanted)
+        fits = places + wanted <= ends
+        if fits.any():
+            best = np.flatnonzero(fits)[farther[fits].argmin()]
+            self.rooms = {**self.rooms, sequence: (int(places[best]), int(places[best]) + wanted)}
+        else:
+            best = (ends - begins).argmax()
+            self.rooms = {**self.rooms, sequence: (int(begins[best]), int(ends[best]))}
+
+    def _padded(self, begins: np.ndarray, wanted: int) -> np.ndarray:
+        """Where rooms of the wanted size begin so that they touch no more blocks of the padding
+        than need be."""
+        up = -(-begins // self._padding) * self._padding
+        return np.where(
+            begins % self._padding + wanted > round_up(wanted, self._padding), up, begins
+        )
+
+    def free_next(self, cell: int, sequence: int) -> bool:
+        """Whether a cell is free, and a sequence may take it without asking for a room."""
+        begin, end = self.rooms.get(sequence, _NONE)
+        return begin <= cell < end and self.position[cell] < 0
