@@ -171,7 +171,10 @@ class Trials:
         """Loads and computes what is usual; if that differs, asks the tools."""
         try:
             with subject.load(self.cache, models) as model:
-                shown = differing(subject.numbers(model), self.numbers(subject))
+                numbers = subject.numbers(model)
+                shown = differing(numbers, self.numbers(subject))
+                if shown and "golden" not in result.by and subject.beyond(numbers):
+                    result.by.append("golden")
                 if shown:
                     self._note(result, shown, subject)
                     self._ask_diff(fault, subject, model, result)
