@@ -114,6 +114,17 @@ class Subject:
             found[f"prompt {name}"] = model.logits(laid_out(model, wanted, prompt))
         return found
 
+    def beyond(self, found: Numbers) -> bool:
+        """Whether numbers are beyond the golden's bound: then `golden` says no, whatever else it
+        computes."""
+        wanted, bound = self.golden, self.cases.bounds.get(self.case, golden.EXACT)
+        if isinstance(wanted, Embeddings):  # some have layers that are not in the folder
+            return False
+        pairs = [(found["prompt"], wanted.logits)]
+        pairs += [(found[f"image {n}"], p.rows) for n, p in wanted.pictures.items()]
+        pairs += [(found[f"prompt {n}"], p.logits) for n, p in wanted.prompts.items()]
+        return any(golden.nmse(got, want) >= bound for got, want in pairs)
+
     def rare(self, cache: Path, models: Path | None = None) -> Iterator[tuple[str, Numbers]]:
         """Results that a batch of one prompt does not show: token by token, beyond the end of the
         context, and for pictures of several sizes."""

@@ -15,8 +15,9 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.workbench import golden
 from ggmodel.workbench.diff import diff
+from tests.faults.processed import differing_inputs
 from tests.faults.source import MODELS, files, spelled
-from tests.faults.subjects import EXACT, served_by, subjects
+from tests.faults.subjects import EXACT, Subject, served_by, subjects
 from tests.faults.trial import Fault, Trials, differing, faults, judged, written
 from tests.golden.files import HERE
 from tests.workbench.saved import CASES, saved
@@ -72,6 +73,20 @@ def test_a_fault_in_loading_is_seen_by_check(trials: Trials):
     result = trials.run(changed("mistral/model.py", '"k_proj"', '"key"'))
     assert result.shown == "loading"
     assert result.by == ["check", "golden"]
+
+
+@pytest.mark.parametrize("case", ["gemma3/images", "llama4/images", "mllama/images"])
+def test_true_models_make_the_pixels_and_tokens_of_processors(trials: Trials, case: str):
+    subject = Subject(*case.split("/"))
+    with subject.load(trials.cache) as model:
+        assert differing_inputs(subject, model) == ""
+
+
+def test_a_fault_in_pixels_is_seen_and_caught(trials: Trials):
+    old = "_pixels(pictures.resize(image, (side, side)))[None]])"
+    fault = changed("llama4/image.py", old, f"{old[:-2]} * 0.9])", "preprocess")
+    result = trials.run(fault)
+    assert (result.shown, result.by, result.right) == ("pixels", ["diff"], True)
 
 
 def test_no_effect_is_no_fault(trials: Trials):

@@ -22,6 +22,7 @@ from ggmodel.runner.loading.sources import open_source
 from ggmodel.workbench import golden
 from ggmodel.workbench.check import check
 from ggmodel.workbench.diff import Diff, diff
+from tests.faults.processed import differing_inputs
 from tests.faults.rules import RULES, Seed
 from tests.faults.source import MODELS, Source, files, spelled
 from tests.faults.subjects import Numbers, Subject, served_by, subjects
@@ -170,7 +171,10 @@ class Trials:
         """Loads and computes what is usual; if that differs, asks the tools."""
         try:
             with subject.load(self.cache, models) as model:
-                shown = differing(subject.numbers(model), self.numbers(subject))
+                numbers = subject.numbers(model)
+                shown = differing(numbers, self.numbers(subject))
+                if shown and "golden" not in result.by and subject.beyond(numbers):
+                    result.by.append("golden")
                 if shown:
                     self._note(result, shown, subject)
                     self._ask_diff(fault, subject, model, result)
@@ -204,9 +208,22 @@ class Trials:
         try:
             with subject.load(self.cache, models) as model:
                 self._ask_diff(fault, subject, model, result)
+                if shown in ("pixels", "running") and subject.pictures:
+                    self._ask_inputs(fault, subject, model, result)
         except Error:
             result.by.append("check")
         return {"golden", "diff"} <= set(result.by)
+
+    def _ask_inputs(
+        self, fault: Fault, subject: Subject, model: LoadedModel, result: Result
+    ) -> None:
+        try:
+            differs = bool(differing_inputs(subject, model))
+        except Exception:  # as the command ends with it
+            differs = True
+        if differs and "diff" not in result.by:
+            result.by.append("diff")
+            result.first, result.right = "preprocess", bool(fault.blames & {"preprocess", ""})
 
     def _note(self, result: Result, shown: str, subject: Subject) -> None:
         if not result.shown:

@@ -31,6 +31,8 @@ Every prompt is also computed in other ways:
 - After a context shift: the first tokens are removed, all others move down. Compared with the
   shortened text computed from its start, in each layer alone, for there both are the same. The same
   bound: keys are rotated twice, in float32.
+- By numpy in float64, without ggml's table, images included. The bound is 1e-10: only the reference
+  rounds. Small faults show here, such as another epsilon, or GELU by erf for tanh.
 - With weights in F16 and Q8_0, compared with the golden's logits of such weights. The bounds are
   2.5e-7 and 2e-4 a layer: ggml rounds activations, too.
 - With weights in BF16, compared with the same weights in F32. The bound is 64 times that of F16:
@@ -44,7 +46,9 @@ Tests hold all this, fused attention, and files by llama.cpp's converter. The re
 {versions}. `python -m tests.golden.table` writes this page.
 
 """
-KINDS = {"shift": ("context shift",), "F16": ("F16",), "BF16": ("BF16",), "Q8_0": ("Q8_0",)}
+KINDS = {"shift": ("context shift",)} | {
+    name: (name,) for name in ("float64", "F16", "BF16", "Q8_0")
+}
 
 
 def row_of(architecture: str, outcome: Outcome) -> str:

@@ -1,5 +1,5 @@
 """Every golden, computed in every way: in batches, token by token, beside a second sequence, after
-a context shift, and with rounded weights."""
+a context shift, in float64, and with rounded weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggmodel.workbench import golden
 from tests.golden.files import HERE
 
 SPLITS = [*(f"batches of {n}" for n in (1, 2, 3, 7)), "token by token", "shared prefix"]
-ROUNDED = ["F16", "BF16", "Q8_0"]
+OTHERS = ["float64", "F16", "BF16", "Q8_0"]
 ALL = [
     (file.parent.name, case)
     for file in sorted(HERE.glob("*/cases.py"))
@@ -26,9 +26,9 @@ def test_every_way_gives_the_same(architecture: str, case: str):
         assert outcome.versions["transformers"]
     names = [run.name for run in first.runs]
     if first.greedy is None:
-        assert names == ["each text alone", *ROUNDED]
+        assert names == ["each text alone", *OTHERS]
         return
-    assert names == [*SPLITS, "context shift", *ROUNDED]
+    assert names == [*SPLITS, "context shift", *OTHERS]
     # Keys that were rotated twice are not bit for bit those of the shortened text.
     shift = first.runs[len(SPLITS)]
     assert shift.nmse > 0

@@ -302,6 +302,14 @@ FAULTS = {
         "text.layers[0].attn_norm",
         "unused",
     ),
+    "no attention": (  # the next norm reads what the one before attention rightly reads
+        "llama",
+        "llama.py",
+        "        x = x + y\n        return x + self.ffn",
+        "        return x + self.ffn",
+        "layers[0]",
+        "diverges",
+    ),
     "no positions in a tower whose result has another shape": (
         "llama4",
         "llama4/vision.py",

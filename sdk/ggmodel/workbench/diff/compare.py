@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -80,18 +80,21 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
         )
     found.unread = plan(type(net), net.config, reference.tensors).report.unused_lines
     if found.first is None and not net.only_embeds:
-        found.decode = _decoded(model, reference, numbers)
+        found.decode = _decoded(model, reference, numbers, rows)
     return found
 
 
-def _decoded(model: LoadedModel, reference: Activations, numbers: np.ndarray) -> list[ModuleDiff]:
-    """See `Diff.decode`."""
+def _decoded(
+    model: LoadedModel, reference: Activations, numbers: np.ndarray, rows: list[ModuleDiff]
+) -> list[ModuleDiff]:
+    """See `Diff.decode`. `rows` are of the whole prompt."""
+    given = {row.path: row.input.nmse for row in rows if row.input is not None}
     n, images = len(numbers), np.flatnonzero(numbers < 0)
     start = max(1, n - _MOST_ALONE, int(images[-1]) + 1 if images.size else 0)
     alone: list[_Comparing] = []
 
     def begin(i: int) -> Begin:
-        alone.append(_Comparing(model, reference, i))
+        alone.append(_Comparing(model, reference, i, given))
         return alone[-1].begin
 
     if start < n:
@@ -126,13 +129,20 @@ class _Comparing:
 
     Args:
         token: index of the token that it computes; None for the whole prompt.
+        given: module → the error of its input in the whole prompt, which is in the cache.
     """
 
-    def __init__(self, model: LoadedModel, reference: Activations, token: int | None = None):
+    def __init__(
+        self,
+        model: LoadedModel,
+        reference: Activations,
+        token: int | None = None,
+        given: Mapping[str, float] | None = None,
+    ):
         self.model, self.reference, self.token = model, reference, token
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
-        self._wiring, self._orders = Wiring(), Orders()
+        self._wiring, self._orders = Wiring(cached=given or {}), Orders()
         self._in_tower = False
         self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()

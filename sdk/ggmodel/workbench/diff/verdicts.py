@@ -26,6 +26,7 @@ class Wiring:
         authors: module → name of the module, by names of ops, that has made its input.
         alone: modules that are given nothing that was computed before.
         tower: modules of the graph of an image.
+        cached: path of a module → the error of its input for the tokens before, which it may see.
     """
 
     readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class Wiring:
     authors: dict[ModuleDiff, str] = field(default_factory=dict)
     alone: set[ModuleDiff] = field(default_factory=set)
     tower: list[ModuleDiff] = field(default_factory=list)
+    cached: Mapping[str, float] = field(default_factory=dict)
 
     def add(self, recording: Recording, made: Sequence[tuple[ModuleDiff, Call]]) -> None:
         """Adds the modules of a graph."""
@@ -94,7 +96,9 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         row.verdict = "equal"
         return
     inside = any(r.wrong and within(r.path, row.path) for r in before)
-    if row.reads and not any(r.wrong for r in before):
+    # A module left out makes the next one read the same, rightly read there.
+    shared = any(r.name == row.reads and r.input and r.input.nmse <= r.bound for r in before)
+    if row.reads and not shared and not any(r.wrong for r in before):
         row.verdict = "diverges"
         row.note = (
             f"it reads what {row.reads} reads in the reference: are the two modules' names in the "
@@ -135,7 +139,7 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
 def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> float:
     """The error of a module's input."""
     if row.input is not None:
-        return row.input.nmse
+        return max(row.input.nmse, wiring.cached.get(row.path, 0.0))
     if any(r.wrong for r in before):
         return math.inf
     # It may read rows of an image.
