@@ -27,7 +27,7 @@ _NAME_LIMIT = 127  # bytes of a text in a file's metadata, as llama.cpp cuts it
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one tensor.
+    """The statistics of one tensor's inputs.
 
     Attributes:
         sums: float32 [matrices, width], sums of squares of the inputs; a matrix an expert.

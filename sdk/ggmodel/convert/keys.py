@@ -35,7 +35,7 @@ WITHOUT_EFFECT = tuple(
 )
 TABLE = Path(__file__).with_name("reference_keys.json")
 _ROPES = ("rope_parameters", "rope_scaling")
-# Of a scaled rope: which of them count follows from its type, which is read.
+# Parameters of a scaled rope; its type, which is read, decides which of them count.
 _OF_ROPE = frozenset(
     "factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow "
     "mscale mscale_all_dim truncate short_factor long_factor low_freq_factor high_freq_factor "
