@@ -134,8 +134,8 @@ class Engine:
         return work() if self._thread.here else self._thread.call(work)
 
     def between_steps(self, work: Callable[[], T]) -> T:
-        """Runs `work` while no step runs, and returns its result; also in a closed engine, or in one
-        of its callbacks."""
+        """Runs `work` between steps, and returns its result; also in a closed engine, or in one of
+        its callbacks."""
         return self._thread.between_steps(work)
 
     def check_wanted(self) -> None:
