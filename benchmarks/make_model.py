@@ -73,7 +73,7 @@ class Shape:
     rope_factors: bool = False
 
 
-# Of Llama 3.2.
+# As in Llama 3.2.
 ROPE_SCALING = {
     "rope_type": "llama3",
     "factor": 32.0,

@@ -53,7 +53,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Of the bytes taken, less the constant part, to those estimated."""
+        """The bytes taken, less the constant part, divided by those estimated."""
         return (self.taken - self.beside) / self.estimate
 
 

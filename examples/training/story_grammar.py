@@ -439,7 +439,7 @@ class Teller:
 
 
 def opening(t: Teller, trait: str = "") -> None:
-    """Who the hero is and where; ``trait`` is a sentence that the plot needs."""
+    """The hero and the place; ``trait`` is a sentence that the plot needs."""
     t.slots["hobby"] = t.pick(HOBBIES)
     t.slots["when"] = t.fill(
         "one [sunny|windy||bright|quiet|cold|warm|misty|rainy|golden] [morning|afternoon|day]"

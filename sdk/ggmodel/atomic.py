@@ -43,7 +43,7 @@ def check_target(path: str | Path, *, force: bool = True, device: bool = True) -
 @contextmanager
 def atomic_write(path: str | Path, *, force: bool = True, device: bool = True) -> Iterator[Path]:
     """The name of a file, in the same folder, that becomes `path` at the end; after an error, or
-    Ctrl-C, it is gone. What a link points to is replaced, the link stays; a device is written
+    Ctrl-C, it is gone. The target of a link is replaced, the link stays; a device is written
     itself. Arguments as for `check_target`.
 
     Raises:

@@ -10,7 +10,7 @@ from benchmarks import resident
 CONTEXT = 4096
 # Python's own part of a text: its tokens in lists, and pairs of them to look up; bytes a token.
 A_TOKEN = 150
-# What the system and the interpreter take more in one run than in another.
+# The system and the interpreter take so much more in one run than in another.
 NOISE = 1 << 20
 
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong ends in one paragraph on stderr and exit status 1."""
+"""Every error ends in one paragraph on stderr and exit status 1."""
 
 from __future__ import annotations
 

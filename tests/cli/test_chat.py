@@ -36,7 +36,7 @@ def path(write_gguf: Any, vary: Any, source: Any, tmp_path_factory: Any) -> Path
 
 @pytest.fixture(scope="module")
 def reply(path: Path) -> Iterator[Callable[..., str]]:
-    """What the library answers at temperature 0 to texts that are said in turn."""
+    """The library's answers at temperature 0 to texts that are said in turn."""
     with ggmodel.load(path) as model:
 
         def answer(*texts: str, system: str | None = None) -> str:
@@ -164,7 +164,7 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def until(self, pattern: str, seconds: float = 60) -> str:
-        """What was printed up to the pattern; later calls begin after it."""
+        """The output up to the pattern; later calls begin after it."""
         deadline = time.monotonic() + seconds
         while not (found := re.search(pattern, self._seen)):
             if not select.select([self._ours], [], [], max(0, deadline - time.monotonic()))[0]:

@@ -1,4 +1,4 @@
-"""What `ggmodel chat` keeps free for an answer, and which lines it takes for commands."""
+"""The room that `ggmodel chat` keeps free for an answer, and the lines that are commands."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_pa
     assert done.returncode == 0, done.stderr
     assert "Attention: q_norm: RMSNorm = gguf(" in done.stdout
     assert 'unknown_multiplier: float = kv("unknown_multiplier"' in done.stdout
-    # What --update would have made; the sizes in cases.py are those of that golden.
+    # A golden as --update makes it; the sizes in cases.py are its own.
     folder = tmp_path / "own" / "goldens" / "my_model"
     cases = golden.Cases(folder)
     assert cases.configs["plain"]["hidden_size"] == want.config["hidden_size"]

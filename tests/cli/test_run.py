@@ -27,7 +27,7 @@ WARNED = r"warning: --context-length is 100,000, but the model was trained with 
 
 @pytest.fixture(scope="module")
 def answer(model_path: Path) -> str:
-    """What the library says at temperature 0."""
+    """The library's answer at temperature 0."""
     with ggmodel.load(model_path) as model:
         return str(model.generate("abc the", max_tokens=20, temperature=0))
 

@@ -179,7 +179,7 @@ FILES: dict[str, tuple[str, str, Contents]] = {
     "golden/llama4/converted/text.gguf": ("llama4", "f32", "text"),
     "golden/llama4/converted/mmproj.gguf": ("llama4", "f32", "vision"),
 }
-# What only ours say. llama.cpp knows these by heart; other models differ in them.
+# Keys of our files alone. llama.cpp knows them by heart; other models differ in them.
 GEMMA3 = {"attention.scale", "attention.sliding_window_pattern", "rope.scaling.factor"}
 ONLY_OURS = {
     "gemma3": GEMMA3,

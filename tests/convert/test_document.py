@@ -1,4 +1,4 @@
-"""What docs/convert.md says works: its commands and its code are run, in order."""
+"""docs/convert.md is true: its commands and its code are run, in order."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def value(source: MemorySource, name: str) -> np.ndarray:
 
 
 def names_of(config: dict[str, Any]) -> set[str]:
-    """What llama.cpp's converter calls the tensors of a llama checkpoint."""
+    """The names that llama.cpp's converter gives the tensors of a llama checkpoint."""
     layer = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm"]
     experts = config["architectures"] == ["MixtralForCausalLM"]
     dense = ["ffn_gate", "ffn_up", "ffn_down"]
@@ -442,7 +442,7 @@ class Given(Module):
 def test_names(base: type[Module], names: list[str], want: str):
     source = convert(base, *names)
     assert sorted(source.tensors) == sorted(want.split())
-    # What is written is what the loader asks for.
+    # The loader asks for the tensors that were written.
     model = declare(base)(read(declare(base), {}))
     assert fill(model, AnyWeight(), source.tensors, "arch").problems() == []
 

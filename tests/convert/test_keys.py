@@ -294,7 +294,7 @@ class Own(Llama):
 
 
 def own(tmp_path: Path, changes: dict[str, Any], line: str = "pass") -> Any:
-    """What `check` says about a model whose architecture is the user's."""
+    """The verdict of `check` on a model whose architecture is the user's."""
     models = tmp_path / "models"
     models.mkdir()
     (models / "own.py").write_text(MODEL.format(line=line))

@@ -1,7 +1,7 @@
 """Files, and what llama.cpp makes of them.
 
 The notes were found by running llama.cpp's library (of llama-cpp-python 0.3.36) on the files. It
-refuses those that are said to be refused. Of the others its logits differ from the goldens by an
+refuses those that are said to be refused. Its logits of the others differ from the goldens by an
 NMSE of 1e-6 or more where a difference is told, and by less where none is. `tests/peers` holds the
 tables against its source.
 """

@@ -16,7 +16,7 @@ from tests.convert.folders import write_model, write_tokenizer
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "new-architecture.md").read_text("utf-8")
 BLOCK = re.compile(r"^```(sh|text|diff)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# What the two commands that need torch leave behind, as transformers 5.23 has made it.
+# The files that the two commands which need torch leave behind, as transformers 5.23 made them.
 MADE = {"golden": "mine/goldens/granite/plain.npz", "diff": "reference.npz"}
 WRONG = ("DIFFERS", "diverges")
 

@@ -23,7 +23,7 @@ def named(results: Iterable[Result]) -> list[Result]:
 
 
 def missed(results: Iterable[Result]) -> list[Result]:
-    """Those that no tool noticed, and those that `diff` named wrongly."""
+    """The faults that no tool noticed, and those that `diff` named wrongly."""
     return [r for r in effective(results) if not r.by or r.right is False]
 
 

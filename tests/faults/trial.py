@@ -82,7 +82,7 @@ def _fault(name: str, source: Source, seed: Seed, text: str) -> Fault:
 
 @dataclass
 class Result:
-    """What became of a fault.
+    """The outcome of a fault.
 
     Attributes:
         shown: where it changes the numbers: "loading", "prompt", "decode", …; "" if nowhere.

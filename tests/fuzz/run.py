@@ -2,8 +2,8 @@
 
 `python -m tests.fuzz.run --calls 100000 --seed 1` is the long run; `--program N` repeats one
 program and prints its calls. A call with arguments of the types it asks for gives a tensor or an
-error of the `ggmodel.Error` family. What else may happen counts as found: a signal, an abort, a
-program that does not end, another exception, a result that is not as the op's rule said.
+error of the `ggmodel.Error` family. All else counts as found: a signal, an abort, a program
+that does not end, another exception, a result that is not as the op's rule said.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Valid calls of each op, taken from the op's test cases.
 
-Whoever enters an op into the table writes a case for it (a test asks for one), so the fuzzer knows
+Every op of the table has a case (a test asks for one), so the fuzzer knows
 right operands and attributes of every op without a generator of its own; all else are variations.
 """
 

@@ -124,7 +124,7 @@ def test_names_and_keys_are_those_of_llama_cpps_converter():
 
 
 def test_names_in_other_checkpoints():
-    """Of a model with a head, and as TensorFlow called norms."""
+    """A model with a head, and norms as TensorFlow called them."""
     golden = load_embeddings("bert", "released")
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     weights = {}

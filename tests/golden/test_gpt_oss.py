@@ -1,4 +1,4 @@
-"""What is gpt-oss's alone: experts in MXFP4, as published; `test_text.py` has the rest."""
+"""gpt-oss's own: experts in MXFP4, as published; `test_text.py` has the rest."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_blocks_against_transformers(golden: Golden, source: MemorySource):
 
 
 def test_names_and_keys_are_those_of_llama_cpps_converter():
-    """What it makes of this checkpoint; `yarn_truncate` is ours, where YaRN is rounded."""
+    """The file is as it makes it; `yarn_truncate` is ours, where YaRN is rounded."""
     golden = load_golden("gpt_oss", "released")
     source = from_hf(find("gpt-oss"), golden.config, published(golden))
     both = "attn_q attn_k attn_v attn_output ffn_gate_inp ffn_gate_exps ffn_up_exps ffn_down_exps"

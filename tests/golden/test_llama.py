@@ -1,4 +1,4 @@
-"""What is llama's alone; `test_text.py` compares it with transformers as it does every model."""
+"""llama's own; `test_text.py` compares it with transformers as it does every model."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ def test_layers_without_rope_see_everything_and_are_not_rotated(images: Golden, 
 
 @pytest.mark.parametrize("rope", [1, 0])
 def test_a_context_shift_rotates_where_there_is_rope(rope: int):
-    """Of one layer keys depend on token and position alone: what stays behind a removal is as if
-    it had been computed without the rest."""
+    """The keys of a single layer depend on token and position alone: the rest behind a removal is
+    as if it had been computed without the removed tokens."""
     golden = load_golden("llama4", "untuned")
     config = {**golden.config, "attn_temperature_tuning": True, "no_rope_layers": [rope]}
     weights = golden.weights().items()

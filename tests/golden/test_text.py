@@ -20,7 +20,7 @@ from tests.golden.text import CASES, TEXT, golden_of
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of the NMSE of all logits.
+    """Bounds of the NMSE of all logits.
 
     Attributes:
         exact: float32 sums taken in another order; transformers itself is 3e-13 from float64.
@@ -101,7 +101,7 @@ def test_logits_in_any_batch_split(golden: Golden, flash_attention: str, batch_s
 
 def test_the_config_that_transformers_writes(golden: Golden):
     """Other than those in the wild: `rope_parameters`, and all defaults."""
-    # What transformers 5 wrote as it stood in the old one is not there in new checkpoints.
+    # Keys that transformers 5 wrote as they stood in the old config are not in new checkpoints.
     config = {k: v for k, v in golden.saved_config.items() if k != "partial_rotary_factor"}
     old, new = source_of(golden), source_of(replace(golden, config=config))
     assert old.metadata.items() <= new.metadata.items()

@@ -51,7 +51,7 @@ def test_weights_follow_the_rule(
 
 
 def llama_tensors(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """What a llama or Mixtral checkpoint holds, worked out from its config.json alone."""
+    """The shapes in a llama or Mixtral checkpoint, worked out from its config.json alone."""
     hidden, ffn = config["hidden_size"], config["intermediate_size"]
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or hidden // heads

@@ -162,7 +162,7 @@ class Run:
             assert nmse(got[rows], logits(self.kinds, self.texts[s])[-n:]) < BOUND
 
     def _step(self, pieces: list[tuple[int, int]]) -> Step:
-        """Of random tokens."""
+        """A step of random tokens."""
         starts = {s: len(self.texts[s]) for s, _ in pieces}
         n = sum(n for _, n in pieces)
         return Step(
@@ -342,7 +342,7 @@ def test_a_busy_slot_lends_a_checkpoint(model: LoadedModel, kinds: str):
 
 @pytest.mark.parametrize("keep", [0, 5])
 def test_a_full_context_is_shifted(kinds: str, keep: int):
-    """What is left is computed again."""
+    """The rest is computed again."""
     prompt, context = TEXT[:10], 16
     with load(kinds, context_length=context, batch_size=6) as model:
         done = model.generate(

@@ -1,4 +1,4 @@
-"""What a model's code is given of a batch."""
+"""The view of a batch that a model's code is given."""
 
 from __future__ import annotations
 

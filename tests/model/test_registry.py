@@ -40,7 +40,7 @@ def model(name: str, mark: str = "", hf: str = "") -> str:
 
 @pytest.fixture(autouse=True)
 def restore() -> Iterator[None]:
-    """What a test registers is gone after it; what comes along stays."""
+    """Architectures that a test registers are gone after it; those it imports stay."""
     supported()
     registered, modules = dict(registry._registered), set(sys.modules)
     yield

@@ -143,7 +143,7 @@ CASES = {
 
 
 def saved(name: str) -> Activations:
-    """What transformers computed."""
+    """The activations that transformers computed."""
     return Activations.load(HERE / f"{name}.npz")
 
 

@@ -151,7 +151,7 @@ def changed(**changes: Any) -> Activations:
 
 INPUTS = saved("gemma3").inputs
 PIXELS = INPUTS["pixel_values"]
-# What the reference says instead, and the error.
+# Changes of the reference, and the error.
 WRONG: dict[str, tuple[dict[str, Any], type[Error], str]] = {
     "ids out of range": (
         {"inputs": {"input_ids": np.array([1, 99])}},

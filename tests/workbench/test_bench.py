@@ -1,4 +1,4 @@
-"""What is measured, and that it is what it says; how fast it is, is for docs/benchmarks.md."""
+"""Benchmarks measure the work that they name; the speed itself is for docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stories() -> Iterator[LoadedModel]:
 
 
 class Computed(NamedTuple):
-    """What was in a step, whose arrays may serve the next one, and what all sequences held."""
+    """The content of a step, whose arrays may serve the next one, and of all sequences."""
 
     tokens: list[int]
     positions: list[int]

@@ -1,4 +1,4 @@
-"""What `check` finds, and that it has problems exactly where `load` raises."""
+"""The findings of `check`; it has problems exactly where `load` raises."""
 
 from __future__ import annotations
 

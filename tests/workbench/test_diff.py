@@ -1,4 +1,4 @@
-"""What `diff` finds: nothing in healthy models, and every seeded fault in the module that has it.
+"""`diff` finds nothing in healthy models, and every seeded fault in the module that has it.
 
 The reference is what transformers computed once (`references/`, made by `make_references.py`).
 """

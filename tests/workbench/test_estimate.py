@@ -1,4 +1,4 @@
-"""What `estimate` says against what `load` takes, for files, devices and contexts."""
+"""The bytes of `estimate` against those that `load` takes, for files, devices and contexts."""
 
 from __future__ import annotations
 

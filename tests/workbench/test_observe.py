@@ -115,7 +115,7 @@ def test_places_cover_the_declaration(model: LoadedModel):
 
 
 def test_a_scheduler_shows_the_same_values(monkeypatch: pytest.MonkeyPatch):
-    """What a machine with devices would use; here its only device is the CPU."""
+    """A machine with devices uses one; here its only device is the CPU."""
     with ggmodel.load(source_of("llama"), kv_type="f32") as model:
         plain = Seen(model, IDS)
         scheduler = Scheduler(model.backend.hardware, False)  # type: ignore[attr-defined]

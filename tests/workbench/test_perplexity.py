@@ -35,7 +35,7 @@ def last(model: LoadedModel, text: str, context: int | None = None) -> Perplexit
 
 
 def losses(model: LoadedModel, chunk: list[int], first: int) -> np.ndarray:
-    """Of tokens first + 1 to the end, float64."""
+    """The losses of tokens first + 1 to the end, float64."""
     rows = model.logits(chunk).astype(np.float64)
     logp = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
     return -logp[np.arange(first, len(chunk) - 1), chunk[first + 1 :]]

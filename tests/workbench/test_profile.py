@@ -1,5 +1,5 @@
-"""What a profile says, held against the graph and the file; how long things take is not for tests,
-but that what takes long is found is."""
+"""Profiles are held against the graph and the file; tests do not check how long things take, only
+that the slow ones are found."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def stories() -> Iterator[LoadedModel]:
 
 @pytest.fixture(autouse=True)
 def small_sweep(monkeypatch: pytest.MonkeyPatch):
-    """What is read to measure the memory: enough to do it, not to say how fast it is."""
+    """Measurements of the memory read enough to run, too little to say how fast it is."""
     monkeypatch.setattr(peaks, "_LEAST", 4 << 20)
     monkeypatch.setattr(peaks, "_CACHES", 0)
 
@@ -97,7 +97,7 @@ def test_sums_agree(stories: LoadedModel):
 
 @pytest.mark.parametrize("name", [STORIES, *(ROOT / "tests" / "fixtures").glob("*.gguf")])
 def test_a_decoded_token_reads_the_file_s_weights_once(name: Path):
-    """Of a dense model: each weight as often as it is used, of the table of embeddings a row."""
+    """A dense model reads each weight as often as it is used, and one row of the embeddings."""
     with ggmodel.load(name, context_length=64, threads=1) as model:
         found = one(model, Workload(), 1)
         infos = dict(model.source.tensors)

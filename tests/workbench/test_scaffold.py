@@ -119,7 +119,7 @@ def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def begun_as_published(name: str, folder: Path) -> tuple[Scaffold, dict[str, str]]:
-    """What `new` makes of such a model, and its files by their names below the folder."""
+    """The result of `new` for such a model, and its files by their names below the folder."""
     begun = begun_from(folder, *published(name), name=name)
     own = folder / "own"
     return begun, {p.relative_to(own).as_posix(): p.read_text() for p in begun.files}
@@ -294,7 +294,7 @@ def test_no_two_fields_have_one_name_in_files(tmp_path: Path, llama: golden.Gold
 
 
 def test_names_of_strangers_are_text(tmp_path: Path, llama: golden.Golden):
-    """What a checkpoint calls its tensors becomes no code, and no keyword or method is hidden."""
+    """The names in a checkpoint become no code, and hide no keyword or method."""
     weights: dict[str, np.ndarray] = dict(llama.weights())
     odd = ['a", hf=1/0) #', "class", "forward", "config", "a-b", "a_b", "\x1b[31m", "é\ud800"]
     for name in odd[:-1]:

@@ -1,4 +1,4 @@
-"""What `describe` finds in files."""
+"""`describe` shows the content of files."""
 
 from __future__ import annotations
 

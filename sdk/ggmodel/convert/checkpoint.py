@@ -255,8 +255,8 @@ def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpo
 def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     """The tensors of a file, checked.
 
-    Layout (documentation of safetensors): length of the header (u64), header in JSON, data. What is
-    wrong with an entry is said here, by name; the rest, such as gaps and overlaps, by safetensors.
+    Layout (documentation of safetensors): length of the header (u64), header in JSON, data. Faults
+    of an entry are reported here, by its name; gaps and overlaps by safetensors.
     """
     length = buffer.u64(0, "the length of the header")
     buffer.need(8, length, "the header")

@@ -1,7 +1,7 @@
 """llama.cpp as a reader of files: whether it loads one, and whether it computes the same.
 
 The tables follow llama.cpp's source (src/llama-arch.cpp, src/llama-model.cpp, src/models/), which a
-test holds them against. Of architectures that ggmodel does not ship only the name is looked up.
+test holds them against. An architecture that ggmodel does not ship is looked up by name alone.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ _BY_LAYER = ("down", "gate", "up")
 
 
 def kind_of(name: str) -> str:
-    """What a tensor is for: "output", "tokens", "values", "keys", "queries", "out", "up", "gate",
+    """The role of a tensor: "output", "tokens", "values", "keys", "queries", "out", "up", "gate",
     "down"; "" for all else."""
     if name == "output.weight":
         return "output"

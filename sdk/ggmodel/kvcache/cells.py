@@ -146,7 +146,7 @@ class Cells:
         return np.concatenate([holes, more]) if len(holes) else more
 
     def _open(self, free: np.ndarray, sequence: int | None = None) -> np.ndarray:
-        """Of the cells that are `free`, bool [count], those outside of the rooms of others."""
+        """The `free` cells, bool [count], outside of the rooms of other sequences."""
         free = free.copy()
         for other, (begin, end) in self.rooms.items():
             if other != sequence:

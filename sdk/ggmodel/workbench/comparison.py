@@ -49,8 +49,8 @@ class Errors:
 
 
 def factor_of(e: Errors | None) -> float | None:
-    """What ours has to be multiplied by to be the reference's, if that is all that is wrong: less
-    than a thousandth of the error is left then."""
+    """The factor from ours to the reference's, if it explains the error: less than a thousandth is
+    left then."""
     if e is None or not math.isfinite(e.nmse) or e.apart > 1e-3 * e.nmse:
         return None
     return e.factor

@@ -42,7 +42,7 @@ def texts() -> list[str]:
 
 
 def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[Any]]:
-    """What `set_vocab` of the converter writes: type and value of each key."""
+    """The keys that `set_vocab` of the converter writes: type and value of each."""
     import gguf
 
     conversion = importlib.import_module("conversion")

@@ -15,7 +15,7 @@ EXPECTED = {
 }
 ARRAYS = {"int32": "INT32", "float32": "FLOAT32", "uint8": "UINT8"}
 
-# What differs, and why: keys that the converter does not write (None), or writes otherwise.
+# The differences, and their reasons: keys that the converter leaves out (None) or has otherwise.
 BETTER: dict[tuple[str, str], dict[str, Any]] = {
     # It gives all tokens one score, and the order of merging is lost.
     ("mistral_json", "metadata"): {"scores": ["ARRAY FLOAT32", [-1000.0] * 480]},

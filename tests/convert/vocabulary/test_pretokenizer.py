@@ -54,7 +54,7 @@ def test_published_families_are_found(tmp_path: Path, name: str):
     assert pre(tmp_path, PUBLISHED[name]) == PUBLISHED[name].pre
 
 
-# Of several names for the same way one; not those that are known by something else.
+# One name for each way; none that is known by something else.
 BY_EXPRESSIONS = [
     name
     for name in {known: name for name, known in PRE_TOKENIZERS.items()}.values()

@@ -33,7 +33,7 @@ class Seed:
 Rule = Callable[[Source], Iterator[Seed]]
 RULES: dict[str, Rule] = {}
 
-# Who shows a fault in what the config or caches() say of them.
+# The classes and fields in which a fault of the config, or of caches(), shows.
 ATTENTION = ("Attention", "VisionAttention", "CrossAttention")
 FEED_FORWARD = ("GatedMLP", "FeedForward", "Experts", "MLP", "ffn")
 NORMS = ("RMSNorm", "LayerNorm", "HeadNorm")

@@ -123,8 +123,8 @@ CASES: dict[str, dict[str, Any]] = {
         },
     ),
     "images": vision(num_hidden_layers=4, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1, 0]),
-    # What the released models have where files by llama.cpp's converter do not say; small, since
-    # such files are kept (converted/).
+    # Values of the released models that files by llama.cpp's converter leave out; small, since such
+    # files are kept (converted/).
     "released": vision(
         {"num_hidden_layers": 3, "rope_theta": 10000.0},
         attention_chunk_size=8192,

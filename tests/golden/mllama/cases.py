@@ -107,7 +107,7 @@ CASES: dict[str, dict[str, Any]] = {
         rms_norm_eps=1e-2,
         rope_scaling=None,
     ),
-    # What enters the first layer is read, too; neighbours attend to images.
+    # The input of the first layer is read, too; neighbours attend to images.
     "more_states": mllama(
         {"intermediate_layers_indices": [0, 2, 3], "num_hidden_layers": 4, "attention_heads": 2},
         side=16,

@@ -1,7 +1,7 @@
 """Large batches: a device takes over products of weights that lie in system memory.
 
-Of ggml's devices only GPUs do so. Here two workers are told to, by the entry that they leave empty
-in ggml's table of functions of a device.
+Only GPUs do so among ggml's devices. Here two workers are told to, by the entry that they leave
+empty in ggml's table of functions of a device.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Hyper(RopeConfig):
     scale: float = kv(
         "attention.scale",
         hf=lambda hf: hf.get("query_pre_attn_scalar", 256) ** -0.5,
-        # Of the published models 27B, with 46 layers, is the exception, and files do not say so.
+        # The published 27B, with 46 layers, is the exception, and files do not say so.
         default=lambda h: (h.hidden // h.heads if h.layers == 46 else h.head_dim) ** -0.5,
     )
     # Configs name both; where they say null nothing is capped.

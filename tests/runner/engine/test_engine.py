@@ -54,7 +54,7 @@ def test_closing_a_stream_frees_its_slot_and_cells(model: LoadedModel):
         stream.close()
         model.engine.call(lambda: None)  # after that
         (slot,) = model.engine.slots.all
-        # What was computed stays for a prompt that begins alike, and no more than that.
+        # The computed tokens stay for a prompt that begins alike, and no more than those.
         cache: Any = model.engine.cache
         assert slot.free and (cache.table.position >= 0).sum() == len(slot.tokens)
     assert len(model.generate(PROMPT, max_tokens=3).tokens) == 3

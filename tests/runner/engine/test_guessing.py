@@ -1,4 +1,4 @@
-"""What is guessed, and when guessing pays."""
+"""The guessed tokens, and when guessing pays."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_costs_are_medians_and_those_not_seen_lie_between():
 
 
 class Clock:
-    """Of a machine whose batches take what a table says; those of a new size a graph as well."""
+    """The time on a machine whose batches take as long as a table says, with a graph if the size is
+    new."""
 
     def __init__(self, costs: dict[int, float], graph: float = 1.0):
         self.costs, self.graph = costs, graph

@@ -79,7 +79,7 @@ def open_model(seeing: Callable[[str], MemorySource]) -> Iterator[Open]:
 
 
 def rows_of(projection: np.ndarray, seed: int) -> np.ndarray:
-    """What the vision graph should make of a picture, float64."""
+    """The expected result of the vision graph for a picture, float64."""
     planes = np.asarray(picture(seed), np.float64).transpose(2, 0, 1) / 255
     patches = planes.reshape(3, 3, 2, 3, 2).transpose(1, 3, 0, 2, 4).reshape(ROWS, 12)
     return patches @ projection.astype(np.float64).T

@@ -169,7 +169,7 @@ def test_requests_wait_for_a_slot(stories: LoadedModel):
         assert len(list(first)) == 9
         thread.join(20)
         assert answers
-        # Who would wait for himself is told.
+        # A thread that would wait for itself is told.
         first = model.stream("Once", max_tokens=10)
         next(first)
         with pytest.raises(Busy, match="parallel"):
@@ -264,7 +264,7 @@ def test_a_text_four_times_the_context_stays_fluent(seed: int):
             logit_bias=never_ends,
         )
         assert (len(done.tokens), done.finish_reason) == (512, "length")
-        # Of text from the training data the model makes -0.7, of random tokens -13.
+        # The model gives text from the training data -0.7, random tokens -13.
         pieces = [done.tokens[i : i + 96] for i in range(0, 512 - 96, 80)]
         assert all(model.score(piece).mean() > -2.5 for piece in pieces)
         without = model.generate("Once upon a time", temperature=0, logit_bias=never_ends)

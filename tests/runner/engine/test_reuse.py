@@ -45,7 +45,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def logprobs(model: LoadedModel) -> list[list[float]]:
-    """Of 24 tokens after each prompt, generated together."""
+    """The log probabilities of 24 tokens after each prompt, generated together."""
     streams = [model.stream(p, max_tokens=24, temperature=0, logprobs=True) for p in PROMPTS]
     found: list[list[float]] = [[], []]
     for pieces in zip(*streams, strict=True):

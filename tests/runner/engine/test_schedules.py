@@ -1,4 +1,4 @@
-"""Whatever else a cache holds and computes, a sequence gets what it gets in a cache of its own."""
+"""A sequence gets the same in a shared cache, at any schedule, as in a cache of its own."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @dataclass
 class Sequence:
-    """What was done to a sequence: texts that were appended, removals as (begin, end)."""
+    """The history of a sequence: texts that were appended, removals as (begin, end)."""
 
     log: list[Text | tuple[int, int | None]] = field(default_factory=list)
     length: int = 0

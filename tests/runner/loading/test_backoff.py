@@ -1,4 +1,4 @@
-"""What happens when devices have less room than they said."""
+"""Devices that have less room than they said."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fewer(backoff: float) -> GPULayersList:
 
 
 def allocator(most: int) -> tuple[list[int], Callable[[GPULayersList], int]]:
-    """What was tried, and an allocation of at most so many layers."""
+    """The list of attempts, and an allocation of at most so many layers."""
     tried: list[int] = []
 
     def allocate(layers: GPULayersList) -> int:

@@ -1,4 +1,4 @@
-"""What users may ask for as `gpu_layers`, and what it comes to."""
+"""The values that `gpu_layers` may have, and their effect."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def splits(count: int, parts: int):
 
 
 def shares(needs: Sequence[int], room: Sequence[int], counts: Sequence[int]) -> list[Fraction]:
-    """What each device uses of its room; infinity as the sum of all and more."""
+    """The share of its room that each device uses; infinity as the sum of all and more."""
     found, start = [], 0
     for r, count in zip(room, counts, strict=True):
         used = sum(needs[start : start + count])

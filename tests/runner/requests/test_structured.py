@@ -92,7 +92,7 @@ def stories() -> Iterator[LoadedModel]:
 def written(
     grammar: Grammar, tokenizer: Tokenizer, rows: Iterator[np.ndarray], sampler: Sampler
 ) -> tuple[bytes, Sampling]:
-    """What a sampler makes of logits, at most 400 tokens."""
+    """The answer that a sampler draws from logits, at most 400 tokens."""
     sampling, answer = sampler.begin(constraint=grammar.begin(tokenizer)), b""
     for _ in range(400):
         if sampling.finished:

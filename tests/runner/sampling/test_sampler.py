@@ -153,7 +153,7 @@ def test_whole_vocabularies_without_top_k(n: int, top_p: float, scale: float):
     for uniform in (0.0, 0.3, 0.77, 0.999999):
         want = order[np.searchsorted(sums, uniform, side="right")]
         assert sampler.draw(logits, Fixed(uniform)) == want  # type: ignore[arg-type]
-    # Of equal logits, sums in another order round to another last token.
+    # Sums of equal logits in another order round to another last token.
     assert abs(len(sampler.distribution(logits)[0]) - kept) <= (scale == 0)
 
 

@@ -72,8 +72,8 @@ def _regular(run: Sequence[Part]) -> bool:
 
 
 def _part(c: Any, x: Any, first: int, count: int, n: int, apart: int) -> Any:
-    """Of x [d, m, heads] `count` along dim 1 from `first` on, n times at a distance: [d, count,
-    heads, n]."""
+    """A view of x [d, m, heads]: n ranges of `count` along dim 1, the first at `first`, each
+    `apart` behind the one before: [d, count, heads, n]."""
     step = x.nb[1]
     offset = first * step
     return lib.ggml_view_4d(

@@ -112,7 +112,7 @@ class Engine:
     # messages from any thread
 
     def call(self, work: Callable[[], T]) -> T:
-        """What `work` returns, or raises, in the engine's thread, between two steps.
+        """Runs `work` in the engine's thread, between two steps, and returns or raises as it does.
 
         Raises:
             GraphError: the engine is closed, or belongs to another process.
@@ -134,7 +134,7 @@ class Engine:
         return work() if self._thread.here else self._thread.call(work)
 
     def between_steps(self, work: Callable[[], T]) -> T:
-        """What `work` returns, called while no step runs; also of a closed engine, or within one of
+        """Runs `work` between steps, and returns its result; also in a closed engine, or in one of
         its callbacks."""
         return self._thread.between_steps(work)
 

@@ -91,7 +91,7 @@ class Placer:
         self._cache.undo(step)
 
     def prepare(self, chunks: Sequence[Chunk]) -> None:
-        """Places the batch that probably comes next. Whatever fails shows when it is needed."""
+        """Places the batch that probably comes next. A failure shows when the batch is needed."""
         if not chunks:
             return
         step = self._batches.step(chunks)

@@ -116,7 +116,7 @@ class EngineThread:
             self._inbox.put(message)
 
     def call(self, work: Callable[[], T]) -> T:
-        """What `work` returns, or raises, in the engine's thread.
+        """Runs `work` in the engine's thread, and returns or raises as it does.
 
         Ctrl-C ends the wait: work that has not begun never does then, and `check_wanted` ends work
         under way.

@@ -1,4 +1,4 @@
-"""What a model and its reference are given: the same tokens, pixels and length?"""
+"""The inputs of a model and its reference: whether tokens, pixels and length are the same."""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ from ...model.report import Missing
 from ...model.source_code import file_of
 from ..modules import ranges
 from .extend import Extension
+from .files import Files
 from .fit import best_fit, listed_class
 from .names import Proposal
 from .shrink import SMALL, shrunk
@@ -80,14 +81,7 @@ def scaffold(
         FormatError, LoadError: the directory cannot be read.
     """
     folder = Path(folder)
-    importable = re.sub(r"\W", "_", name)
-    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
-        raise ConfigError(f"{name!r} cannot be an architecture's name: letters, digits, -, _")
-    goldens = folder / "goldens" / importable
-    taken = (folder / f"{importable}.py", folder / importable, goldens)
-    there = next((path for path in taken if path.exists()), None)
-    if there is not None:
-        raise ConfigError(f"{there} exists; choose another name, or remove it")
+    _check_free(name, folder)
     begun = Scaffold(name, [], template or "llama")
     guess = f"{camel(name)}ForCausalLM"
     if hf is None:
@@ -99,15 +93,42 @@ def scaffold(
         fit = best_fit(name, given, shapes, [template] if template else supported(models), models)
         cls, config, begun.missing = fit.cls, shrunk(given), _folded(fit.report.missing)
         sources = _sources(cls, name, listed_class(given) or guess)
-        extension = Extension(name, sources, fit, shapes, models)
+        extension = Extension(name, Files(sources, fit), shapes, models)
         extension.extend()
         begun.proposals, begun.keys = extension.proposals, extension.keys
         begun.corrections, begun.added = extension.corrections, extension.added
-        begun.left = extension.left
+        begun.left = extension.files.left
     begun.template = cls.architecture
-    package = "/" in next(iter(sources))
+    written = {folder / path: text for path, text in sources.items()}
+    written |= _golden_test(begun, folder, "/" in next(iter(sources)), config)
+    _write(written)
+    begun.files = list(written)
+    return begun
+
+
+def _importable(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _check_free(name: str, folder: Path) -> None:
+    """Checks an architecture's name, also against the files of a folder."""
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise ConfigError(f"{name!r} cannot be an architecture's name: letters, digits, -, _")
+    own = _importable(name)
+    taken = (folder / f"{own}.py", folder / own, folder / "goldens" / own)
+    there = next((path for path in taken if path.exists()), None)
+    if there is not None:
+        raise ConfigError(f"{there} exists; choose another name, or remove it")
+
+
+def _golden_test(
+    begun: Scaffold, folder: Path, package: bool, config: Mapping[str, Any]
+) -> dict[Path, str]:
+    """The golden test of an architecture, and a README if the folder has none."""
+    importable = _importable(begun.name)
+    goldens = folder / "goldens" / importable
     values = {
-        "NAME": name,
+        "NAME": begun.name,
         "FILE": importable,
         "MODEL": f"{importable}/" if package else f"{importable}.py",
         "TEMPLATE": begun.template,
@@ -116,13 +137,11 @@ def scaffold(
     templates = {goldens / "cases.py": "cases.txt", goldens / f"test_{importable}.py": "test.txt"}
     if not (folder / "README.md").exists():
         templates[folder / "README.md"] = "README.md"
-    written = {folder / path: text for path, text in sources.items()}
+    written = {}
     for path, template in templates.items():
         text = (_TEMPLATES / template).read_text(encoding="utf-8")
         written[path] = re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
-    _write(written)
-    begun.files = list(written)
-    return begun
+    return written
 
 
 def _folded(missing: Iterable[Missing]) -> list[str]:
@@ -187,7 +206,7 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
     file = Path(file_of(cls) or "")
     if not file.is_file():
         raise ConfigError(f"the source of {cls.architecture!r} is missing; begin from another")
-    importable = re.sub(r"\W", "_", name)
+    importable = _importable(name)
     files = _files(file, cls.architecture)
     package = len(files) > 1
     sources = {}
@@ -209,7 +228,7 @@ def _files(file: Path, architecture: str) -> list[Path]:
     """The files of an architecture: those of its folder, or only its own in a family's folder, or
     where a folder holds no other module."""
     folder = file.parent
-    if folder.name != re.sub(r"\W", "_", architecture) or not (folder / "__init__.py").is_file():
+    if folder.name != _importable(architecture) or not (folder / "__init__.py").is_file():
         return [file]
     register = f'@register("{architecture}"'
     texts = {p: p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.py"))}

@@ -63,7 +63,7 @@ def conv_3d(
 
 @computes("avg_pool_2d")
 def avg_pool_2d(x: np.ndarray, k: int, s: int, p: float) -> np.ndarray:
-    """Means of k × k pixels; the padding counts as zeros. Of a fractional one only whole pixels
+    """Means of k × k pixels; the padding counts as zeros. If it is fractional, only whole pixels
     precede the image, as in ggml."""
 
     def padding(n: int) -> tuple[int, int]:
