@@ -197,6 +197,9 @@ class _Comparing:
         if node is not None:
             own = node.site is not None and not str(node.site).startswith(_WORKBENCH)
             row.shape, row.line = node.shape, str(node.site) if own else ""
+        inner = (p.path for p in self.pairs.values() if name and p.name.startswith(f"{name}."))
+        if place.path and not all(within(path, place.path) for path in inner):
+            self._wiring.narrower.add(row)
         if name is None:
             row.verdict, row.note = "unpaired", "only here"
         elif node is None:

@@ -23,6 +23,7 @@ class Wiring:
         readers: module → the next ones that read its result, and whether something is added on the
             way, in which its error may drown.
         returned: module → the module inside it whose result it returns as it is.
+        narrower: modules whose counterparts hold others that are outside of them here.
         authors: module → name of the module, by names of ops, that has made its input.
         alone: modules that are given nothing that was computed before.
         tower: modules of the graph of an image.
@@ -31,6 +32,7 @@ class Wiring:
 
     readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]] = field(default_factory=dict)
     returned: dict[ModuleDiff, ModuleDiff] = field(default_factory=dict)
+    narrower: set[ModuleDiff] = field(default_factory=set)
     authors: dict[ModuleDiff, str] = field(default_factory=dict)
     alone: set[ModuleDiff] = field(default_factory=set)
     tower: list[ModuleDiff] = field(default_factory=list)
@@ -111,8 +113,7 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         return
     readers = _outermost(wiring.readers.get(row, []))
     inner = wiring.returned.get(row)
-    handed_on = row.path and all(mixed for _, mixed in readers)  # nothing reads the model's result
-    if inner is not None and inner.verdict == "equal" and handed_on:
+    if inner is not None and inner.verdict == "equal" and row in wiring.narrower:
         row.verdict = "elsewhere"
         row.note = row.note or f"it returns the result of {inner.path}, which agrees"
         return
@@ -157,14 +158,15 @@ def _outermost(readers: Sequence[tuple[ModuleDiff, bool]]) -> list[tuple[ModuleD
 def blame_author(
     rows: Sequence[ModuleDiff], wiring: Wiring, places: Mapping[str, ModuleDiff]
 ) -> None:
-    """Where something diverges: blames a module before it whose result cannot be compared, if that
-    has made the first input of another module that differs without an error before.
+    """Blames a module whose result cannot be compared, or the model itself, if it has made the
+    first input of another module that differs without an error before. No such input is in a model
+    whose result agrees, or it is made up for.
 
     Args:
         rows: judged.
         places: names of ops → the module's row.
     """
-    if not any(row.wrong for row in rows):
+    if any(row.verdict == "equal" and not row.path for row in rows):
         return
     largest = 0.0  # error of a result so far, which an input may have
     for row in rows:
@@ -172,7 +174,7 @@ def blame_author(
             return
         author = places.get(wiring.authors.get(row, ""))
         given = 0.0 if row.input is None else row.input.nmse
-        unjudged = author is not None and author.path and author.result is None
+        unjudged = author is not None and (not author.path or author.result is None)
         if author is not None and unjudged and given > max(row.bound, GROWTH * largest):
             author.verdict = "diverges"
             author.note = f"the input of {row.path} is the first that differs"
