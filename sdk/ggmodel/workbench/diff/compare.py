@@ -293,8 +293,9 @@ class _Comparing:
             self._insert(row, order)
         self.judged()
         whole = next((row for row in self.rows if not row.path), None)
-        if whole is not None and whole.result is None:  # even if all else agrees
-            whole.verdict = "diverges"
+        alone = not any(row.wrong for row in self.rows)
+        if whole is not None and (whole.result is None or (alone and whole.verdict != "equal")):
+            whole.verdict = "diverges"  # even if all else agrees, or passes on what it is given
         return self.rows
 
     def judged(self) -> list[ModuleDiff]:
