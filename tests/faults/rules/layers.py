@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tests.faults.rules.seeds import (
+    MODEL,
     NORMS,
     Seed,
     _short,
@@ -167,12 +168,9 @@ def norm_behind_rope(source: Source) -> Iterator[Seed]:
 
 @rule("rows to keep")
 def rows_to_keep(source: Source) -> Iterator[Seed]:
-    """Rows dropped from one summand alone, or a state that is not normed at last."""
+    """All rows kept in the last layer, where those without a result are dropped."""
     for call in calls(source, "keep_rows"):
-        x, y = (source.of(a) for a in call.args[1:])
-        if isinstance(call.args[1], ast.Name) and isinstance(call.args[2], ast.Name):
-            edits = [source.edit(call.args[1], y), source.edit(call.args[2], x)]
-            yield made(source, call, edits, f"{x} ↔ {y}", (source.class_of(call),))
+        yield seed(source, call.args[0], "None", source.class_of(call), *MODEL)
 
 
 @rule("gate of a layer")
