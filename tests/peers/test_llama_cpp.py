@@ -1,7 +1,7 @@
 """A second oracle: log-probabilities of llama.cpp on the same file, whoever converted it.
 
 Goldens are those of transformers, which can be wrong itself. llama.cpp runs in a process of its own
-(`python tests/peers/test_llama_cpp.py FILE VOCABULARY PROMPT…` prints what it says).
+(`python tests/peers/test_llama_cpp.py FILE SIZE PROMPTS TOKEN` prints what it says).
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ def agree(file: Path) -> None:
 
     with ggmodel.load(file, kv_type="f32", threads=1, context_length=128) as model:
         rows = [model.logits(prompt)[-1].astype(np.float64) for prompt in PROMPTS]
+        texts = ((i, model.detokenize([i]).strip()) for i in range(rows[0].size))
+        said = next(i for i, text in texts if text.isascii() and text.isalnum())
     ours = np.array([row - np.log(np.exp(row - row.max()).sum()) - row.max() for row in rows])
-    command = [sys.executable, __file__, file, str(ours.shape[1]), json.dumps(PROMPTS)]
+    command = [sys.executable, __file__, file, str(ours.shape[1]), json.dumps(PROMPTS), str(said)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     theirs = np.array(json.loads(done.stdout.splitlines()[-1]))
@@ -67,8 +69,9 @@ def test_a_file_of_ours(architecture: str, case: str, tmp_path: Path):
     agree(tmp_path / "a.gguf")
 
 
-def run(file: str, size: int, prompts: list[list[int]]) -> None:
-    """Prints llama.cpp's log-probabilities [prompts, size] of the token after each prompt."""
+def run(file: str, size: int, prompts: list[list[int]], said: int) -> None:
+    """Prints llama.cpp's log-probabilities [prompts, size] of the token after each prompt; it then
+    says the token `said`."""
     import xllamacpp  # pyright: ignore[reportMissingImports]  # of the extra `peers`
 
     parameters = xllamacpp.CommonParams()
@@ -80,8 +83,11 @@ def run(file: str, size: int, prompts: list[list[int]]) -> None:
     server = xllamacpp.Server(parameters)
     rows = np.full((len(prompts), size), np.nan)
     for row, prompt in zip(rows, prompts, strict=True):
-        asked = {"prompt": prompt, "n_predict": 1, "n_probs": size, "temperature": 0.0}
-        answer = server.handle_completions({**asked, "cache_prompt": False, "stream": False})
+        # An end of text or a part of a character has no log-probabilities in the answer. The bias
+        # forces another token; it comes after the log-probabilities.
+        asked = {"prompt": prompt, "n_predict": 1, "n_probs": size, "logit_bias": [[said, 100.0]]}
+        asked |= {"temperature": 0.0, "cache_prompt": False, "stream": False}
+        answer = server.handle_completions(asked)
         answer = json.loads(answer) if isinstance(answer, (str, bytes)) else answer
         for found in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
             row[found["id"]] = found["logprob"]
@@ -90,4 +96,4 @@ def run(file: str, size: int, prompts: list[list[int]]) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
+    run(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))
