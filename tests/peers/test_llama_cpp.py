@@ -6,10 +6,12 @@ Goldens are those of transformers, which can be wrong itself. llama.cpp runs in 
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,7 +74,7 @@ def test_a_file_of_ours(architecture: str, case: str, tmp_path: Path):
 def run(file: str, size: int, prompts: list[list[int]], said: int) -> None:
     """Prints llama.cpp's log-probabilities [prompts, size] of the token after each prompt; it then
     says the token `said`."""
-    import xllamacpp  # pyright: ignore[reportMissingImports]  # of the extra `peers`
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # of the extra `peers`
 
     parameters = xllamacpp.CommonParams()
     parameters.model.path = file
