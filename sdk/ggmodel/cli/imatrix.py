@@ -8,7 +8,7 @@ import typer
 
 from .expanded import expanded
 from .loading import Loading
-from .options import File, Force, Out, read_text
+from .options import File, Force, Out, Text, read_text
 from .terminal import count, printable, progress_bar
 
 if TYPE_CHECKING:
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 @expanded("batch_size", "context_length", "parallel")
 def imatrix(
     file: File,
-    text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT",
-            help="A text file, UTF-8; - is standard input.",
-            show_default=False,
-        ),
-    ],
+    text: Text,
     out: Out,
     context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
     chunks: Annotated[

@@ -56,6 +56,12 @@ Models = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict/--no-strict", help="Whether unused tensors are errors.")
 ]
+Text = Annotated[
+    str,
+    typer.Argument(
+        metavar="TEXT", help="A text file, UTF-8; - is standard input.", show_default=False
+    ),
+]
 Out = Annotated[str, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Repetitions = Annotated[

@@ -9,7 +9,7 @@ import typer
 
 from .expanded import expanded
 from .loading import Loading
-from .options import File, Json, read_text
+from .options import File, Json, Text, read_text
 from .terminal import count, progress_bar, report
 
 if TYPE_CHECKING:
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 @expanded("context_length", "parallel")
 def perplexity(
     file: File,
-    text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT",
-            help="A text file, UTF-8; - is standard input.",
-            show_default=False,
-        ),
-    ],
+    text: Text,
     context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
     as_json: Json = False,
     *,

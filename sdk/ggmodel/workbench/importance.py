@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..convert.imatrix import Entry, ImportanceMatrix
-from ..errors import ComputeError, ConfigError, PromptError, TokenizerError
+from ..errors import ComputeError, ConfigError, PromptError
 from ..ml.node import Node
 from ..ml.storage import Weight
 from ..runner import LoadedModel
+from .chunks import chunks as cut
+from .chunks import read_tokens
 from .observe import Recording, See, watch_text
 
 
@@ -51,25 +53,19 @@ def importance(
         )
     if chunks is not None and chunks < 1:
         raise ConfigError(f"{chunks} chunks; there must be at least 1")
-    if model.tokenizer is None:
-        raise TokenizerError(f"{model.source.name} holds no vocabulary to read a text with")
-    ids = np.array(model.tokenizer.encode(text, parse_special=False), np.int32)
+    ids = read_tokens(model, text)
     if len(ids) < context:
         raise PromptError(
             f"the text has {len(ids)} tokens, less than a chunk of {context}; give a longer text, "
             "better of hundreds of chunks, or a smaller context"
         )
     count = min(len(ids) // context, chunks or len(ids))
-    bos = model.tokenizer.bos if model.tokenizer.add_bos else None
     collector = _Collector(output)
-    for done in range(count):
-        chunk = ids[done * context : (done + 1) * context].copy()
-        if bos is not None:
-            chunk[0] = bos
+    for done, chunk in enumerate(cut(model, ids, context, count), start=1):
         watch_text(model, chunk, collector.watch)
         entries = dict(sorted(collector.entries()))
         datasets = [dataset] if dataset else []
-        yield (done + 1) / count, ImportanceMatrix(entries, "", datasets, done + 1, context)
+        yield done / count, ImportanceMatrix(entries, "", datasets, done, context)
 
 
 class _Collector:

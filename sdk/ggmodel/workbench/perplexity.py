@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import ComputeError, ConfigError, PromptError, TokenizerError
+from ..errors import ComputeError, ConfigError, PromptError
 from ..runner import LoadedModel
 from ..runner.sampling import log_probability
+from .chunks import chunks, read_tokens
 
 
 @dataclass(frozen=True)
@@ -63,25 +64,19 @@ def perplexity(model: LoadedModel, text: str, context: int | None = None) -> Ite
             f"chunks of {context} tokens, and the model is loaded with a context of "
             f"{model.context_length}; a chunk has at least 8, and no more than the context"
         )
-    if model.tokenizer is None:
-        raise TokenizerError(f"{model.source.name} holds no vocabulary to read a text with")
-    ids = np.array(model.tokenizer.encode(text, parse_special=False), np.int32)
+    ids = read_tokens(model, text)
     if len(ids) < 2:
         raise PromptError(f"the text has {len(ids)} tokens; give at least two, better thousands")
     whole = len(ids) < context
     if len(ids) < 2 * context:
         context = len(ids) if whole else len(ids) // 2
     first = 0 if whole else context // 2
-    chunks = len(ids) // context
-    bos = model.tokenizer.bos if model.tokenizer.add_bos else None
+    count = len(ids) // context
     losses: list[float] = []
-    for done in range(chunks):
-        chunk = ids[done * context : (done + 1) * context].copy()
-        if bos is not None:
-            chunk[0] = bos
+    for done, chunk in enumerate(chunks(model, ids, context, count), start=1):
         losses += _losses(model, chunk, first)
         value, error = _mean(losses)
-        yield Perplexity(value, error, len(losses), done + 1, context, chunks, len(ids), whole)
+        yield Perplexity(value, error, len(losses), done, context, count, len(ids), whole)
 
 
 def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
