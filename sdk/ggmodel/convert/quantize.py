@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,24 +60,21 @@ def encode(
     lib.ggml_quantize_init(int(dtype))
     source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(result)
 
-    def matrix(weights: Any) -> Callable[[int, int], None]:
-        def work(start: int, rows: int) -> None:
-            piece = values.reshape(-1, width)[start : start + rows]
-            if dtype.is_quantized and not np.isfinite(piece).all():
-                raise TensorError(
-                    f"{name} holds NaN or infinity, which {dtype} cannot; use f16 or f32"
-                )
-            lib.ggml_quantize_chunk(int(dtype), source, target, start * width, rows, width, weights)
+    each, matrices = rows, [ffi.NULL]
+    if importance is not None:
+        each, matrices = (
+            rows // len(importance),
+            [ffi.from_buffer("float[]", w) for w in importance],
+        )
 
-        return work
+    def work(weights: Any, start: int, rows: int) -> None:
+        piece = values.reshape(-1, width)[start : start + rows]
+        if dtype.is_quantized and not np.isfinite(piece).all():
+            raise TensorError(f"{name} holds NaN or infinity, which {dtype} cannot; use f16 or f32")
+        lib.ggml_quantize_chunk(int(dtype), source, target, start * width, rows, width, weights)
 
-    if importance is None:
-        _in_pieces(0, rows, width, matrix(ffi.NULL))
-        return result
-    each = rows // len(importance)
-    for i, weights in enumerate(importance):
-        pointer = ffi.from_buffer("float[]", weights)
-        _in_pieces(i * each, each, width, matrix(pointer))
+    for i, weights in enumerate(matrices):
+        _in_pieces(i * each, each, width, partial(work, weights))
     return result
 
 

@@ -141,7 +141,7 @@ class Recipe:
 _Q2, _Q3, _Q4, _Q5, _Q6 = DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K
 _I2, _I3 = DType.IQ2_XXS, DType.IQ3_S
 # Types whose few values are garbage unless chosen by importance.
-_WEIGHTED = frozenset(DType[name] for name in "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS".split())
+WEIGHTED = frozenset(DType[name] for name in "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS".split())
 
 
 def _tiny(name: str, dtype: DType, number: int, more: DType, out: DType | None = None) -> Recipe:
@@ -149,7 +149,7 @@ def _tiny(name: str, dtype: DType, number: int, more: DType, out: DType | None =
     rules = {"tokens": _always(more), "values": _shared(_Q4, more), "down": _begin(8, more)}
     if out is not None:
         rules["out"] = _always(out)
-    return Recipe(name, dtype, number, rules, _Q5, True, True, _WEIGHTED)
+    return Recipe(name, dtype, number, rules, _Q5, True, True, WEIGHTED)
 
 
 _MORE = {"values": _spread(_Q6), "down": _spread(_Q6)}
@@ -196,7 +196,7 @@ RECIPES: dict[str, Recipe] = {
                 **dict.fromkeys(("gate", "up"), _middle(DType.IQ3_XXS)),
             },
             eight=True,
-            needs_importance=_WEIGHTED,
+            needs_importance=WEIGHTED,
         ),
         Recipe(
             *("iq3_XXS", DType.IQ3_XXS, 23),
@@ -209,7 +209,7 @@ RECIPES: dict[str, Recipe] = {
             },
             _Q5,
             eight=True,
-            needs_importance=_WEIGHTED,
+            needs_importance=WEIGHTED,
         ),
         Recipe(
             *("q2_K", _Q2, 10),
@@ -219,7 +219,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             *("q2_K_S", _Q2, 21),
             {"values": _grouped(_Q4), "down": _begin(8, _Q4)},
-            needs_importance=frozenset((_Q2,)) | _WEIGHTED,
+            needs_importance=frozenset((_Q2,)) | WEIGHTED,
         ),
         _tiny("iq2_M", DType.IQ2_S, 29, _I3, _I3),
         _tiny("iq2_S", DType.IQ2_XS, 28, _I3, _I3),

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import Unsupported
 from ..gguf_file import DType
 from ..model.names import of_vision
-from .recipes import Recipe, Shape
+from .recipes import WEIGHTED, Recipe, Shape
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,9 @@ def _changes(t: Candidate, own: bool) -> bool:
     return matrix and t.name not in _KEPT and not any(part in t.name for part in _KEPT_PARTS)
 
 
-_NARROW_IQ = tuple(
-    DType[name] for name in "IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_XS".split()
-)
 # Substitutes for types whose blocks do not fill a row; the last resort is F16.
 _NARROWER = {
-    **dict.fromkeys(_NARROW_IQ, DType.IQ4_NL),
+    **dict.fromkeys((*WEIGHTED, DType.IQ3_S, DType.IQ4_XS), DType.IQ4_NL),
     **dict.fromkeys((DType.Q2_K, DType.Q3_K, DType.TQ1_0, DType.TQ2_0), DType.Q4_0),
     DType.Q4_K: DType.Q5_0,
     DType.Q5_K: DType.Q5_1,
