@@ -43,7 +43,7 @@ def test_every_item_of_the_interface_is_in_the_table_once():
 
 
 def test_names_that_the_interface_has_dropped_are_marked():
-    """Those of the older document alone."""
+    """The names that only the older document has."""
     older = {name for name, *_, note in rows() if "in older versions of the interface" in note}
     assert older == {
         "Allocated",

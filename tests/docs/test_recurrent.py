@@ -52,7 +52,7 @@ WEIGHTS = weights()
 
 
 def logits(text: list[int]) -> np.ndarray:
-    """Those of the whole text, in float64."""
+    """The logits of the whole text, in float64."""
     w = {name: value.astype(np.float64) for name, value in WEIGHTS.items()}
 
     def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:

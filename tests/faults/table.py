@@ -18,7 +18,7 @@ def effective(results: Iterable[Result]) -> list[Result]:
 
 
 def named(results: Iterable[Result]) -> list[Result]:
-    """Those in which `diff` named a module."""
+    """The faults for which `diff` named a module."""
     return [r for r in results if r.right is not None]
 
 

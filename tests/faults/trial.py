@@ -140,14 +140,14 @@ class Trials:
         self._true: dict[tuple[str, str], Any] = {}
 
     def numbers(self, subject: Subject) -> Numbers:
-        """Those of the true model."""
+        """The true model's results."""
         if (subject.name, "") not in self._true:
             with subject.load(self.cache) as model:
                 self._true[subject.name, ""] = subject.numbers(model)
         return self._true[subject.name, ""]
 
     def rare(self, subject: Subject) -> dict[str, Numbers]:
-        """Those of the true model, see `Subject.rare`."""
+        """The true model's results, see `Subject.rare`."""
         if (subject.name, "rare") not in self._true:
             self._true[subject.name, "rare"] = dict(subject.rare(self.cache))
         return self._true[subject.name, "rare"]

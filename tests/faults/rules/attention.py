@@ -9,7 +9,6 @@ from tests.faults.rules.seeds import (
     ATTENTION,
     MODEL,
     Seed,
-    _short,
     attributes,
     calls,
     fields,
@@ -19,6 +18,7 @@ from tests.faults.rules.seeds import (
     own_calls,
     rule,
     seed,
+    short,
 )
 from tests.faults.source import Source
 
@@ -132,7 +132,7 @@ def rope(source: Source) -> Iterator[Seed]:
             if change == "factors=None" and of == "nn.Rope":
                 continue
             edit = source.edit(call, f"replace({whole}, {change})")
-            said = f"{_short(whole)}, {change.replace(f'({whole})', 'its')}"
+            said = f"{short(whole)}, {change.replace(f'({whole})', 'its')}"
             yield made(source, call, [edit], said, blames)
     yield from forgotten(source, r"rope_base|local_base|rope_factor|rope_dims", *ATTENTION)
     yield from forgotten(source, "vit_rope_base|yarn_truncate|no_rope_interval", *ATTENTION)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tests.faults.rules.seeds import MODEL, Seed, _short, calls, keyword, made, rule, seed
+from tests.faults.rules.seeds import MODEL, Seed, calls, keyword, made, rule, seed, short
 from tests.faults.source import Source
 
 
@@ -48,7 +48,7 @@ def tiles(source: Source) -> Iterator[Seed]:
             said = (
                 f"{source.of(call.func).rpartition('.')[2]}({', '.join(parts)}), last two swapped"
             )
-            yield made(source, call, edits, _short(said), _tower(source, call))
+            yield made(source, call, edits, short(said), _tower(source, call))
     for node in source.nodes(ast.BinOp):
         text = source.of(node)
         other = {"at % h.side + 1": "at // h.side + 1", "at // h.side + 1": "at % h.side + 1"}

@@ -11,7 +11,6 @@ from tests.faults.rules.seeds import (
     MODEL,
     NORMS,
     Seed,
-    _short,
     attributes,
     calls,
     fields,
@@ -21,6 +20,7 @@ from tests.faults.rules.seeds import (
     own_calls,
     rule,
     seed,
+    short,
 )
 from tests.faults.source import Edit, Source
 
@@ -112,7 +112,7 @@ def swapped_names(source: Source) -> Iterator[Seed]:
             if None not in names and len(kinds) == 1 and not cls.name.endswith("Config"):
                 a, b = (n for n in names if n is not None)
                 edits = [source.edit(a, source.of(b)), source.edit(b, source.of(a))]
-                said = f"{_short(source.of(a))} ↔ {_short(source.of(b))}"
+                said = f"{short(source.of(a))} ↔ {short(source.of(b))}"
                 yield made(source, node, edits, said, (one, other, cls.name))
 
 

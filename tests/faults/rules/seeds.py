@@ -54,7 +54,7 @@ def seed(source: Source, node: ast.AST, new: str, *blames: str, more: str = "") 
     """A node replaced by a text. Blamed are the class around it and the modules that its text
     names, unless `blames` says others; `more` are further ones."""
     edit = source.edit(node, new)
-    return made(source, node, [edit], f"{_short(source.of(node))} → {_short(new)}", blames, more)
+    return made(source, node, [edit], f"{short(source.of(node))} → {short(new)}", blames, more)
 
 
 def made(
@@ -74,7 +74,7 @@ def _members(text: str) -> list[str]:
     return re.findall(r"self\.(\w+)\(", text)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) < 60 else f"{text[:28]} … {text[-28:]}"
 

@@ -1,6 +1,6 @@
 """Logits from hidden states, some rows at a time.
 
-Those of a whole batch would take more memory than all else that is computed.
+Logits of a whole batch would take more memory than the rest of its graph.
 """
 
 from __future__ import annotations
