@@ -21,6 +21,7 @@ __all__ = [
     "ThreadPool",
     "cache",
     "describe",
+    "features",
     "ffi",
     "last_abort",
     "lib",
@@ -29,8 +30,9 @@ __all__ = [
     "version",
 ]
 
-_found = install.find()
-_module = loader.load(_found)
+with install.advising():
+    _found = install.find()
+    _module = loader.load(_found)
 
 ffi: Any = _module.ffi
 lib: Any = _module.lib
@@ -61,6 +63,19 @@ def proc(reg: Any, name: str, ctype: str | None = None) -> Any:
     return ffi.cast(ctype or f"{name}_t", address)
 
 
+def features() -> dict[str, str]:
+    """The instructions that ggml's CPU backend uses, and its other features."""
+    found: dict[str, str] = {}
+    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+    if cpu:
+        reg = lib.ggml_backend_dev_backend_reg(cpu)
+        feature = proc(reg, "ggml_backend_get_features")(reg)
+        while feature.name:
+            found[ffi.string(feature.name).decode()] = ffi.string(feature.value).decode()
+            feature += 1
+    return found
+
+
 def describe() -> dict[str, Any]:
     """The loaded ggml: version, commit, paths, devices, and the features of its CPU backend."""
 
@@ -68,14 +83,6 @@ def describe() -> dict[str, Any]:
         return ffi.string(pointer).decode(errors="replace") if pointer else ""
 
     devices = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
-    features: dict[str, str] = {}
-    cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
-    if cpu:
-        reg = lib.ggml_backend_dev_backend_reg(cpu)
-        feature = proc(reg, "ggml_backend_get_features")(reg)
-        while feature.name:
-            features[text(feature.name)] = text(feature.value)
-            feature += 1
     return {
         "version": version,
         "commit": text(lib.ggml_commit()),
@@ -89,5 +96,5 @@ def describe() -> dict[str, Any]:
             text(lib.ggml_backend_dev_name(d)): text(lib.ggml_backend_dev_description(d))
             for d in devices
         },
-        "features": features,
+        "features": features(),
     }

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 
+from ..atomic import private_folder, replace
 from ..errors import NativeError
+from ..platforms.libraries import BINDING_SUFFIX, linking
 from .install import Prefix, present
 
 _HERE = Path(__file__).parent
@@ -27,13 +27,18 @@ const char *ggmodel_last_abort(void);
 void ggmodel_install(void);
 void ggmodel_detach(void);
 void ggmodel_set_log_level(int level);
+void *ggmodel_guard(void *address, size_t size, int64_t file);
+void ggmodel_end_guard(void *range);
+bool ggmodel_suspect(void **ranges, size_t n);
+bool ggmodel_compared(void *range, bool same, int64_t modified);
 extern "Python" void ggmodel_log_line(int level, const char *text);
 """
 
 
 def module_name(prefix: Prefix) -> str:
     """The name of the module that binds the ggml in `prefix`, such as _ggml_0_20_2_1f2e3d4c."""
-    machine = f"{sys.platform} {platform.machine()} {sys.maxsize} {sys.abiflags}"
+    flags = getattr(sys, "abiflags", "")  # Windows has none
+    machine = f"{sys.platform} {platform.machine()} {sys.maxsize} {flags}"
     digest = hashlib.sha256(machine.encode())
     for name in present(prefix.include):
         digest.update(name.encode() + (prefix.include / name).read_bytes())
@@ -44,7 +49,7 @@ def module_name(prefix: Prefix) -> str:
 
 def file_name(module: str) -> str:
     """The file of a module; it uses Python's stable interface, so one serves every Python 3."""
-    return f"{module}.abi3.so"
+    return module + BINDING_SUFFIX
 
 
 def write_source(prefix: Prefix, module: str, path: Path) -> None:
@@ -64,7 +69,7 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
     ffi.cdef(_SHIM_DECLARATIONS)
     includes = "".join(f'#include "{name}"\n' for name in present(prefix.include))
     wrappers = "".join(guards.wrapper(f) for f in declared.functions if guards.is_guarded(f))
-    code = includes + (_HERE / "shim.c").read_text() + wrappers
+    code = includes + (_HERE / "shim.c").read_text(encoding="utf-8") + wrappers
     make_c_source(ffi, module, code, str(path))
 
 
@@ -80,15 +85,13 @@ def compile_module(prefix: Prefix, target: Path) -> None:
             "Fedora: dnf install python3-devel)"
         )
     module = target.name.split(".")[0]
-    # Symbols of ggml stay open: the loader puts the libraries into the global scope first, so one
-    # module serves every build of its version, in any folder and with any backends.
-    mac = sys.platform == "darwin"
-    shared = ["-bundle", "-undefined", "dynamic_lookup"] if mac else ["-shared"]
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".building-") as work:
-        code, binary = Path(work) / f"{module}.c", Path(work) / target.name
+    with private_folder(target) as work:
+        code, binary = work / f"{module}.c", work / target.name
         write_source(prefix, module, code)
         places = [f"-I{python}", f"-I{prefix.include}"]
-        options = ["-O1", "-fPIC", "-fvisibility=hidden", "-w", *shared]
-        headers.run_compiler([*options, *places, str(code), "-o", str(binary)])
-        os.replace(binary, target)
+        # The folder has a new name each time; the same sources make the same bytes.
+        options = ["-O1", "-fvisibility=hidden", "-w", f"-ffile-prefix-map={work}=."]
+        shared = linking(prefix.path, ("ggml-base", "ggml"))
+        headers.run_compiler([*options, *places, str(code), *shared, "-o", str(binary)])
+        replace(binary, target)

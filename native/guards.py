@@ -7,8 +7,8 @@ call costs one `setjmp` and nothing in Python.
 
 The rule selects the functions that build graphs: declared in ggml.h, which is plain C (jumping over
 C++ frames would be unsafe), with a context, graph or tensor that they may change, and returning a
-pointer, a bool or nothing. A guarded function that returns nothing in C returns a bool here: true
-if it returned, false if it aborted.
+pointer, a bool or nothing; and `ggml_init`, which fails where memory is short. A guarded function
+that returns nothing in C returns a bool here: true if it returned, false if it aborted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from __future__ import annotations
 from .headers import Function
 
 _SUBJECTS = {f"struct ggml_{name} *" for name in ("context", "cgraph", "tensor")}
+_MAKES_CONTEXTS = "ggml_init"
 
 
 def is_guarded(function: Function) -> bool:
     """Whether a function builds graphs and gets a wrapper."""
+    if function.name == _MAKES_CONTEXTS:
+        return True
     if function.header != "ggml.h" or not function.parameters:
         return False
     result = function.result

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import Any
 from pycparser import c_ast, c_generator, c_parser
 
 from ..errors import NativeError
+from ..platforms.libraries import default_compiler
 from .install import BASE, present
 
 # Types that cffi knows and pycparser must be told.
@@ -120,20 +122,22 @@ def read(include: Path, exported: Callable[[str], bool]) -> Declarations:
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler: $CC, or cc."""
-    return shlex.split(os.environ.get("CC") or "cc")
+    """The command of the C compiler: $CC, or cc; on Windows clang or gcc."""
+    # There backslashes are in paths.
+    return shlex.split(os.environ.get("CC") or default_compiler(), posix=sys.platform != "win32")
 
 
 def run_compiler(arguments: list[str], stdin: str | None = None) -> str:
     """Run the C compiler and return its output; errors become `NativeError`."""
     command = [*compiler(), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, input=stdin)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", input=stdin)
     except OSError as error:
         raise NativeError(
             f"the C compiler {command[0]!r} cannot be started ({error.strerror}); it is needed "
             "once, to bind to this build of ggml. Install one (Debian: apt-get install gcc; "
-            "Fedora: dnf install gcc; macOS: xcode-select --install) or set CC"
+            "Fedora: dnf install gcc; macOS: xcode-select --install; Windows: winget install "
+            "LLVM.LLVM) or set CC"
         ) from error
     if done.returncode:
         raise NativeError(f"{shlex.join(command)} failed:\n{done.stderr.strip()[-4000:]}")
@@ -145,7 +149,9 @@ def _preprocess(include: Path, headers: list[str]) -> tuple[str, list[str]]:
     with tempfile.TemporaryDirectory() as empty:
         # Empty files replace system headers, whose declarations cffi knows itself.
         for path in include.glob("*.h"):
-            for name in re.findall(r"#\s*include\s*<([^>]+)>", path.read_text()):
+            for name in re.findall(
+                r"#\s*include\s*<([^>]+)>", path.read_text(encoding="utf-8", errors="replace")
+            ):
                 (Path(empty) / name).parent.mkdir(parents=True, exist_ok=True)
                 (Path(empty) / name).touch()
         defines = [f"-D{define}" for define in _FORGET]
@@ -173,7 +179,8 @@ def _expressible(decl: c_ast.FuncDecl) -> bool:
 
 def _walk(node: c_ast.Node) -> Iterator[c_ast.Node]:
     yield node
-    for _, child in node.children():
+    children: Any = node.children()
+    for _, child in children:
         yield from _walk(child)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import re
-import sys
-import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..builds import choice
 from ..errors import NativeError
+from ..platforms import libraries
+from . import contents
 
 BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
 """Headers of functions in every build of a version, in libggml-base and libggml."""
@@ -19,7 +21,10 @@ BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")
 BACKENDS = ("ggml-cpu.h", "ggml-rpc.h")
 """Headers of functions that a build may lack: only types are used, see `Declarations.types`."""
 
-_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+BUNDLED = Path(__file__).resolve().parent / "ggml"
+"""The ggml that a wheel may bring; an installation from source has none."""
+
+_AGAIN = "install it again: pip install --force-reinstall ggmodel"
 
 
 @dataclass(frozen=True)
@@ -41,18 +46,24 @@ class Prefix:
     @property
     def base(self) -> Path:
         """The library of tensors, graphs and allocators."""
-        return self.libraries / f"libggml-base{_SUFFIX}"
+        return libraries.find(self.libraries, "ggml-base", self.version)
 
     @property
     def registry(self) -> Path:
         """The library of the backend registry, which depends on all others."""
-        return self.libraries / f"libggml{_SUFFIX}"
+        return libraries.find(self.libraries, "ggml", self.version)
 
     @property
     def backends(self) -> list[Path]:
         """The libraries of the backends, without the CPU variants that ggml chooses from."""
-        found = sorted(self.libraries.glob(f"libggml-*{_SUFFIX}"))
-        return [p for p in found if p != self.base and not p.name.startswith("libggml-cpu-")]
+        names = libraries.names_in(self.libraries, "ggml-")
+        wanted = (n for n in names if n != "ggml-base" and not n.startswith("ggml-cpu-"))
+        return [libraries.find(self.libraries, name, self.version) for name in wanted]
+
+    @property
+    def variants(self) -> list[Path]:
+        """The libraries of the CPU's functions of which ggml chooses one, by this processor."""
+        return libraries.modules_in(self.libraries, "ggml-cpu-")
 
     def preload(self) -> list[Path]:
         """Load the libraries into this process and return those that the binding links to.
@@ -62,9 +73,9 @@ class Prefix:
         """
         problems: list[str] = []
 
-        def load(path: Path, mode: int) -> bool:
+        def load(path: Path, everywhere: bool) -> bool:
             try:
-                ctypes.CDLL(str(path), mode=mode | os.RTLD_NOW)
+                libraries.load(path, everywhere)
             except OSError as error:
                 problems.append(str(error))
                 return False
@@ -72,24 +83,53 @@ class Prefix:
 
         # The binding finds ggml in the global scope; backends stay out of it, because variants of
         # one backend share names.
-        if load(self.base, os.RTLD_GLOBAL):
+        if load(self.base, True):
             for path in self.backends:
-                load(path, os.RTLD_LOCAL)
-            if load(self.registry, os.RTLD_GLOBAL):
+                load(path, False)
+            if load(self.registry, True):
                 return [self.base, self.registry]
-        raise NativeError(f"cannot load ggml from {self.libraries}: " + "; ".join(problems))
+        again = f"; {_AGAIN}" if self.path == BUNDLED else ""
+        raise NativeError(f"cannot load ggml from {self.libraries}: {'; '.join(problems)}{again}")
 
 
 def find() -> Prefix:
-    """The ggml to use: $GGMODEL_GGML, or the one in the package libggml-python."""
-    chosen = os.environ.get("GGMODEL_GGML")
-    if chosen:
-        return at(Path(chosen))
+    """The ggml to use: $GGMODEL_GGML, the user's choice, or the installed one."""
+    if not os.environ.get("GGMODEL_GGML") and (path := choice.chosen()) is not None:
+        choice.need_processor(path)
+        return at(path)
+    return packaged()
+
+
+@contextmanager
+def advising() -> Iterator[None]:
+    """Adds to errors of a ggml that the user chose how to go back."""
+    try:
+        yield
+    except NativeError as error:
+        if os.environ.get("GGMODEL_GGML") or choice.RESET in str(error):
+            raise
+        if choice.chosen() is None:
+            raise
+        raise NativeError(f"{error}. This ggml was chosen; {choice.RESET}") from error
+
+
+def packaged() -> Prefix:
+    """The ggml that a package is built with: $GGMODEL_GGML, the one that the wheel brought, or the
+    one in libggml-python, on which an installation from source depends."""
+    if given := os.environ.get("GGMODEL_GGML"):
+        return at(Path(given))
+    if BUNDLED.is_dir():
+        try:
+            contents.check(BUNDLED)
+            return at(BUNDLED)
+        except NativeError as error:
+            raise NativeError(
+                f"the ggml of this installation is damaged: {error}; {_AGAIN}"
+            ) from error
     package = importlib.util.find_spec("libggml")
     if package is None or not package.submodule_search_locations:
         raise NativeError(
-            "ggml is not installed: pip install libggml-python, or set GGMODEL_GGML to the prefix "
-            "of another build"
+            f"ggml is not installed; {_AGAIN}, or set GGMODEL_GGML to the prefix of another build"
         )
     return at(Path(package.submodule_search_locations[0]))
 
@@ -105,13 +145,12 @@ def at(path: Path) -> Prefix:
             f"no ggml in {path}: include/ggml.h is missing. GGMODEL_GGML takes the folder that "
             "`cmake --install` wrote to, with headers and libraries"
         )
-    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
-    places = [path / "lib64", path / "lib", path / "lib" / multiarch]
-    for libraries in places:
-        if (libraries / f"libggml-base{_SUFFIX}").is_file():
-            return Prefix(path, include, libraries, _stated_version(libraries))
+    places, base = libraries.places(path), libraries.file_name("ggml-base")
+    for folder in places:
+        if (folder / base).is_file():
+            return Prefix(path, include, folder, _stated_version(folder))
     raise NativeError(
-        f"no ggml in {path}: libggml-base{_SUFFIX} is in none of "
+        f"no ggml in {path}: {base} is in none of "
         + ", ".join(dict.fromkeys(str(p) for p in places))
         + "; ggml must be built with -DBUILD_SHARED_LIBS=ON"
     )
@@ -125,11 +164,15 @@ def present(include: Path) -> list[str]:
     return [name for name in BASE + BACKENDS if (include / name).is_file()]
 
 
-def _stated_version(libraries: Path) -> str:
-    """The version in the cmake files, which are installed together with the headers."""
-    path = libraries / "cmake" / "ggml" / "ggml-config-version.cmake"
+def _stated_version(folder: Path) -> str:
+    """The version in the cmake files, which are installed together with the headers, and on Windows
+    not beside the libraries."""
+    folder = folder.with_name("lib") if folder.name == "bin" else folder
+    path = folder / "cmake" / "ggml" / "ggml-config-version.cmake"
     try:
-        match = re.search(r'^\s*set\(PACKAGE_VERSION "([^"]+)"\)', path.read_text(), re.MULTILINE)
+        match = re.search(
+            r'^\s*set\(PACKAGE_VERSION "([^"]+)"\)', path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     except OSError as error:
         raise NativeError(f"{path} cannot be read, so the version is unknown: {error}") from error
     if match is None:

@@ -6,12 +6,12 @@ import ctypes
 import importlib.machinery
 import importlib.util
 import os
-import sys
 from pathlib import Path
 from types import ModuleType
 
+from .. import folders
 from ..errors import NativeError
-from . import build, logs
+from . import build, contents, logs
 from .install import Prefix
 
 
@@ -35,15 +35,8 @@ def load(prefix: Prefix) -> ModuleType:
 
 
 def cache() -> Path:
-    """The folder for compiled modules: below $XDG_CACHE_HOME, or the platform's usual place."""
-    if root := os.environ.get("XDG_CACHE_HOME"):
-        return Path(root) / "ggmodel" / "native"
-    try:
-        home = Path.home()
-    except RuntimeError as error:
-        raise NativeError("this user has no home folder; set XDG_CACHE_HOME") from error
-    root = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    return root / "ggmodel" / "native"
+    """The folder for compiled modules."""
+    return folders.cache() / "native"
 
 
 def _module_file(prefix: Prefix, name: str) -> Path:
@@ -119,6 +112,13 @@ def _refuse_second_ggml(prefix: Prefix) -> None:
 
 
 def _find_backends(module: ModuleType, prefix: Prefix) -> None:
-    """Load the backends of a build that has them as separate modules."""
-    if not module.lib.ggml_backend_reg_count():
-        module.lib.ggml_backend_load_all_from_path(os.fsencode(prefix.libraries))
+    """Load the backends of a build that has them as separate modules, from its own folder only."""
+    lib = module.lib
+    if not lib.ggml_backend_reg_count():
+        lib.ggml_backend_load_all_from_path(os.fsencode(prefix.libraries))
+    if not lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU):
+        why = contents.why_none_fits(prefix.path, prefix.variants) or "it has none"
+        raise NativeError(
+            f"the ggml in {prefix.libraries} has no library of the CPU's functions that fits this "
+            f"processor: {why}; `ggmodel ggml build` makes one for it"
+        )

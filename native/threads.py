@@ -7,6 +7,9 @@ from typing import Any
 
 from ..closing import Closing
 from ..errors import NativeError
+from ..shortage import need_room
+
+_STACK = 8 << 20  # bytes of a thread, by default
 
 
 class ThreadPool(Closing):
@@ -45,6 +48,7 @@ class ThreadPool(Closing):
         parameters = ffi.new("struct ggml_threadpool_params *")
         lib.ggml_threadpool_params_init(parameters, n_threads)
         parameters.poll = poll
+        need_room((n_threads - 1) * _STACK, "the stacks of compute threads")
         before = _tasks()
         self.handle: Any = proc(self._cpu, "ggml_threadpool_new")(parameters)
         self.tasks = tuple(_tasks() - before)

@@ -50,6 +50,16 @@ def test_parts_are_joined(parts: list[Path]):
         assert source.metadata["split.no"] == 0
 
 
+def test_parts_whose_names_tell_nothing(parts: list[Path]):
+    blobs = [path.rename(path.with_name(f"sha256-{i}")) for i, path in enumerate(parts)]
+    with GGUF(blobs[0], blobs) as source:
+        assert source.files == tuple(blobs) and source.data("t2") == b"abc2"
+    with pytest.raises(FormatError, match=r"split.no must be 1, but the file has 2"):
+        GGUF(blobs[0], [blobs[0], blobs[2], blobs[1]])
+    with pytest.raises(FormatError, match=r"its 2 parts have 2 tensors"):
+        GGUF(blobs[0], blobs[:2])
+
+
 def test_split_of_the_gguf_package(tmp_path: Path):
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=2)
     weights = {f"w{i}": np.full((i + 1, 2), i, np.float32) for i in range(5)}

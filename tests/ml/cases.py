@@ -852,6 +852,71 @@ case(
 )
 
 
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray,
+    states: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """The rule head by head with products of matrices (Yang and others, arXiv 2412.06464,
+    equation 10): S_t = α_t (I − β_t k kᵀ) S + β_t k vᵀ, by keys and values."""
+    sequences, n, heads, d = v.shape
+    y, last = np.zeros(v.shape), np.zeros(states.shape)
+    for sequence, head in itertools.product(range(sequences), range(heads)):
+        state = states[sequence, head].T.astype(np.float64)  # [keys, values]
+        for t in range(n):
+            at, of = (sequence, t, head), (sequence, t, head % k.shape[2])
+            state = np.diag(np.exp(np.broadcast_to(decay[at], d))) @ state
+            forget = np.eye(d) - beta[at] * np.outer(k[of], k[of])
+            state = forget @ state + beta[at] * np.outer(k[of], v[at])
+            y[at] = q[of] @ state / d**0.5
+        last[sequence, head] = state.T
+    return np.concatenate([y.reshape(-1, heads * d), last.reshape(-1, heads * d)])
+
+
+def delta_values(
+    d: int, groups: int, heads: int, tokens: int, sequences: int = 1, decays: int = 1
+) -> tuple[np.ndarray, ...]:
+    keys = normal(sequences, tokens, groups, d, seed=1)
+    return (
+        normal(sequences, tokens, groups, d),
+        keys / np.linalg.norm(keys, axis=-1, keepdims=True),  # as models have them
+        normal(sequences, tokens, heads, d, seed=2),
+        -positive(normal(sequences, tokens, heads, decays, seed=3)),
+        positive(normal(sequences, tokens, heads, 1, seed=4)) / 4,
+        normal(sequences, heads, d, d, seed=5),
+    )
+
+
+for _label, _values in {
+    "a group a head": delta_values(16, 3, 3, 5),
+    "groups": delta_values(32, 2, 6, 4, 2),
+    "decay of each element": delta_values(16, 2, 4, 5, 2, 16),
+    "one token": delta_values(64, 1, 2, 1, 3),
+    "odd": delta_values(7, 1, 3, 4, 2),
+    "one element": delta_values(1, 2, 2, 3),
+}.items():
+    case("gated_delta_net", _label, _values, lambda q, *x: q.gated_delta_net(*x), delta_rule)
+case(
+    "gated_delta_net",
+    "heads of many",
+    delta_values(16, 3, 3, 4, 2),
+    lambda q, k, v, decay, beta, states: q.slice(1, 1, 3).gated_delta_net(
+        k.slice(1, 1, 3),
+        v.slice(1, 1, 3),
+        decay.slice(1, 1, 3),
+        beta.slice(1, 1, 3),
+        states.slice(2, 1, 3),
+    ),
+    lambda q, k, v, decay, beta, states: delta_rule(
+        q[:, :, 1:3],
+        k[:, :, 1:3],
+        v[:, :, 1:3],
+        decay[:, :, 1:3],
+        beta[:, :, 1:3],
+        states[:, 1:3],
+    ),
+)
+
+
 def solved(a: np.ndarray, b: np.ndarray, lower: bool, left: bool, unit: bool) -> np.ndarray:
     a = np.tril(a) if lower else np.triu(a)
     if unit:
@@ -996,6 +1061,19 @@ case(
 )  # fmt: skip
 
 
+def interleaved(x: np.ndarray, p: np.ndarray) -> np.ndarray:
+    """Three positions take turns; pairs that no section is left for have the fourth."""
+    section = [0, 1, 2, 0, 1, 3, 3, 3]
+    return rotate(x, p.reshape(4, 4)[section].T * frequencies(16, 1e4), halves(16))
+
+
+case(
+    "rope", "imrope", (ROPED, FOUR.reshape(-1)),
+    lambda x, p: x.rope(p, 16, 1e4, type=RopeType.IMROPE, sections=(2, 2, 1, 3)),
+    interleaved, ANGLES,
+)  # fmt: skip
+
+
 def vision(x: np.ndarray, p: np.ndarray) -> np.ndarray:
     rows, columns = p.reshape(4, 4)[:2]
     turns = frequencies(8, 1e4)
@@ -1082,3 +1160,149 @@ for _op in ("softmax", "flash_attention"):
         ("softcap masked", (*GROUPED, MASK, SINKS), {"softcap": 1.5, "mask": 0, "sinks": 1}),
     ]:
         case(_op, f"attention {_label}", _values, attend(**_names), attended(**_names))
+
+
+# sounds: arrays [batch, channels, length]
+
+
+def spread(w: np.ndarray, x: np.ndarray, s: int) -> np.ndarray:
+    """Transposed convolution of [in, out, kh, kw] over [batch, in, height, width], pixel by pixel;
+    the height of a sound is 1, where the stride does not matter."""
+    height, width = x.shape[2:]
+    kh, kw = w.shape[2:]
+    out = np.zeros((len(x), w.shape[1], (height - 1) * s + kh, (width - 1) * s + kw))
+    for i in range(height):
+        for j in range(width):
+            out[:, :, i * s : i * s + kh, j * s : j * s + kw] += np.einsum(
+                "ni,iohw->nohw", x[:, :, i, j], w
+            )
+    return out
+
+
+def each_channel(w: np.ndarray, x: np.ndarray, s: Any, p: Any, d: Any) -> np.ndarray:
+    planes = [convolved(w[c : c + 1], x[:, c : c + 1], s, p, d) for c in range(len(w))]
+    return np.concatenate(planes, 1)
+
+
+for _type in (np.float32, np.float16):
+    for _n, (_s, _p, _d) in enumerate([(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 0, 3)]):
+        _name = f"{_s} {_p} {_d} {np.dtype(_type).name}"
+        _w1, _x1 = normal(4, 3, 3, dtype=_type), normal(1 + _n % 2, 3, 11, seed=1)
+        _flat = (_s, 1), (_p, 0), (_d, 1)
+        case(
+            "conv_1d", _name, (_w1, _x1), lambda w, x, a=(_s, _p, _d): w.conv_1d(x, *a),
+            lambda w, x, a=_flat: untrailed(convolved(w[:, :, None], x[:, :, None], *a)[:, :, 0]),
+        )  # fmt: skip
+        case(
+            "depthwise_conv_1d", _name, (normal(3, 1, 3, dtype=_type), _x1),
+            lambda w, x, a=(_s, _p, _d): w.depthwise_conv_1d(x, *a),
+            lambda w, x, a=_flat: untrailed(
+                each_channel(w[:, :, None], x[:, :, None], *a)[:, :, 0]),
+        )  # fmt: skip
+        _both = (_s, 1), (_p, 1), (_d, 2)
+        case(
+            "depthwise_conv_2d", _name,
+            (normal(3, 1, 2, 3, dtype=_type), normal(1 + _n % 2, 3, 8, 9, seed=1)),
+            lambda w, x, a=_both: w.depthwise_conv_2d(x, *a[0], *a[1], *a[2]),
+            lambda w, x, a=_both: untrailed(each_channel(w, x, *a)),
+        )  # fmt: skip
+    for _s in (1, 2, 5):
+        _name = f"{_s} {np.dtype(_type).name}"
+        case(
+            "conv_transpose_1d", _name, (normal(3, 4, 3, dtype=_type), normal(3, 7, seed=1)),
+            lambda w, x, s=_s: w.conv_transpose_1d(x, s),
+            lambda w, x, s=_s: spread(w[:, :, None], x[None, :, None], s)[0, :, 0],
+        )  # fmt: skip
+        case(
+            "conv_transpose_2d", _name,
+            (normal(3, 4, 2, 3, dtype=_type), normal(1, 3, 4, 5, seed=1)),
+            lambda w, x, s=_s: w.conv_transpose_2d(x, s),
+            lambda w, x, s=_s: spread(w, x, s)[0],
+        )  # fmt: skip
+
+
+def normalised(x: np.ndarray, groups: int, eps: float) -> np.ndarray:
+    found = x.astype(np.float64).copy()
+    size = x.shape[-3] // groups
+    for image in found.reshape(-1, *x.shape[-3:]):
+        for g in range(groups):
+            part = image[g * size : (g + 1) * size]
+            part[...] = (part - part.mean()) / math.sqrt(part.var() + eps)
+    return found
+
+
+for _groups in (1, 2, 6):
+    for _label, _array in ("one", normal(6, 4, 5)), ("batch", normal(2, 6, 3, 2)):
+        case(
+            "group_norm", f"{_label} {_groups}", (_array,),
+            lambda t, g=_groups: t.group_norm(g, 1e-3),
+            lambda x, g=_groups: normalised(x, g, 1e-3),
+        )  # fmt: skip
+
+# windows: arrays [height, width, channels]
+
+
+def windows(x: np.ndarray, size: int) -> np.ndarray:
+    height, width, c = x.shape
+    down, across = -(-height // size), -(-width // size)
+    out = np.zeros((down * across, size, size, c))
+    for i, j in np.ndindex(height, width):
+        out[i // size * across + j // size, i % size, j % size] = x[i, j]
+    return out
+
+
+def joined(x: np.ndarray, width: int, height: int) -> np.ndarray:
+    size = x.shape[1]
+    across = -(-width // size)
+    out = np.zeros((height, width, x.shape[3]))
+    for i, j in np.ndindex(height, width):
+        out[i, j] = x[i // size * across + j // size, i % size, j % size]
+    return out
+
+
+for _height, _width, _size in (4, 6, 2), (5, 7, 3), (3, 2, 4), (2, 9, 1):
+    _name = f"{_width}x{_height} {_size}"
+    _picture = normal(_height, _width, 5)
+    case(
+        "window_partition", _name, (_picture,), lambda t, s=_size: t.window_partition(s),
+        lambda x, s=_size: untrailed(windows(x, s)), SAME,
+    )  # fmt: skip
+    _pieces = normal(-(-_height // _size) * -(-_width // _size), _size, _size, 5)
+    case(
+        "window_unpartition", _name, (_pieces,),
+        lambda t, w=_width, h=_height: t.window_unpartition(w, h),
+        lambda x, w=_width, h=_height: joined(x, w, h), SAME,
+    )  # fmt: skip
+
+
+def looked_up(table: np.ndarray) -> np.ndarray:
+    n = (len(table) + 1) // 2
+    return np.stack([[table[n - 1 - k + q] for k in range(n)] for q in range(n)])
+
+
+for _n in (1, 4):
+    case(
+        "relative_positions", str(_n), (normal(2 * _n - 1, 6, dtype=np.float16),),
+        lambda t: t.relative_positions(), lambda x: untrailed(looked_up(x)), SAME,
+    )  # fmt: skip
+case(
+    "relative_positions", "float32", (normal(7, 6),), lambda t: t.relative_positions(), looked_up,
+    HALF,
+)  # fmt: skip
+case(
+    "add_relative_positions", "", (normal(2, 12, 9), normal(2, 3, 4, 3), normal(2, 3, 4, 3)),
+    lambda t, w, h: t.add_relative_positions(w, h),
+    lambda x, w, h: x + (w[..., None, :] + h[..., :, None]).reshape(x.shape),
+)  # fmt: skip
+for _shifts in (2,), (-1, 3), (0, 0, 1), (9, -9, 4, 1):
+    _array = normal(2, 3, 4, 5)
+    case(
+        "roll", " ".join(map(str, _shifts)), (_array,), lambda t, s=_shifts: t.roll(*s),
+        lambda x, s=_shifts: np.roll(x, s, range(3, 3 - len(s), -1)), SAME,
+    )  # fmt: skip
+for _before, _after in (0, 0), (3, 0), (2, 6):
+    case(
+        "pad_reflect", f"{_before} {_after}", (normal(3, 2, 7),),
+        lambda t, b=_before, a=_after: t.pad_reflect(b, a),
+        lambda x, b=_before, a=_after: np.pad(x, [(0, 0), (0, 0), (b, a)], "reflect"), SAME,
+    )  # fmt: skip

@@ -103,6 +103,14 @@ def test_what_is_wrong_is_said(ctx: Context):
         x.slice(0, 0, 2.5)  # type: ignore[arg-type]
 
 
+def test_an_operand_of_the_wrong_dtype_is_told_the_right_ones(ctx: Context):
+    x, ids = ctx.input().from_floats([1, 2]), ctx.input().from_ints([1, 0])
+    with pytest.raises(TensorError, match="weight is I32; it must be F32, F16, BF16 or quantised"):
+        ids.mulmat(x)
+    with pytest.raises(TensorError, match="ids is F32; it must be I32\n"):
+        x.rows(x)
+
+
 def integer_parameters(cls: type) -> Iterator[tuple[str, inspect.Parameter]]:
     for name in methods(cls):
         for p in inspect.signature(getattr(cls, name)).parameters.values():
@@ -308,3 +316,25 @@ def test_out_of_memory_is_part_of_the_interface():
     from ggmodel import errors
 
     assert ml.OutOfMemory is errors.OutOfMemory and "OutOfMemory" in ml.__all__
+
+
+@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize(
+    ("scale", "softcap"),
+    [(np.nan, 0.0), (np.inf, 0.0), (1.0, np.nan), (1.0, -1.0), (1.0, np.inf)],
+)
+def test_attention_scales_by_finite_numbers(
+    ctx: Context, flash_backend: Backend, flash: bool, scale: float, softcap: float
+):
+    if flash:
+        ctx = flash_backend.new_context()
+    q = ctx.input().zeros(DType.F32, 8, 2, 3)
+    with pytest.raises(TensorError, match=r"scale .*finite") as caught:
+        q.scaled_dot_product_attention(q, q, scale=scale, softcap=softcap)
+    assert "test_arguments.py" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [["ggml"], {}, None, 5])
+def test_a_backend_has_a_name(name: Any):
+    with pytest.raises(Unsupported, match="there is no backend"):
+        ml.new_backend(MemorySource(METADATA, {}), name=name)

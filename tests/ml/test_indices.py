@@ -45,6 +45,7 @@ IN_RANGE: dict[str, tuple[Callable[[Context], Tensor], list[int]]] = {
         lambda c: c.arange(0, 6).reshape(2, 3).permute(1, 0).contiguous(6).cast(I32).duplicate(),
         [0, 2, 4, 1, 3, 5],
     ),
+    "part of what is given": (lambda c: c.input().from_ints([9, 5, 2, -1]).slice(0, 1, 3), [5, 2]),
     "of a state": (lambda c: c.layer(0).from_ints([5, 0]), [5, 0]),
     "halves": (
         lambda c: c.input().from_bytes(DType.F16, HALVES.tobytes(), 2).cast(DType.F32).cast(I32),

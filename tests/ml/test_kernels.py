@@ -62,6 +62,14 @@ def test_a_dtype_is_measured_once(cache: Path, rearranging: Any, monkeypatch: py
     assert kernels.plain_is_faster(DType.Q4_0, rearranging) == first
 
 
+def test_a_user_without_a_home_remembers_nothing(
+    cache: Path, homeless: None, rearranging: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kernels, "_measure", lambda *args: list(PLAIN_FOR_MANY))
+    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
+    assert not cache.exists()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"CPU_REPACK Q4_0": 7}', "\xff"])
 def test_what_was_remembered_badly_is_measured_again(
     cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch, text: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -92,6 +93,21 @@ def test_reading_ahead_leaves_a_file_as_it_is(tmp_path: Path):
     assert bytes(view) == data
     del part
     view.release()
+    mapping.close()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or [*map(int, platform.release().split(".")[:2])] < [5, 14],
+    reason="Linux reads many pages at once since 5.14",
+)
+def test_what_was_read_ahead_is_in_memory(tmp_path: Path):
+    path, size = tmp_path / "data", 32 << 20
+    path.write_bytes(bytes(size))
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    before = resident()
+    pages.populate(memoryview(mapping))
+    assert resident() - before > 0.9 * size
     mapping.close()
 
 

@@ -68,6 +68,56 @@ def test_a_scan_begins_at_slots_that_exist(ctx: Context, ids: list[int]):
         ctx.forward(out).compute(out)
 
 
+# width 4, 2 groups, 6 heads, 5 tokens of 3 sequences
+DELTA: dict[str, tuple[int, ...]] = {
+    "q": (4, 2, 5, 3),
+    "k": (4, 2, 5, 3),
+    "v": (4, 6, 5, 3),
+    "decay": (1, 6, 5, 3),
+    "beta": (1, 6, 5, 3),
+    "states": (4, 4, 6, 3),
+}
+
+
+def delta(ctx: Context, shapes: dict[str, tuple[int, ...]]) -> Tensor:
+    q, *others = (zeros(ctx, *shape) for shape in (DELTA | shapes).values())
+    return q.gated_delta_net(*others)
+
+
+def test_a_delta_rule_gives_rows_of_results_and_of_states(ctx: Context):
+    assert delta(ctx, {}).shape == (24, 15 + 12)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"q": (4, 1, 5, 3)},
+        {"q": (3, 2, 5, 3), "k": (3, 2, 5, 3)},
+        {"q": (4, 2, 1, 3), "k": (4, 2, 1, 3)},
+        {"q": (4, 2, 5, 1), "k": (4, 2, 5, 1)},
+        {"q": (4, 4, 5, 3), "k": (4, 4, 5, 3)},
+        {"q": (4, 0, 5, 3), "k": (4, 0, 5, 3)},
+        {"decay": (2, 6, 5, 3)},
+        {"decay": (1, 2, 5, 3)},
+        {"beta": (4, 6, 5, 3)},
+        {"beta": (1, 6, 1, 3)},
+        {"states": (4, 4, 2, 3)},
+        {"states": (4, 3, 6, 3)},
+        {"states": (4, 4, 6, 1)},
+    ],
+    ids=str,
+)
+def test_a_delta_rule_takes_operands_that_fit(ctx: Context, other: dict[str, tuple[int, ...]]):
+    with pytest.raises(TensorError, match="gated_delta_net"):
+        delta(ctx, other)
+
+
+def test_a_delta_rule_needs_a_token(ctx: Context):
+    none = {name: (*DELTA[name][:2], 0, 3) for name in ("q", "k", "v", "decay", "beta")}
+    with pytest.raises(TensorError, match="v has elements"):
+        delta(ctx, none)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -10,7 +10,7 @@ import pytest
 
 from ggmodel.errors import ComputeError, GraphError
 from ggmodel.ml import Backend, Context, DType, Tensor
-from ggmodel.ml.backend import Executable
+from ggmodel.ml.executable import Executable
 from ggmodel.ml.storage import Rows
 from tests.ml.harness import backend_of, normal
 

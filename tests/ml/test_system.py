@@ -131,7 +131,7 @@ def test_groups_of_version_1(root: Path):
         "memory.limit_in_bytes": (1 << 63) - 4096,
         "memory.usage_in_bytes": 9 * GIB,
     }
-    groups = "4:memory:/a/b\n1:cpu,cpuacct:/\n0::/"
+    groups = "5:cpu,cpuacct:/\n4:memory:/a/b\n0::/"
     info = in_groups(root, files, groups, "sys/fs/cgroup/memory")
     assert (info.total_memory, info.free_memory) == (4 * GIB, 2 * GIB)
 

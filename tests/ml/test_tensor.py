@@ -97,6 +97,15 @@ def test_reshape_keeps_whole_blocks(ctx: Context):
         x.reshape(16, 8)
 
 
+def test_the_norm_of_a_part_reads_it_where_it_lies(ctx: Context):
+    """Queries and keys of one product are parts of it; a copy would cost as much as the norm."""
+    x = ctx.input().from_floats(np.ones((5, 4, 8), np.float32))
+    for part, copied in ((x.slice(1, 1, 3), False), (x.permute(1, 0), True)):
+        (source, *_) = part.rms_norm().sources
+        assert source is not None and source.op is not None
+        assert (source.op.name == "contiguous") == copied
+
+
 def test_reshape_is_a_view_only_of_contiguous_memory(ctx: Context):
     x = zeros(ctx, 4, 6)
     assert x.reshape(24).base is x
@@ -242,6 +251,12 @@ def test_top_k_takes_what_is_there(ctx: Context, k: int):
 def test_wrong_arguments_are_errors(ctx: Context, wrong):
     with pytest.raises(TensorError):
         wrong(zeros(ctx, 4, 6))
+
+
+def test_nothing_is_set_behind_the_end(ctx: Context):
+    """ggml compares where the rows would lie, even if there are none."""
+    with pytest.raises(TensorError, match="up to byte 112 of 96"):
+        zeros(ctx, 4, 6).set(zeros(ctx, 3, 2, 1, 0), 84, 16, 120, 120)
 
 
 def test_set_rows_is_a_view_of_its_destination(backend: Backend):

@@ -5,7 +5,7 @@ Files are mapped read-only and checked completely when they are opened. A damage
 `gguf` package.
 """
 
-from .buffer import MissingFile
+from ..reading import MissingFile
 from .reader import GGUF, open_gguf
 from .source import JoinedSource, MemorySource, TensorInfo, TensorSource
 from .types import DType

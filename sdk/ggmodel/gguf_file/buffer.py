@@ -1,4 +1,4 @@
-"""`Buffer`: the bytes of a file, mapped read-only, with checked access.
+"""`Buffer`: the bytes of a file, with checked access.
 
 Every read of a file goes through here, so that a wrong length, count or offset always ends in a
 `FormatError` with the file's name and the byte offset.
@@ -6,105 +6,121 @@ Every read of a file goes through here, so that a wrong length, count or offset 
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import mmap
-import os
-import stat
 import struct
 import sys
+import weakref
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import Error, FormatError
+from .opened import OpenFile
+
+if TYPE_CHECKING:
+    from ..native.mapping import FileMapping
 
 U32 = struct.Struct("<I")
 U64 = struct.Struct("<Q")
-
-
-class MissingFile(FormatError, FileNotFoundError):
-    """The file does not exist."""
-
-    def __init__(self, message: str):
-        super().__init__(message)
-        self.errno = errno.ENOENT
+_WINDOW = 1 << 16  # bytes read at once
 
 
 class Buffer:
-    """Read-only bytes with a name, and their mapping if they come from a file.
+    """Read-only bytes with a name: in memory, or of a file, which is read piece by piece and mapped
+    for `view` alone.
 
     Args:
         name: for messages, usually the path.
-        data: the bytes; `close` releases a mapping.
+        data: the bytes, or a file.
     """
 
-    __slots__ = ("_mapping", "_view", "name", "size")
+    __slots__ = ("_data", "_file", "_mapping", "_window", "name", "size")
 
-    def __init__(self, name: str, data: bytes | mmap.mmap):
+    def __init__(self, name: str, data: bytes | OpenFile):
         self.name = name
-        self._mapping = data if isinstance(data, mmap.mmap) else None
-        self._view: memoryview | None = memoryview(data)
-        self.size = len(data)
+        self._file: OpenFile | weakref.ref[OpenFile] | None = None
+        self._data: bytes | None = None
+        if isinstance(data, OpenFile):
+            self._file, self.size = data, data.size
+        else:
+            self._data, self.size = data, len(data)
+        self._mapping: FileMapping | None = None
+        self._window = (0, self._data or b"")  # offset, bytes; replaced as one
 
     @classmethod
     def open(cls, path: Path) -> Buffer:
-        """Maps a file.
-
-        The file descriptor is closed before this returns. (Before Python 3.13 the mapping holds a
-        duplicate of it.)
+        """Opens a file, whose descriptor stays open until the buffer is closed and no view is left.
 
         Raises:
             FormatError: no such file (`MissingFile`), no regular file, empty, or not readable.
         """
-        try:
-            # Before the file is opened: opening a pipe would wait for a writer for ever.
-            mode = os.stat(path).st_mode
-            if stat.S_ISDIR(mode):
-                raise FormatError(f"{path} is a directory; give the path of a .gguf file in it")
-            if not stat.S_ISREG(mode):
-                raise FormatError(f"{path} is not a regular file; save it as a file first")
-            with open(path, "rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size == 0:
-                    raise FormatError(f"{path} is empty (0 bytes); download or convert it again")
-                return cls(str(path), _map(file.fileno(), size))
-        except FileNotFoundError:
-            raise MissingFile(
-                f"{path} does not exist; check the path, or download the file first"
-            ) from None
-        except FormatError:
-            raise
-        except (OSError, ValueError, OverflowError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise FormatError(
-                f"{path} cannot be read: {reason}; check the path and its permissions"
-            ) from e
+        return cls(str(path), OpenFile(path))
 
     @property
     def view(self) -> memoryview:
-        """All bytes, read-only and not copied.
+        """All bytes, read-only and not copied. A page that the file has lost reads as zeros, and
+        `check` raises from then on.
 
         Raises:
             Error: the buffer was closed.
+            FormatError, OutOfMemory, NativeError: see `OpenFile.map`.
         """
-        if self._view is None:
-            raise Error(f"{self.name} is closed; open it again, or read what you need before close")
-        return self._view
+        if self._data is not None:
+            return memoryview(self._data)
+        mapping = self._mapping
+        if mapping is None:
+            mapping = self._mapping = self._opened().map()
+        return memoryview(mapping)
+
+    def read(self, at: int, n: int) -> bytes:
+        """The n bytes from byte `at`, which `need` has checked.
+
+        Raises:
+            Error: the buffer was closed.
+            FormatError: the file has changed since it was opened, or cannot be read.
+        """
+        if self._data is not None:
+            return self._data[at : at + n]
+        return self._opened().read(at, n)
+
+    def near(self, at: int, n: int) -> tuple[bytes, int]:
+        """Some bytes with the n from byte `at` among them, if there are as many, and the place of
+        `at`; raises as `read`."""
+        if n > _WINDOW:
+            return self.read(at, n), 0
+        start, data = self._window
+        if not start <= at <= at + n <= start + len(data):
+            start, data = at, self.read(at, max(0, min(_WINDOW, self.size - at)))
+            self._window = start, data
+        return data, at - start
+
+    def check(self) -> None:
+        """Raises `FormatError` if the file has changed since it was opened; also after `close`,
+        while views are left."""
+        file = self._file
+        if isinstance(file, weakref.ref):
+            file = file()
+        if file is not None:
+            file.check()
 
     def release(self, start: int, nbytes: int) -> None:
         """Gives back the memory of whole pages among these bytes; the next access reads them from
         the file again. Does nothing without a mapping, or where the system cannot."""
         page = mmap.PAGESIZE
         begin, end = -(-start // page) * page, (start + nbytes) // page * page
-        if self._mapping is not None and begin < end and hasattr(mmap, "MADV_DONTNEED"):
+        if sys.platform != "win32" and self._mapping is not None and begin < end:
             self._mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def close(self) -> None:
-        """Releases the mapping, which is unmapped now or with the last view of it."""
-        mapping, self._mapping, self._view = self._mapping, None, None
-        if mapping is not None:
-            # Memoryviews and numpy arrays may still refer to it, and keep it alive.
-            with contextlib.suppress(BufferError):
-                mapping.close()
+        """Closes the file, now or with the last view of it."""
+        if isinstance(self._file, OpenFile):
+            self._window = (0, b"")
+            # Memoryviews and numpy arrays may still refer to the mapping, and keep it.
+            self._mapping, self._file = None, weakref.ref(self._file)
+
+    def _opened(self) -> OpenFile:
+        if not isinstance(self._file, OpenFile):
+            raise Error(f"{self.name} is closed; open it again, or read what you need before close")
+        return self._file
 
     def error(self, at: int, message: str) -> FormatError:
         """The error for byte `at`."""
@@ -121,17 +137,18 @@ class Buffer:
 
     def u32(self, at: int, what: str) -> int:
         self.need(at, 4, what)
-        return U32.unpack_from(self.view, at)[0]
+        return U32.unpack_from(*self.near(at, 4))[0]
 
     def u64(self, at: int, what: str) -> int:
         self.need(at, 8, what)
-        return U64.unpack_from(self.view, at)[0]
+        return U64.unpack_from(*self.near(at, 8))[0]
 
     def string(self, at: int, what: str) -> bytes:
         """The string with its length (u64) at `at`; it ends at `at + 8 + len(result)`."""
         length = self.u64(at, f"the length of {what}")
         self.need(at + 8, length, what)
-        return bytes(self.view[at + 8 : at + 8 + length])
+        data, start = self.near(at + 8, length)
+        return data[start : start + length]
 
     def identifier(self, at: int, what: str) -> tuple[str, int]:
         """A key or tensor name at `at`, and the offset after it."""
@@ -145,9 +162,3 @@ class Buffer:
 def quote(text: str | bytes) -> str:
     """`repr` for messages, cut short: a hostile name may be as long as its file."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}… ({len(text)} long)"
-
-
-def _map(fd: int, size: int) -> mmap.mmap:
-    if sys.version_info >= (3, 13):
-        return mmap.mmap(fd, size, access=mmap.ACCESS_READ, trackfd=False)
-    return mmap.mmap(fd, size, access=mmap.ACCESS_READ)

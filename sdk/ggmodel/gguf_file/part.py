@@ -115,7 +115,7 @@ def _parse(path: Path, buffer: Buffer, file: int) -> Part:
 
 
 def _check_magic(buffer: Buffer) -> int:
-    magic = bytes(buffer.view[:4])
+    magic = buffer.near(0, 4)[0][:4]
     if magic != b"GGUF":
         hint = _OTHER_FORMATS.get(magic, "give the path of a .gguf file")
         raise buffer.error(0, f"not a GGUF file (it starts with {magic!r}): {hint}")

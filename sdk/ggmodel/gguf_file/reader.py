@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from ..closing import closed_on_error
 from ..errors import FormatError
-from .buffer import MissingFile, quote
+from ..reading import MissingFile
+from .buffer import quote
 from .part import Part, metadata_int, read_part
 from .source import JoinedSource, TensorInfo, TensorSource
 
@@ -17,14 +19,17 @@ _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf",
 
 
 class GGUF(TensorSource):
-    """A GGUF model, mapped read-only; only the index is read before the data are used.
+    """A GGUF model. The index is read at once, arrays of the metadata on access; tensors are mapped
+    read-only.
 
     Opening the first part of a split model (`NAME-00001-of-0000N.gguf`) opens all parts; the
-    metadata is that of the first. The files must not shrink while they are open: access to a lost
-    page ends the process, as with every mapping.
+    metadata is that of the first. Files that are overwritten or truncated while they are open do
+    not end the process: metadata raise `FormatError`, a lost page of a tensor reads as zeros, and
+    `check_unchanged` raises from then on.
 
     Args:
         path: of the file, or of the first part.
+        given: all parts in order, where their names do not tell them.
 
     Attributes:
         parts: the files, each with its own version, alignment and index.
@@ -37,12 +42,12 @@ class GGUF(TensorSource):
             byte offset and a remedy.
     """
 
-    def __init__(self, path: str | os.PathLike[str]):
+    def __init__(self, path: str | os.PathLike[str], given: Sequence[Path] = ()):
         first = Path(path)
         parts: list[Part] = []
         try:
             parts.append(read_part(first, 0))
-            paths = _part_paths(parts[0])
+            paths = given or _part_paths(parts[0])
             for i, p in enumerate(paths[1:], 1):
                 parts.append(_read_next(p, i, first, len(paths)))
                 _check_part(parts[0], parts[i], i)
@@ -70,6 +75,11 @@ class GGUF(TensorSource):
     def release(self, name: str) -> None:
         t = self.info(name)
         self.parts[t.file].buffer.release(t.offset, t.nbytes)
+        self.parts[t.file].buffer.check()
+
+    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
+        for file in range(len(self.parts)) if files is None else files:
+            self.parts[file].buffer.check()
 
     def close(self) -> None:
         for part in self.parts:
@@ -77,14 +87,19 @@ class GGUF(TensorSource):
 
 
 def open_gguf(
-    path: str | os.PathLike[str], mmproj: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    mmproj: str | os.PathLike[str] | None = None,
+    parts: Sequence[Path] = (),
 ) -> TensorSource:
     """Opens a model, joined with the projector file `mmproj` if given.
+
+    Args:
+        parts: all files of a split model in order, where their names do not tell them.
 
     Raises:
         FormatError: as for `GGUF` and `JoinedSource`.
     """
-    model = GGUF(path)
+    model = GGUF(path, parts)
     if mmproj is None:
         return model
     with closed_on_error(model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -69,7 +69,8 @@ class TensorSource(Closing, ABC):
 
     @abstractmethod
     def data(self, name: str) -> memoryview:
-        """The bytes of a tensor [nbytes], read-only and not copied.
+        """The bytes of a tensor [nbytes], read-only and not copied. If its file changes, so do
+        they, or they become zeros: `release` and `check_unchanged` tell.
 
         Raises:
             LoadError: there is no such tensor; the message has the nearest names.
@@ -85,7 +86,24 @@ class TensorSource(Closing, ABC):
         """
 
     def release(self, name: str) -> None:
-        """Lets a tensor's bytes of a mapped file leave memory until the next access."""
+        """Lets a tensor's bytes of a mapped file leave memory until the next access.
+
+        Raises:
+            FormatError: the file has changed since it was opened; the bytes may be wrong.
+        """
+
+    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
+        """Compares size and time of modification of the files with those when they were opened, and
+        a sample of the content where a mapped file has another time alone. It takes some
+        microseconds a file, also works after `close` while views are left, and never succeeds again
+        once it has failed.
+
+        Args:
+            files: their numbers; None is all.
+
+        Raises:
+            FormatError: a file has changed; names it.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -198,6 +216,16 @@ class JoinedSource(TensorSource):
     def release(self, name: str) -> None:
         owner = self.first if name in self.first.tensors else self.second
         owner.release(name)
+
+    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
+        if files is None:
+            self.first.check_unchanged()
+            self.second.check_unchanged()
+            return
+        shift = len(self.first.files)
+        for file in files:
+            owner, at = (self.first, 0) if file < shift else (self.second, shift)
+            owner.check_unchanged((file - at,))
 
     def close(self) -> None:
         self.first.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import struct
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -25,6 +26,7 @@ MAX_DEPTH = 8
 # Strings and nested arrays are read one by one. A damaged count could make that read gigabytes of
 # tensor data; the largest vocabularies have 2^18 strings.
 MAX_WALK = 1 << 24
+_MANY = 256  # strings from which on numpy pays; a tool that only looks need not import it
 
 
 class ValueType(NamedTuple):
@@ -130,8 +132,7 @@ class Array(Sequence[Any]):
     def numpy(self) -> np.ndarray:
         """The numbers as a read-only array [n] of the type of `dtype`.
 
-        It shares the memory of the file, or copies items at unaligned addresses. It stays valid
-        after the file is closed.
+        It is a copy, which stays valid after the file is closed.
 
         Raises:
             Unsupported: the items are strings or arrays.
@@ -141,10 +142,7 @@ class Array(Sequence[Any]):
             raise Unsupported(f"an array of {self.dtype} has no numpy form; use tolist() or raw()")
         import numpy as np
 
-        values = np.frombuffer(self._buffer.view, "<" + self._type.code, self._count, self._start)
-        if not values.flags.aligned:
-            values = values.copy()
-            values.flags.writeable = False
+        values = np.frombuffer(self._numbers(), "<" + self._type.code)
         if self.dtype == "bool":
             if self._count and values.max() > 1:
                 raise self._bad_bool(int(values.argmax()))
@@ -155,12 +153,14 @@ class Array(Sequence[Any]):
         """The bytes of string `index`; raises `Unsupported` if the items are not strings."""
         starts = self._string_starts()
         i = self._position(index)
-        return bytes(self._buffer.view[starts[i] + 8 : starts[i + 1]])
+        at, n = starts[i] + 8, starts[i + 1] - starts[i] - 8
+        data, start = self._buffer.near(at, n)
+        return data[start : start + n]
 
     def raw(self) -> list[bytes]:
         """The bytes of all strings; raises `Unsupported` if the items are not strings."""
         starts = self._string_starts()
-        blob = bytes(self._buffer.view[self._start : starts[-1]])
+        blob = self._buffer.read(self._start, starts[-1] - self._start)
         base = self._start
         return [blob[a - base + 8 : b - base] for a, b in pairwise(starts)]
 
@@ -182,9 +182,7 @@ class Array(Sequence[Any]):
             return self._texts()
         if self.dtype == "array":
             return [self._item(i) for i in range(self._count)]
-        values = struct.unpack_from(
-            f"<{self._count}{self._type.code}", self._buffer.view, self._start
-        )
+        values = struct.unpack(f"<{self._count}{self._type.code}", self._numbers())
         if self.dtype != "bool":
             return list(values)
         for i, v in enumerate(values):
@@ -199,7 +197,7 @@ class Array(Sequence[Any]):
 
         starts = np.frombuffer(self._string_starts(), np.uint64).astype(np.int64)
         starts -= self._start
-        blob = np.frombuffer(self._buffer.view, np.uint8, int(starts[-1]), self._start)
+        blob = np.frombuffer(self._buffer.read(self._start, int(starts[-1])), np.uint8)
         keep = np.ones(len(blob), np.bool_)
         for i in range(7):
             keep[starts[:-1] + i] = False
@@ -209,7 +207,10 @@ class Array(Sequence[Any]):
 
     def _bad_bool(self, i: int) -> FormatError:
         at = self._start + i
-        return self._buffer.error(at, f"a bool must be 0 or 1, not {self._buffer.view[at]}")
+        return self._buffer.error(at, f"a bool must be 0 or 1, not {self._buffer.read(at, 1)[0]}")
+
+    def _numbers(self) -> bytes:
+        return self._buffer.read(self._start, self._count * self._type.size)
 
     def _string_starts(self) -> array[int]:
         if self.dtype != "string":
@@ -251,7 +252,7 @@ def value_type(buffer: Buffer, at: int, what: str) -> ValueType:
 
 
 def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
-    value = struct.unpack_from("<" + kind.code, buffer.view, at)[0]
+    value = struct.unpack_from("<" + kind.code, *buffer.near(at, kind.size))[0]
     if kind.name != "bool":
         return value
     if value > 1:
@@ -299,18 +300,44 @@ def _check_count(buffer: Buffer, item: ValueType, count: int, start: int, depth:
 
 def _walk_strings(buffer: Buffer, count: int, starts: array[int]) -> int:
     """Adds the offsets after each string to `starts`; returns the last one."""
-    # The only hot loop: a vocabulary has 262,144 strings. unpack_from does the checks, and the
-    # culprit is searched only after a failure.
-    view, unpack, at, add = buffer.view, U64.unpack_from, starts[0], starts.append
-    try:
-        for _ in range(count):
-            at += 8 + unpack(view, at)[0]
-            add(at)
-    except (struct.error, OverflowError):
-        at = buffer.size + 1
-    if at > buffer.size:
+    # The only hot loop: a vocabulary has 262,144 strings. unpack_from does the checks: it fails at
+    # the end of the bytes at hand, and the culprit is searched only at the end of the file.
+    unpack, at, add = U64.unpack_from, starts[0], starts.append
+    while len(starts) <= count and at + 8 <= buffer.size:
+        data, here = buffer.near(at, 8)
+        base = at - here
+        if (left := count + 1 - len(starts)) >= _MANY and "numpy" in sys.modules:
+            starts.frombytes((_ends(data, here, left) + base).tobytes())
+            here = starts[-1] - base
+        try:
+            for _ in range(count + 1 - len(starts)):
+                here += 8 + unpack(data, here)[0]
+                add(base + here)
+        except struct.error:
+            pass
+        except OverflowError:
+            break
+        at = starts[-1]
+    if at > buffer.size or len(starts) <= count:
         raise _string_error(buffer, starts[0])
     return at
+
+
+def _ends(data: bytes, here: int, most: int) -> np.ndarray:
+    """The places behind the strings from `here` on, as far as they are found without a loop: all
+    but the last, unless one of them is empty, longer than 255 bytes or full of zeros.
+
+    A short length is a byte that seven zeros follow. A byte in a text may look like one, so only
+    those count that lead from one to the next.
+    """
+    import numpy as np
+
+    raw = np.frombuffer(data, np.uint8, offset=here)
+    filled = np.flatnonzero(raw)
+    begins = filled[:-1][np.diff(filled) >= 8][:most]
+    ends = begins + 8 + raw[begins]
+    wrong = np.flatnonzero(begins != np.concatenate(([0], ends[:-1]))[: len(begins)])
+    return ends[: wrong[0] if len(wrong) else None].astype(np.uint64) + here
 
 
 def _string_error(buffer: Buffer, at: int) -> FormatError:

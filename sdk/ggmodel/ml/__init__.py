@@ -6,7 +6,7 @@ fastest.
 
 from ..errors import OutOfMemory
 from ..gguf_file.types import DType
-from .backend import Backend, CacheConfig, Executable
+from .backend import Backend, CacheConfig
 from .context import Context
 from .devices import (
     DeviceComparison,
@@ -21,6 +21,7 @@ from .devices import (
     without_duplicates,
 )
 from .dump import dump
+from .executable import Executable
 from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
 from .memory import AllocationStatus, BackendMemory, DeviceMemory
 from .ops.attention import Part, RopeType
@@ -34,6 +35,7 @@ from .runner_discovery import (
     get_devices_from_runner,
     refresh_free_memory,
 )
+from .runner_port import RunnerAtPort
 from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor
@@ -61,6 +63,7 @@ __all__ = [
     "OutOfMemory",
     "Part",
     "RopeType",
+    "RunnerAtPort",
     "RunnerDiscovery",
     "SamplingMode",
     "SystemInfo",

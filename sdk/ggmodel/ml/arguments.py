@@ -59,12 +59,29 @@ class _Annotated:
         placed = [self._named[p.name] for p in parameters if p.kind <= p.POSITIONAL_OR_KEYWORD]
         others = [self._named[p.name] for p in parameters if p.kind is p.VAR_POSITIONAL]
         self._placed, self._other = placed, others[0] if others else _ANYTHING
-        self.any = any(kind is not None for kind, _ in self._named.values())
+        self._typed = [(i, kind) for i, (kind, _) in enumerate(placed) if kind is not None]
+
+    def _fit(self, args: tuple[Any, ...]) -> bool:
+        """Whether all of them have their types already, as in most calls."""
+        n = len(args)
+        for i, kind in self._typed:
+            if i >= n:
+                return True
+            if type(args[i]) is not kind:
+                return False
+        kind, _ = self._other
+        if kind is not None:
+            for value in args[len(self._placed) :]:
+                if type(value) is not kind:
+                    return False
+        return True
 
     def convert(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments, with the numbers and texts of their annotated types."""
+        if not kwargs and self._fit(args):
+            return args, kwargs
         converted = list(args)
         kinds = zip(chain(self._placed, repeat(self._other)), args, strict=False)
         for i, ((kind, convert), value) in enumerate(kinds):
@@ -86,13 +103,15 @@ def checked_call(error: type[Error], convert: bool = True) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        annotated = _Annotated(function)
-        converts = convert and annotated.any
+        annotated: _Annotated | None = None  # made at the first call: most have none
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal annotated
             try:
-                if converts:
+                if convert:
+                    if annotated is None:
+                        annotated = _Annotated(function)
                     args, kwargs = annotated.convert(args, kwargs)
                 return function(*args, **kwargs)
             except Error:

@@ -8,12 +8,11 @@ them. From then on graphs are compiled and run.
 from __future__ import annotations
 
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Set
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..closing import Closing
 from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
 from ..gguf_file.metadata import KeyValues
@@ -21,11 +20,13 @@ from ..gguf_file.types import DType
 from .arguments import checked_methods
 from .context import Context
 from .devices import DeviceInfo
+from .executable import Executable
 from .graph import Graph
 from .memory import BackendMemory
 from .node import Node
 from .params import BackendParams
 from .placement import weights_of
+from .shared import Shared
 from .storage import State, Weight
 from .tensor import Tensor
 
@@ -55,63 +56,12 @@ class CacheConfig:
     parts: bool = False
 
 
-class Executable(ABC):
-    """A compiled graph, which runs any number of times.
-
-    Attributes:
-        states: uids of the state tensors it works on; it is closed before they are freed.
-    """
-
-    states: Set[int] = frozenset()
-
-    @property
-    @abstractmethod
-    def valid(self) -> bool:
-        """False once its memory is gone: compile the graph again."""
-
-    @abstractmethod
-    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
-        """Fills the feeds from `step`, copies host inputs in and computes.
-
-        Args:
-            meanwhile: called while another processor computes, if any; it may prepare the next
-                step but use no backend.
-
-        Raises:
-            ComputeError: an index out of range, or the backend failed.
-        """
-
-    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
-        """`run`, op by op, with a look at intermediate results.
-
-        Args:
-            seen: called with each result and its raw value, which the next op may overwrite.
-                Results without elements, or in blocks with gaps, are left out.
-
-        Raises:
-            Unsupported: the graph runs in another process.
-        """
-        raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
-
-    def keep_only(self, outputs: tuple[Node, ...]) -> None:
-        """Allows to forget all but what `run` and the values of these outputs need. `run_each` no
-        longer works; the outputs may forget how they are computed."""
-        del outputs
-
-    @abstractmethod
-    def value(self, node: Node) -> np.ndarray:
-        """The raw value of an output; may be a view that the next run overwrites."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Frees the graph's memory; idempotent."""
-
-
 @checked_methods(GraphError, "load", "check_open", own=("new_context_size",))
-class Backend(Closing, ABC):
-    """A tensor library with the weights of one model.
+class Backend(Shared):
+    """A tensor library with the weights of one model, which threads use in turns.
 
     Attributes:
+        turn: the turn to use it. closed: whether `close` was called.
         source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
         block_count: the number of layers, by which memory is reported.
@@ -119,13 +69,13 @@ class Backend(Closing, ABC):
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
         kept_graphs: how many compiled graphs the memory report counts.
-        closed: whether `close` was called.
     """
 
     flash_attention: bool
     cache_config: CacheConfig
 
     def __init__(self, source: TensorSource, params: BackendParams):
+        super().__init__()
         self.source = source
         self.owns_source = False
         self.params = params
@@ -141,7 +91,6 @@ class Backend(Closing, ABC):
         self._states: dict[int, Node] = {}
         self._allocated = False
         self.kept_graphs = 0
-        self.closed = False
 
     def get(self, name: str) -> Tensor | None:
         """The weight of that name, or None."""
@@ -157,12 +106,14 @@ class Backend(Closing, ABC):
         self.check_open()
         for graph in graphs:
             _need_graph(graph)
-        if self._allocated:
-            return
-        self._allocate_weights(graphs)
-        self._allocated = True
-        for node in self._states.values():
-            self._allocate_state(node)
+        with self.turn.lock:
+            self.check_open()  # it may have been closed while this thread waited
+            if self._allocated:
+                return
+            self._allocate_weights(graphs)
+            self._allocated = True
+            for node in self._states.values():
+                self._allocate_state(node)
 
     @abstractmethod
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
@@ -176,6 +127,9 @@ class Backend(Closing, ABC):
         Args:
             progress: called with a growing share, the last time with exactly 1.0.
             cancel: asked between chunks; True ends loading with `Cancelled`.
+
+        Raises:
+            FormatError: a file has changed since it was opened.
         """
         self.check_open()
         for called in (progress, cancel):
@@ -183,8 +137,12 @@ class Backend(Closing, ABC):
                 raise GraphError(f"load calls {called!r:.80}, which is no function")
         if not self.params.alloc_memory:
             raise GraphError("this backend was made with alloc_memory=False and cannot be loaded")
+        self.turn.alone(self._load, progress, cancel)
+
+    def _load(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         self.allocate()
         self._read_weights(progress, cancel)
+        self.source.check_unchanged()
 
     @abstractmethod
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
@@ -199,10 +157,12 @@ class Backend(Closing, ABC):
         """
         self.check_open()
         _need_graph(graph)
-        self.allocate()
-        executable = self._compile(graph, outputs)
-        self._executables.add(executable)
-        return executable
+        with self.turn.lock, graph.lock:
+            self.turn.check()
+            self.allocate()
+            executable = self._compile(graph, outputs)
+            self._executables.add(executable)
+            return executable
 
     @abstractmethod
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
@@ -229,6 +189,11 @@ class Backend(Closing, ABC):
     def create_state(self, node: Node) -> None:
         """Gives a state tensor its memory, now or, before `allocate`, with it."""
         self.check_open()
+        with self.turn.lock:
+            self.check_open()
+            self._create_state(node)
+
+    def _create_state(self, node: Node) -> None:
         self._states[node.uid] = node
         try:
             if self._allocated:
@@ -238,11 +203,22 @@ class Backend(Closing, ABC):
             raise
 
     def free_states(self, nodes: list[Node]) -> None:
-        """Frees the memory of state tensors, and the graphs that work on them."""
+        """Frees the memory of state tensors, and the graphs that work on them.
+
+        Raises:
+            GraphError: called in a feed, or another function that a computation calls.
+        """
+        if not nodes or self.forked:
+            return
+        with self.turn.lock:
+            self.turn.check()
+            self._free_states(nodes)
+
+    def _free_states(self, nodes: list[Node]) -> None:
         freed = {node.uid for node in nodes}
         for executable in list(self._executables):
             if executable.states & freed:
-                executable.close()
+                executable._close()
         for node in nodes:
             self._states.pop(node.uid, None)
             if isinstance(node.storage, State) and node.storage.handle is not None:
@@ -262,6 +238,7 @@ class Backend(Closing, ABC):
         numpy lacks the dtype.
 
         Raises:
+            FormatError: the weight's file has changed since it was opened.
             GraphError: the node has no value.
         """
         import numpy as np
@@ -269,10 +246,13 @@ class Backend(Closing, ABC):
         self.check_open()
         if isinstance(node.storage, Weight):
             raw = np.frombuffer(self.source.data(node.name), np.uint8)
+            self.source.check_unchanged((node.storage.info.file,))
             kind = node.dtype.numpy
             return raw if kind is None else raw.view(kind).reshape(node.ne[::-1])
-        if isinstance(node.storage, State) and node.storage.handle is not None:
-            return self._read_state(node)
+        with self.turn.lock:
+            self.check_open()
+            if isinstance(node.storage, State) and node.storage.handle is not None:
+                return self._read_state(node)
         raise GraphError(f"{node.describe()} has no value")
 
     @abstractmethod
@@ -287,14 +267,10 @@ class Backend(Closing, ABC):
         """The GPUs in use; after an allocation, only those that hold a part of it."""
         return []
 
-    def close(self) -> None:
-        """Frees everything; idempotent."""
-        if self.closed:
-            return
-        self.closed = True
+    def _free(self) -> None:
         for executable in list(self._executables):
-            executable.close()
-        self.free_states(list(self._states.values()))
+            executable._close()
+        self._free_states(list(self._states.values()))
         self._release()
         if self.owns_source:
             self.source.close()
@@ -303,10 +279,10 @@ class Backend(Closing, ABC):
     def _release(self) -> None:
         """Frees the rest, after graphs and states."""
 
-    def check_open(self) -> None:
-        """Raises `GraphError` if this backend can compute no more."""
-        if self.closed:
-            raise GraphError("this backend is closed")
+    def check_files(self) -> None:
+        """Raises `FormatError` if a file that weights are read from has changed since it was
+        opened: results may be wrong. Called after each run."""
+        self.source.check_unchanged()
 
     def new_context(self) -> Context:
         """A context with the default node limit, max(1024, 32 × tensors)."""

@@ -212,11 +212,19 @@ class Context(Closing):
         return self.graph.max_nodes
 
     def close(self) -> None:
-        """Frees the tensors made by `layer(i)`; idempotent."""
+        """Frees the tensors made by `layer(i)`, after a computation under way; idempotent.
+
+        Raises:
+            GraphError: called in a feed of this backend, with such tensors.
+        """
         if not self.graph.closed:
             self.graph.closed = True
-            if not self.backend.closed:
-                self.backend.free_states(self._states)
+            try:
+                if not self.backend.closed:
+                    self.backend.free_states(self._states)
+            except GraphError:
+                self.graph.closed = False
+                raise
             self._states.clear()
 
     def _check_open(self) -> None:
@@ -230,8 +238,10 @@ def run_once(
     graph: Graph, tensors: tuple[Tensor, ...], begun: Callable[[], None] = lambda: None
 ) -> None:
     """Runs a graph, after `begun`, and gives these tensors their values; leaves have their own."""
-    with closing(graph.backend.compile(graph, tensors)) as executable:
-        begun()
+    backend = graph.backend
+    backend.check_open()
+    with backend.turn.lock, closing(backend.compile(graph, tensors)) as executable:
+        backend.turn.alone(begun)
         executable.run()
         for t in tensors:
             if t.op is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Hashable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
@@ -16,6 +16,7 @@ from ..errors import ConfigError
 from .arguments import checked_call
 
 _MIB = 1 << 20
+_SOFTWARE = "llvmpipe"  # Mesa's device that is the CPU
 
 VISIBLE_DEVICES = {"CUDA": "CUDA_VISIBLE_DEVICES", "ROCm": "ROCR_VISIBLE_DEVICES"}
 """The environment variable that hides a library's devices."""
@@ -143,6 +144,21 @@ class DeviceInfo(DeviceID):
         values["LibraryPath"] = list(self.library_path)
         return {k: v for k, v in values.items() if v or k in _ALWAYS_THERE}
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> DeviceInfo:
+        """The device of a runner's answer; see `to_json`.
+
+        Raises:
+            ValueError: a value is of another kind.
+        """
+        found = {name: values[key] for name, key in _KEYS.items() if key in values}
+        found["library_path"] = tuple(found.get("library_path") or ())
+        for field in fields(cls):
+            value = found.get(field.name, field.default)
+            if type(value) is not type(field.default) and field.name != "id":
+                raise ValueError(f"{field.name} of a device is {value!r:.80}")
+        return cls(**found)
+
 
 _KEYS = {f.name: f.name for f in fields(DeviceInfo)} | {
     "library": "backend",
@@ -187,14 +203,19 @@ def by_free_memory(devices: Iterable[DeviceInfo]) -> list[DeviceInfo]:
 def flash_attention_supported(devices: Iterable[DeviceInfo]) -> bool:
     """Whether all of them have the fused attention op.
 
-    CUDA needs compute capability 7 or more, except 7.2 (Jetson Xavier).
+    CUDA needs compute capability 7 or more, except 7.2 (Jetson Xavier). Mesa's software device for
+    Vulkan crashes in it.
     """
-    return all(
-        d.compute_major >= 7 and (d.compute_major, d.compute_minor) != (7, 2)
-        if d.library == "CUDA"
-        else d.library.casefold() == "cpu" or d.library in ("Metal", "ROCm", "Vulkan")
-        for d in devices
-    )
+    return all(map(_fuses, devices))
+
+
+def _fuses(device: DeviceInfo) -> bool:
+    if device.library == "CUDA":
+        capability = (device.compute_major, device.compute_minor)
+        return capability >= (7, 0) and capability != (7, 2)
+    if device.library == "Vulkan":
+        return not device.description.startswith(_SOFTWARE)
+    return device.library.casefold() == "cpu" or device.library in ("Metal", "ROCm")
 
 
 @checked_call(ConfigError)

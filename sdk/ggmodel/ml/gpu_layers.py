@@ -9,12 +9,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
 from .arguments import checked_call
 from .devices import DeviceID, DeviceInfo
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,8 @@ def _shares(
         raise ConfigError(
             f"tensor_split {list(tensor_split)} has more shares than the {len(devices)} devices"
         )
+    from fractions import Fraction  # slow to import
+
     if any(tensor_split):
         # Exact and as written, so that ten times 0.1 are the ten tenths of a whole.
         given = [Fraction(repr(float(share))) for share in tensor_split]

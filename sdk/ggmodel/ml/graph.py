@@ -66,6 +66,7 @@ class Graph:
         inputs: host tensors and feeds that the schedule reads, in order of first use.
         scope: path of the module being traced ("blk.3.attn"), names the ops.
         calls: a list, if wanted, of each returned call of a module: `forward`, arguments, result.
+        lock: held while the schedule grows or is compiled.
     """
 
     def __init__(self, backend: Any, max_nodes: int):
@@ -77,6 +78,7 @@ class Graph:
         self.calls: list[tuple[Callable[..., Any], tuple, Any]] | None = None
         self.batch_size = 0  # a hint for backends that copy weights to a device; 0 is unknown
         self.closed = False
+        self.lock = threading.RLock()
         self.recorded = 0
         self._known: set[int] = set()  # scheduled, or an input
 
@@ -86,23 +88,27 @@ class Graph:
         Roots that are already scheduled stay in place. The graph has no edges for writes into
         memory that other ops read: they happen in the order of these calls.
         """
-        for root in roots:
-            pending: dict[int, Node] = {}
-            stack = [root]
-            while stack:
-                node = stack.pop()
-                if node.uid in pending or node.uid in self._known:
-                    continue
-                if node.op is None:
-                    if isinstance(node.storage, (HostData, Feed)):
-                        self._known.add(node.uid)
-                        self.inputs.append(node)
-                    continue
-                pending[node.uid] = node
-                stack.extend(s for s in node.sources if s is not None)
-            for uid in sorted(pending):
-                self._known.add(uid)
-                self.schedule.append(pending[uid])
+        with self.lock:
+            for root in roots:
+                self._schedule(root)
+
+    def _schedule(self, root: Node) -> None:
+        pending: dict[int, Node] = {}
+        stack = [root]
+        while stack:
+            node = stack.pop()
+            if node.uid in pending or node.uid in self._known:
+                continue
+            if node.op is None:
+                if isinstance(node.storage, (HostData, Feed)):
+                    self._known.add(node.uid)
+                    self.inputs.append(node)
+                continue
+            pending[node.uid] = node
+            stack.extend(s for s in node.sources if s is not None)
+        for uid in sorted(pending):
+            self._known.add(uid)
+            self.schedule.append(pending[uid])
 
     def forget(self) -> None:
         """Drops what was recorded, once an executable needs no more of it."""

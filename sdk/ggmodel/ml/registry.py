@@ -62,9 +62,9 @@ def new_backend(
         raise ConfigError(f"params is {params!r:.80}; it must be BackendParams")
     if not isinstance(source, (TensorSource, str, PathLike)):
         raise ConfigError(f"a source is a path or a TensorSource, not {type(source).__name__}")
-    if name not in _factories and name not in _OWN:
+    if not isinstance(name, str) or (name not in _factories and name not in _OWN):
         known = ", ".join(sorted({*_factories, *_OWN}))
-        raise Unsupported(f"there is no backend {name!r}; there is {known}")
+        raise Unsupported(f"there is no backend {name!r:.80}; there is {known}")
     if params.rpc or runner is not None or name == "process":
         inner = "ggml" if name == "process" else name
         make = partial(_factory("process"), runner=runner, name=inner)

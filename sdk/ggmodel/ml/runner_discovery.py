@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from ..errors import ComputeError, Error, Unsupported
 from .devices import DeviceID, DeviceInfo
+from .runner_port import RunnerAtPort
 
 log = logging.getLogger("ggmodel.ml")
 
@@ -56,27 +57,33 @@ class FilteredRunnerDiscovery(RunnerDiscovery, Protocol):
 
 
 def get_devices_from_runner(
-    runner: BaseRunner, timeout: float = _DISCOVERY_TIMEOUT
+    runner: BaseRunner | int, timeout: float = _DISCOVERY_TIMEOUT
 ) -> list[DeviceInfo]:
     """The devices that a runner sees.
 
     Args:
+        runner: one that is no `RunnerDiscovery` is asked over HTTP at its port; a number is a port.
         timeout: seconds.
 
     Raises:
-        ComputeError: the runner has ended.
-        Unsupported: it is no `RunnerDiscovery`.
+        ComputeError: the runner has ended, or does not answer in time.
+        Unsupported: it is no `RunnerDiscovery`, and has no port.
+        FormatError: what it says are no devices.
     """
+    if isinstance(runner, int):
+        runner = RunnerAtPort(runner)
     if not isinstance(runner, BaseRunner):
         raise Unsupported(f"{type(runner).__name__} is no runner: it has no has_exited()")
     if runner.has_exited():
         raise ComputeError("the runner ended while looking for devices: one of them crashed it")
     if isinstance(runner, RunnerDiscovery):
         return runner.get_device_infos(timeout)
-    raise Unsupported(
-        f"asking the runner at port {runner.get_port()} over HTTP is unsupported; "
-        "give the runner a method get_device_infos(timeout)"
-    )
+    if not runner.get_port():
+        raise Unsupported(
+            f"{type(runner).__name__} listens on no port; give it a method "
+            "get_device_infos(timeout)"
+        )
+    return RunnerAtPort(runner.get_port()).get_device_infos(timeout)
 
 
 def refresh_free_memory(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ..platforms import machine
 
 _ROOT = Path("/")
 # Control groups of versions 2 and 1: limit (huge where there is none) and use of memory, and the
@@ -47,12 +49,16 @@ class SystemInfo:
 def system_info(root: Path = _ROOT) -> SystemInfo:
     """The present state: /proc/meminfo within the limits of the control groups.
 
-    Without /proc only the total memory is known, and all of it counts as free.
+    On other systems than Linux psutil tells it. A Linux without /proc tells the total memory only,
+    and all of it counts as free.
 
     Args:
         root: the folder of /proc and /sys.
     """
     memory = _meminfo(root)
+    if not memory and sys.platform != "linux":
+        found = machine.memory()
+        return SystemInfo(available_cores(root), found.total, found.free, found.swap)
     groups = list(_control_groups(root, "memory"))
     total = _within(groups, memory)
     free = memory.get("MemAvailable")
@@ -83,7 +89,7 @@ def total_memory(root: Path = _ROOT) -> int:
 
 def _within(groups: Iterable[Path], meminfo: Mapping[str, int]) -> int:
     """The total memory within the limits of these control groups."""
-    total = meminfo.get("MemTotal") or _installed_memory()
+    total = meminfo.get("MemTotal") or machine.memory().total
     limits = [_number(folder / name) for folder in groups for name, _, _ in _MEMORY]
     return min([total, *(limit for limit in limits if limit is not None)])
 
@@ -94,10 +100,7 @@ def available_cores(root: Path = _ROOT) -> int:
     Args:
         root: the folder of /proc and /sys.
     """
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
+    cores = machine.cores()
     for folder in _control_groups(root, "cpu"):
         quota, _, period = _text(folder / "cpu.max").partition(" ")
         if not quota:  # version 1
@@ -140,10 +143,6 @@ def _meminfo(root: Path) -> dict[str, int]:
         for line in lines
         if len(line) == 3 and line[2] == "kB"
     }
-
-
-def _installed_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _number(path: Path) -> int | None:

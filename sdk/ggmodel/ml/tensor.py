@@ -15,6 +15,7 @@ from .ops.recurrent import Recurrent
 from .ops.reductions import Reductions
 from .ops.shaping import Shaping
 from .ops.spatial import Spatial
+from .ops.windows import Windows
 from .quantized import to_float32
 from .storage import HostData, as_array
 from .table import F32, I32
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
 
 
 @checked_methods(TensorError, own=("dim", "stride"))
-class Tensor(Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Recurrent):
+class Tensor(
+    Elementwise,
+    Products,
+    Reductions,
+    Shaping,
+    Indexing,
+    Attention,
+    Spatial,
+    Windows,
+    Recurrent,
+):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.
 

@@ -15,7 +15,7 @@ import pytest
 
 from ggmodel.ml import Backend, DType, Executable, Tensor
 from ggmodel.ml.process import RunnerProcess
-from tests.conftest import ROOT
+from tests.children import import_path
 from tests.ml.conftest import Make
 from tests.ml.harness import normal
 
@@ -65,7 +65,7 @@ WIDE = {"w": np.eye(1024, dtype=np.float32)}
 
 def python(code: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """Runs code in a process with this one's import path."""
-    path = os.pathsep.join([str(ROOT / "sdk"), str(ROOT), *filter(None, sys.path)])
+    path = os.pathsep.join([*filter(None, sys.path), import_path()])
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": path},

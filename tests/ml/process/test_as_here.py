@@ -159,14 +159,14 @@ class Odd(TensorSource):
         self.inner.close()
 
 
-def doubled(source: TensorSource, runner: RunnerProcess) -> np.ndarray:
-    """Twice the tensor "w", computed in the process."""
+def doubled(source: TensorSource, runner: RunnerProcess, name: str = "w") -> np.ndarray:
+    """Twice a tensor, computed in the process."""
     with new_backend(source, BackendParams(num_threads=1), runner=runner) as backend:
         backend.load()
-        w = backend.get("w")
-        assert w is not None
+        tensor = backend.get(name)
+        assert tensor is not None
         with backend.new_context() as ctx, ctx.trace():
-            y = w.scale(2)
+            y = tensor.scale(2)
             ctx.compute(y)
             return y.numpy()
 
@@ -195,6 +195,8 @@ def test_sources(kind: str, shared: RunnerProcess, tmp_path: Path, write_gguf: W
         source = Odd(GGUF(write_gguf(tmp_path / "w.gguf", source)))
     with source:
         np.testing.assert_array_equal(doubled(source, shared), 2 * w)
+        if kind == "joined":
+            np.testing.assert_array_equal(doubled(source, shared, "x"), 2 * normal(32))
 
 
 def test_a_relative_path(

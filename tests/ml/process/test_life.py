@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.errors import ComputeError, DeviceLost, GraphError
+from ggmodel.errors import ComputeError, DeviceLost, GraphError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import (
     BackendParams,
@@ -27,13 +27,21 @@ from ggmodel.ml import (
     new_backend,
     refresh_free_memory,
 )
-from ggmodel.ml.process import RunnerProcess
+from ggmodel.ml.process import RunnerProcess, process_backend
+from ggmodel.ml.process.protocol import Channel
 from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, normal
 from tests.ml.process.conftest import WIDE, alive, doubling, endless, python, wait_for
 
 FOUR = np.arange(4, dtype=np.float32)
 MATRIX = np.ones((512, 1024), np.float32)
+
+
+@pytest.mark.parametrize("program", [None, "", "/nowhere/python", "a\0b"])
+def test_a_host_that_cannot_start_python(program: str | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.executable", program)
+    with pytest.raises(Unsupported, match=r"need a Python process .* cannot start: .*without rpc"):
+        RunnerProcess()
 
 
 # the process dies
@@ -335,6 +343,25 @@ def test_an_interrupted_request_does_not_disturb_the_next():
 # several threads
 
 
+def test_a_message_that_was_sent_in_part_ends_the_process(
+    runner: RunnerProcess, in_process: Make, monkeypatch: pytest.MonkeyPatch
+):
+    executable, _ = doubling(in_process(runner))
+
+    def interrupted(channel: Channel, frame: Any) -> None:
+        channel._socket.sendall(bytes(frame[0])[:4])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            executable.run(FOUR)
+    with pytest.raises(DeviceLost, match="ended after an interruption within a message"):
+        runner.get_device_infos(5)
+    with pytest.raises(DeviceLost, match="ended after an interruption within a message"):
+        executable.run(FOUR)
+
+
 def test_ten_threads(shared: RunnerProcess, in_process: Make):
     def work(i: int) -> None:
         with in_process(shared, {"w": normal(64, 64, seed=i)}) as backend:
@@ -391,6 +418,21 @@ def test_it_answers_late(runner: RunnerProcess, in_process: Make):
     again, y = doubling(backend)
     again.run(FOUR)
     assert again.value(y).reshape(-1).tolist() == [0, 2, 4, 6]
+
+
+def test_states_are_freed_once_the_process_has_time(
+    runner: RunnerProcess, in_process: Make, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(process_backend, "_PATIENCE", 0.05)
+    backend = in_process(runner, WIDE)
+    cache = backend.new_context()
+    cache.layer(0).zeros(DType.F32, 1000)
+    with runner._lock:  # as behind an interrupted call, which the process still computes
+        cache.close()
+    assert sum(backend.backend_memory().cpu.cache) == 4000
+    with backend.new_context() as other:
+        other.layer(0).zeros(DType.F32, 1)
+    assert sum(backend.backend_memory().cpu.cache) == 0
 
 
 def test_its_log_is_ours(shared: RunnerProcess, caplog: pytest.LogCaptureFixture):

@@ -299,7 +299,7 @@ def attention(draw: Draw, _: str) -> Recipe:
 @recipe("rope")
 def rope(draw: Draw, _: str) -> Recipe:
     mode = draw(st.sampled_from(RopeType))
-    multi = mode in (RopeType.MROPE, RopeType.VISION)
+    multi = mode >= RopeType.MROPE
     dims = 2 * draw(st.integers(4 if multi else 1, 8))
     width = 2 * dims if mode is RopeType.VISION else dims + 2 * draw(st.integers(0, 2))
     b, n, heads = shape(draw, 1)[:3]
@@ -310,7 +310,8 @@ def rope(draw: Draw, _: str) -> Recipe:
         pairs = dims if mode is RopeType.VISION else dims // 2
         first = draw(st.integers(1, pairs - 2))
         second = draw(st.integers(1, pairs - 1 - first))
-        options["sections"] = (first, second, pairs - first - second, 0)
+        third = draw(st.integers(1, pairs - first - second))
+        options["sections"] = (first, second, third, pairs - first - second - third)
     scale = draw(st.sampled_from([1.0, 0.25]))
     if draw(st.booleans()):
         options |= {
@@ -545,6 +546,32 @@ def ssm_scan(draw: Draw, _: str) -> Recipe:
     return Recipe((*values, distinct(draw, slots, sequences)), build)
 
 
+@recipe("gated_delta_net")
+def gated_delta_net(draw: Draw, _: str) -> Recipe:
+    sequences, n, d, groups = (draw(sizes) for _ in range(4))
+    heads = groups * draw(st.integers(1, 2))
+    made = [
+        operand(draw, noise(draw, *size), draw(dtypes))
+        for size in (
+            (sequences, n, groups, d),
+            (sequences, n, groups, d),
+            (sequences, n, heads, d),
+            (sequences, n, heads, draw(st.sampled_from([1, d]))),
+            (sequences, n, heads, 1),
+            (sequences, heads, d, d),
+        )
+    ]
+    values, lays = zip(*made, strict=True)
+
+    def build(*x: Tensor) -> Tensor:
+        q, k, v, decay, beta, states = (lay(t) for lay, t in zip(lays, x, strict=True))
+        # unit keys, states that fade and beta below 1, or they grow out of bounds
+        keys = k.contiguous().l2_norm()
+        return q.gated_delta_net(keys, v, decay.sqr().neg(), beta.sigmoid(), states)
+
+    return Recipe(values, build)
+
+
 @recipe("solve_tri")
 def solve_tri(draw: Draw, _: str) -> Recipe:
     b, a, n, k = shape(draw)
@@ -577,6 +604,82 @@ def convolution(draw: Draw, op: str) -> Recipe:
     dilation = [draw(st.integers(1, 2)) for _ in range(axes)]
     args = (*[channels] * solid, *stride, *padding, *dilation)
     return Recipe((w, x), lambda w, x: getattr(lay(w), op)(lay_x(x), *args))
+
+
+@recipe("conv_1d", "depthwise_conv_1d", "depthwise_conv_2d")
+def thin_convolution(draw: Draw, op: str) -> Recipe:
+    flat, channels = op.endswith("1d"), draw(sizes)
+    axes = 1 if flat else 2
+    kernel = (draw(sizes), channels) if op == "conv_1d" else (channels, 1)
+    size = [draw(st.integers(5, 9)) for _ in range(axes)]
+    kernel_size = [draw(st.integers(1, 3)) for _ in range(axes)]
+    ahead = (1,) if flat else ()
+    w, lay = operand(draw, noise(draw, *ahead, *kernel, *kernel_size), draw(dtypes))
+    batch = draw(st.integers(1, 2))
+    x, lay_x = operand(draw, noise(draw, *ahead, batch, channels, *size), draw(dtypes))
+    places = [draw(st.integers(*ends)) for ends in ((1, 3), (0, 2), (1, 2)) for _ in range(axes)]
+    return Recipe((w, x), lambda w, x: getattr(lay(w), op)(lay_x(x), *places))
+
+
+@recipe("conv_transpose_1d", "conv_transpose_2d")
+def spreading(draw: Draw, op: str) -> Recipe:
+    axes, stride = 1 if op.endswith("1d") else 2, draw(st.integers(1, 4))
+    channels, ahead = draw(sizes), (1,) * (2 - axes)
+    ks = [draw(st.integers(1, 4)) for _ in range(axes)]
+    w, lay = operand(draw, noise(draw, *ahead, channels, draw(sizes), *ks), draw(dtypes))
+    size = [draw(sizes) for _ in range(axes)]
+    x, lay_x = operand(draw, noise(draw, *ahead, 1, channels, *size), draw(dtypes))
+    return Recipe((w, x), lambda w, x: getattr(lay(w), op)(lay_x(x), stride))
+
+
+@recipe("group_norm")
+def group_norm(draw: Draw, _: str) -> Recipe:
+    groups, each = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    size = draw(st.integers(1, 2)), groups * each, draw(sizes), draw(st.integers(2, 6))
+    x, lay = operand(draw, noise(draw, *size), draw(dtypes))
+    eps = 10.0 ** draw(st.integers(-6, -2))
+    return Recipe((x,), lambda x: lay(x).group_norm(groups, eps))
+
+
+@recipe("window_partition", "window_unpartition")
+def windows(draw: Draw, op: str) -> Recipe:
+    height, width, c, side = (draw(st.integers(1, 7)) for _ in range(4))
+    if op == "window_partition":
+        x, lay = operand(draw, noise(draw, 1, height, width, c))
+        return Recipe((x,), lambda x: lay(x).window_partition(side), exact=True)
+    count = -(-height // side) * -(-width // side)
+    x, lay = operand(draw, noise(draw, count, side, side, c))
+    return Recipe((x,), lambda x: lay(x).window_unpartition(width, height), exact=True)
+
+
+@recipe("relative_positions")
+def relative_positions(draw: Draw, _: str) -> Recipe:
+    x, lay = operand(draw, noise(draw, 1, 1, 2 * draw(sizes) - 1, draw(sizes)), F16)
+    return Recipe((x,), lambda x: lay(x).relative_positions(), exact=True)
+
+
+@recipe("add_relative_positions")
+def add_relative_positions(draw: Draw, _: str) -> Recipe:
+    heads, rows, columns, side = (draw(sizes) for _ in range(4))
+    x, lay = operand(draw, noise(draw, 1, heads, rows * columns, side * side), draw(dtypes))
+    w, lay_w = operand(draw, noise(draw, heads, rows, columns, side), draw(dtypes))
+    h, lay_h = operand(draw, noise(draw, heads, rows, columns, side), draw(dtypes))
+    return Recipe((x, w, h), lambda x, w, h: lay(x).add_relative_positions(lay_w(w), lay_h(h)))
+
+
+@recipe("roll")
+def roll(draw: Draw, _: str) -> Recipe:
+    x, lay = operand(draw, noise(draw, *shape(draw)))
+    shifts = [draw(st.integers(-9, 9)) for _ in range(draw(st.integers(1, 4)))]
+    return Recipe((x,), lambda x: lay(x).roll(*shifts), exact=True)
+
+
+@recipe("pad_reflect")
+def pad_reflect(draw: Draw, _: str) -> Recipe:
+    n = draw(st.integers(1, 9))
+    x, lay = operand(draw, noise(draw, *shape(draw, n)))
+    before, after = (draw(st.integers(0, n - 1)) for _ in range(2))
+    return Recipe((x,), lambda x: lay(x).pad_reflect(before, after), exact=True)
 
 
 @recipe("avg_pool_2d")

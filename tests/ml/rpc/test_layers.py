@@ -169,8 +169,7 @@ def test_a_killed_worker_is_named_within_five_seconds(mortal: list):
 
 
 def test_a_worker_that_hangs_can_be_left(mortal: list):
-    """A stopped process looks like a slow one, because its system still answers. Ctrl-C ends the
-    wait, and closing does not wait."""
+    """Ctrl-C ends the wait before the worker is given up, and closing does not wait."""
     model = ggmodel.load(STORIES, rpc=[mortal[0].endpoint], gpu_layers={"RPC0": [0, 1]}, threads=1)
     pieces = model.stream("Once upon a time", temperature=0)
     next(pieces)
@@ -209,7 +208,7 @@ def test_workers_that_are_not_there(mortal: list):
 
 def test_a_ggml_without_rpc_says_how_to_get_one(pair: list, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GGMODEL_GGML")
-    with pytest.raises(Unsupported, match="make native"):
+    with pytest.raises(Unsupported, match="`ggmodel ggml build`"):
         ggmodel.load(STORIES, rpc=endpoints(pair))
 
 

@@ -24,7 +24,7 @@ OFFLOAD = 11  # of the pointers in struct ggml_backend_device_i
 def takes_over(device, op):
     return op.op == lib.GGML_OP_MUL_MAT and op.ne[1] >= 32
 
-workers = Workers()
+workers = Workers(60, print)
 for endpoint in sys.argv[2:]:
     workers.connect(endpoint)
 if sys.argv[1] == "offload":

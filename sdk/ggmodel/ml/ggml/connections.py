@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import stat
+import sys
 import threading
 import time
 from contextlib import suppress
+
+from ...platforms.sockets import connections
 
 _INTERVAL = 0.5  # seconds
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
@@ -23,11 +24,9 @@ def watch() -> None:
 
 def _watch() -> None:
     while True:
-        for name in os.listdir("/dev/fd"):
-            with suppress(OSError):  # closed since: that of the listing itself always is
-                if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
-                    with socket.socket(fileno=os.dup(int(name))) as end:
-                        tend(end)
+        for _, end in connections():
+            with suppress(OSError), end:  # closed since
+                tend(end)
         time.sleep(_INTERVAL)
 
 
@@ -44,7 +43,7 @@ def tend(end: socket.socket) -> None:
     for option, value in _KEEP_ALIVE.items():
         if hasattr(socket, option):
             end.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    if hasattr(socket, "TCP_INFO"):
+    if sys.platform == "linux":
         # tcpi_retransmits and tcpi_probes; each answer resets them.
         resent, probes = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 4)[2:]
         if max(resent, probes) >= _ATTEMPTS:

@@ -43,6 +43,7 @@ _DIRECT = {
     "rows": "get_rows", "set_rows": "set_rows", "argmax": "argmax", "diag": "diag",
     "sum_rows": "sum_rows", "mean": "mean", "cumsum": "cumsum",
     "mulmat_id": "mul_mat_id", "ssm_conv": "ssm_conv",
+    "add_relative_positions": "add_rel_pos",
 }  # fmt: skip
 for _name, _function in _DIRECT.items():
     EMITTERS[_name] = _direct(getattr(lib, f"ggml_{_function}"))
@@ -67,8 +68,15 @@ EMITTERS.update(
     set_inplace=lambda c, x, a: lib.ggml_set_inplace(c, *x, *a["nb"], a["offset"]),
     tri=lambda c, x, a: lib.ggml_tri(c, x[0], a["kind"]),
     interpolate=lambda c, x, a: lib.ggml_interpolate(c, x[0], *a["ne"], int(a["mode"])),
+    group_norm=lambda c, x, a: lib.ggml_group_norm(c, x[0], a["groups"], a["eps"]),
+    window_partition=lambda c, x, a: lib.ggml_win_part(c, x[0], a["size"]),
+    roll=lambda c, x, a: lib.ggml_roll(c, x[0], *a["shifts"]),
+    pad_reflect=lambda c, x, a: lib.ggml_pad_reflect_1d(c, x[0], a["before"], a["after"]),
+    conv_transpose_1d=lambda c, x, a: lib.ggml_conv_transpose_1d(c, *x, a["stride"], 0, 1),
+    conv_transpose_2d=lambda c, x, a: lib.ggml_conv_transpose_2d_p0(c, *x, a["stride"]),
     # One snapshot of the states, after the last token.
     ssm_scan=lambda c, x, a: lib.ggml_ssm_scan(c, *x, 1),
+    gated_delta_net=lambda c, x, a: lib.ggml_gated_delta_net(c, *x, 1),
 )
 
 
@@ -151,13 +159,52 @@ def _rope(c: Any, x: tuple, a: dict) -> Any:
     return lib.ggml_rope_ext(c, x[0], x[1], x[2], a["dims"], *tail)
 
 
+@emits("window_unpartition")
+def _window_unpartition(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_win_unpart(c, x[0], a["width"], a["height"], x[0].ne[1])
+
+
+@emits("relative_positions")
+def _relative_positions(c: Any, x: tuple, a: dict) -> Any:
+    n = (x[0].ne[1] + 1) // 2
+    return lib.ggml_get_rel_pos(c, x[0], n, n)
+
+
 @emits("im2col")
 def _im2col(c: Any, x: tuple, a: dict) -> Any:
     spatial = (*a["stride"], *a["pad"], *a["dilation"])
     return lib.ggml_im2col(c, x[0], x[1], *spatial, True, lib.GGML_TYPE_F32)
 
 
-# Not ggml_conv_2d and ggml_conv_3d, which round the patches to F16.
+# Not ggml_conv_1d, ggml_conv_2d, ggml_conv_3d and ggml_conv_1d_dw, which round the patches to F16.
+
+
+@emits("conv_1d")
+def _conv_1d(c: Any, x: tuple, a: dict) -> Any:
+    kernel, sound = x
+    spatial = (a["stride"], 0, a["pad"], 0, a["dilation"], 0)
+    patches = lib.ggml_im2col(c, kernel, sound, *spatial, False, lib.GGML_TYPE_F32)
+    if not patches:
+        return ffi.NULL
+    _, length, batch, _ = patches.ne
+    dense = _convolved(c, patches, kernel, kernel.ne[2], (length, 1, batch))
+    return lib.ggml_reshape_3d(c, dense, length, kernel.ne[2], batch)
+
+
+@emits("depthwise_conv_1d")
+def _depthwise_conv_1d(c: Any, x: tuple, a: dict) -> Any:
+    kernel, sound = x
+    k, _, channels, _ = kernel.ne
+    length, _, batch, _ = sound.ne
+    kernel = lib.ggml_reshape_4d(c, kernel, k, 1, 1, channels)
+    sound = lib.ggml_reshape_4d(c, sound, length, 1, channels, batch)
+    t = lib.ggml_conv_2d_dw_direct(c, kernel, sound, a["stride"], 1, a["pad"], 0, a["dilation"], 1)
+    return t and lib.ggml_reshape_3d(c, t, t.ne[0], channels, batch)
+
+
+@emits("depthwise_conv_2d")
+def _depthwise_conv_2d(c: Any, x: tuple, a: dict) -> Any:
+    return lib.ggml_conv_2d_dw_direct(c, *x, *a["stride"], *a["pad"], *a["dilation"])
 
 
 @emits("conv_2d")

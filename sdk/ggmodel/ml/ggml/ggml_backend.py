@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ...closing import closed_on_error
 from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf_file import TensorInfo, TensorSource
+from ...gguf_file.opened import has_changed
 from ...gguf_file.types import DType
 from ...native import ffi, lib
+from ...shortage import need_room
 from ..backend import Backend, CacheConfig, Progress
 from ..devices import DeviceInfo, flash_attention_supported
 from ..graph import Graph
@@ -41,6 +44,7 @@ class GGMLBackend(Backend):
     """
 
     def __init__(self, source: TensorSource, params: BackendParams):
+        need_room(0, "the backend")
         super().__init__(source, params)
         self._process = os.getpid()
         self._compute: dict[bool, Compute] = {}
@@ -60,9 +64,10 @@ class GGMLBackend(Backend):
             # GPUs compute blocks of rows together, and skip blocks of masked cells themselves.
             parts=self.flash_attention and len(self.hardware.devices) == 1,
         )
+        with closed_on_error(self.hardware):
+            # Starts long before `allocate` knows which op reads what.
+            self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
         self.weights = Weights(self)
-        # Starts long before `allocate` knows which op reads what.
-        self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
 
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
         """Weights read in full for every token: blocks and output, but not vision or embedding
@@ -203,9 +208,18 @@ class GGMLBackend(Backend):
         """Seconds that ggml has computed so far."""
         return self.hardware.threads.seconds
 
+    def check_files(self) -> None:
+        if self.weights.watch.changed:  # a few microseconds, since every token asks
+            self.source.check_unchanged(self.weights.files)
+            raise has_changed(f"a file of {self.source.name}")  # it asked none
+
     # memory
 
     def backend_memory(self) -> BackendMemory:
+        with self.turn.lock:
+            return self._memory()
+
+    def _memory(self) -> BackendMemory:
         hardware, slots = self.hardware, self.block_count + 1
         reports = {
             d: DeviceMemory(
@@ -251,10 +265,14 @@ class GGMLBackend(Backend):
         self.weights.close()
         self.hardware.close()
 
+    @property
+    def forked(self) -> bool:
+        return self._process != os.getpid()
+
     def check_open(self) -> None:
         if self.closed:
             super().check_open()
-        if self._process != os.getpid():
+        if self.forked:
             raise GraphError(
                 "this model was loaded before the process forked: its compute threads stayed "
                 "behind; load it again here, or start processes with 'spawn'"
@@ -262,8 +280,8 @@ class GGMLBackend(Backend):
 
     def __del__(self) -> None:
         # For models that are dropped rather than closed: this object holds all of the memory.
-        if getattr(self, "weights", None) is not None and self._process == os.getpid():
-            self.close()
+        if getattr(self, "weights", None) is not None and not self.forked:
+            self._close()
 
 
 def _widened(graph: Graph) -> int:

@@ -22,8 +22,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from ...atomic import atomic_write
-from ...errors import NativeError
+from ...atomic import write_text
+from ...errors import Error
 from ...gguf_file.types import DType
 from ...native import cache, describe, ffi, lib, proc, version
 from .alone import Alone
@@ -174,8 +174,8 @@ class _Timed(Alone):
 
 def _remembered() -> dict[str, Any]:
     try:
-        known = json.loads(_file().read_text())
-    except (OSError, ValueError, NativeError):
+        known = json.loads(_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, Error):
         return {}
     return known if isinstance(known, dict) else {}
 
@@ -184,9 +184,8 @@ def _remember(known: dict[str, Any]) -> None:
     try:
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as new:
-            new.write_text(json.dumps(known))
-    except (OSError, NativeError) as error:
+        write_text(path, json.dumps(known))
+    except (OSError, Error) as error:
         log.debug("kernels: not remembered: %s", error)
 
 

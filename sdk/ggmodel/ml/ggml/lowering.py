@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
-from ..backend import Executable
+from ..executable import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..memory import AllocationStatus
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
 # longest composites.
-_MOST_TENSORS = {"conv_2d": 16, "conv_3d": 16}
+_MOST_TENSORS = {"conv_1d": 16, "conv_2d": 16, "conv_3d": 16}
 _MOST_OF_OTHERS = 4
 
 
@@ -40,6 +40,7 @@ class GGMLExecutable(Executable):
     """
 
     def __init__(self, backend: GGMLBackend, graph: Graph, outputs: tuple[Node, ...]):
+        super().__init__(backend.turn)
         self._backend: GGMLBackend = backend
         self._dry = not backend.params.alloc_memory
         self._compute = backend.compute_for(graph)
@@ -56,7 +57,7 @@ class GGMLExecutable(Executable):
             self._checks = [] if self._dry else index_checks(graph, views)
             self._lay_out(graph, outputs)
         except BaseException:
-            self.close()
+            self._close()
             raise
 
     # building
@@ -174,9 +175,11 @@ class GGMLExecutable(Executable):
         if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
 
-    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+    def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         self._fill(step)
-        need_success(self._compute.compute(self._cgraph, meanwhile))
+        status = self._compute.compute(self._cgraph, meanwhile)
+        self._backend.check_files()
+        need_success(status)
 
     def run_apart(self, step: Any = None) -> list[float]:
         """`run`, one op at a time.
@@ -185,8 +188,12 @@ class GGMLExecutable(Executable):
             Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
             compute nothing, such as views.
         """
+        return self.turn.alone(self._run_apart, step)
+
+    def _run_apart(self, step: Any) -> list[float]:
         self._fill(step)
         seconds = self._compute.compute_apart(self._cgraph)
+        self._backend.check_files()
         found, at = [], 0
         for node in self._schedule:
             spent = 0.0
@@ -200,7 +207,7 @@ class GGMLExecutable(Executable):
             found.append(spent)
         return found
 
-    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
         made: dict[Any, list[Node]] = {}
         for node in self._schedule:
             if node.n_elements and (node.dtype.numpy is not None or node.is_contiguous):
@@ -212,6 +219,7 @@ class GGMLExecutable(Executable):
 
         self._fill(step)
         self._compute.compute_apart(self._cgraph, pass_on)
+        self._backend.check_files()
 
     def _fill(self, step: Any) -> None:
         """Writes the inputs and checks the indices of a run."""
@@ -237,7 +245,7 @@ class GGMLExecutable(Executable):
             t = node.storage.handle.tensors[node.uid]
         return t
 
-    def value(self, node: Node) -> np.ndarray:
+    def _value(self, node: Node) -> np.ndarray:
         self._check_valid()
         found = self._values.get(node.uid)
         if found is not None:
@@ -250,7 +258,7 @@ class GGMLExecutable(Executable):
             self._values[node.uid] = value
         return value
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._tensors.clear()
         self._values.clear()
         self._fills = []
@@ -260,7 +268,8 @@ class GGMLExecutable(Executable):
         self._arena = self._inputs = None
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_arena"):  # Ctrl-C may end the making before anything is set
+            self._close()
 
 
 def _settle(hardware: Hardware, t: Any, node: Node) -> None:

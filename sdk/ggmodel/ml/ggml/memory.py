@@ -12,6 +12,7 @@ import numpy as np
 from ...closing import closed_on_error
 from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
+from ...shortage import need_room
 from ..memory import AllocationStatus
 from ..node import Node
 from ..storage import Weight
@@ -36,6 +37,7 @@ class Arena:
         if graph_nodes:
             size += lib.ggml_graph_overhead_custom(graph_nodes, False)
         self._pages: Any = ffi.NULL
+        need_room(size, "the descriptions of tensors")
         if size >= _LARGE_ARENA:
             try:
                 self._pages = ffi.from_buffer(mmap.mmap(-1, size))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+from ...platforms.libraries import CUDA_DRIVER
+
 # CUdevice_attribute, in cuda.h
 _COMPUTE_MAJOR = 75
 _COMPUTE_MINOR = 76
@@ -13,7 +15,7 @@ _COMPUTE_MINOR = 76
 def driver_library() -> Any:
     """The driver's library, or None without one."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(CUDA_DRIVER)
     except OSError:
         return None
 

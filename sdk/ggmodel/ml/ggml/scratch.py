@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...native import ffi, lib, proc
+from ...shortage import need_room
 from .memory import Arena
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Scratch:
         with self._graph(ops) as graph:
             self._measure(graph)
             if self.size > self._taken:
+                need_room(self.size, "the CPU's scratch memory")
                 self._compute_first(graph)
                 self._taken = self.size
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...closing import closed_on_error
 from ...errors import Error
 from ...native import ffi, lib, proc
+from ...native.mapping import FileMapping, Watch
 from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
@@ -68,6 +69,8 @@ class Weights:
     Attributes:
         copies: the copies that take memory, once allocated.
         in_products: names of the weights in products, once allocated.
+        files: numbers of the files from which weights are read as they lie there.
+        watch: tells whether one of them has changed, as far as that can be seen.
     """
 
     def __init__(self, backend: GGMLBackend):
@@ -75,6 +78,8 @@ class Weights:
         self._nodes = backend.tensors.values()
         self.copies: list[Copy] = []
         self.in_products: set[str] = set()
+        self.files: tuple[int, ...] = ()
+        self.watch = Watch(())
         self._plain: dict[int, dict[Device, Any]] = {}
         self._fast: dict[int, Any] = {}
         self._plain_is_faster: dict[int, tuple[bool, ...]] = {}
@@ -167,6 +172,7 @@ class Weights:
                     mapped.setdefault(file, []).append((node, spot))
                 elif spot.device is not cpu or node.uid not in fast or node.uid in as_they_lie:
                     copied.setdefault(spot.device, []).append((node, spot))
+        mappings: list[FileMapping] = []
         for file, nodes in mapped.items():
             view = self._backend.source.mapped(file)
             assert view is not None
@@ -174,6 +180,11 @@ class Weights:
             # Weights that are only read rearranged take no memory in the file.
             idle = {node.uid for node, _ in nodes} & (fast.keys() - as_they_lie)
             self._keep(group, nodes, "mapped", idle)
+            if len(idle) < len({node.uid for node, _ in nodes}):
+                self.files += (file,)
+                if isinstance(view.obj, FileMapping):
+                    mappings.append(view.obj)
+        self.watch = Watch(mappings)
         for device, nodes in copied.items():
             self._allocate(nodes, device, device.buffer_type, "plain")
         for buffer_type in dict.fromkeys(fast.values()):
@@ -287,6 +298,7 @@ class Weights:
         self._fast.clear()
         self._to_copy.clear()
         self.copies.clear()
+        self.files, self.watch = (), Watch(())
 
 
 def extra_buffer_types(device: Any) -> list[Any]:

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 from ...errors import ConfigError, NativeError, Unsupported
 from ...native import ffi, lib, prefix, proc
+from ...platforms.processes import ENDING
+from ...platforms.sockets import own_port
 from ..devices import DeviceInfo
 from ..system import available_cores
 from .connections import watch
@@ -61,7 +63,9 @@ class Worker:
         """
         # Python's handlers would wait for the C function to return, which it never does.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ENDING:
+            if callable(signal.getsignal(number)):  # nohup ignores one
+                signal.signal(number, signal.SIG_DFL)
         sys.stdout.flush()
         os.dup2(2, 1)
         handles = [by_name(device) for device in self.devices]
@@ -115,8 +119,7 @@ def _rpc() -> Any:
     entry = lib.ggml_backend_reg_by_name(b"RPC")
     if not entry:
         raise Unsupported(
-            f"this ggml ({prefix}) has no RPC backend; `make native` builds one: "
-            "export GGMODEL_GGML=…, as it prints"
+            f"this ggml ({prefix}) has no RPC backend; `ggmodel ggml build` builds one that has it"
         )
     return entry
 
@@ -154,8 +157,7 @@ def _resolve(host: str) -> str:
 def _try_to_bind(address: str, port: int) -> None:
     """Gives the reason why the address cannot be used; ggml's server has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As in the server: allows ports that were in use a moment ago.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own_port(probe)  # as the server does
         try:
             probe.bind((address, port))
         except OSError as error:

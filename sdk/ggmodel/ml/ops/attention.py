@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import TensorError
 from ..arguments import integer
-from ..node import Node, T, record
+from ..graph import call_site
+from ..node import Node, T, failure, record
 from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 from .reductions import need_cover
 
@@ -23,6 +24,7 @@ class RopeType(enum.IntEnum):
     NEOX = 2  # halves: (0, d/2), (1, d/2 + 1), …
     MROPE = 8  # halves, with a position of its own for each section
     VISION = 24  # rows and columns of an image
+    IMROPE = 40  # halves; pairs take the positions of three sections in turn
 
 
 _ROPE = (
@@ -145,13 +147,16 @@ class Attention(Node):
         [d, heads, n] → [d, heads, n].
 
         Args:
-            positions: I32 [n]; [4·n] with sections.
+            positions: I32 [n]; [4·n] with sections: all of the first section, then the second's.
             base: of the frequencies, base^(−2i/dims) for pair i.
             scale: multiplies positions; 1/s for linear scaling by a factor of s.
             factors: F32 [dims/2], which divide the frequencies (llama 3, long-rope).
             original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN, arXiv
                 2309.00071.
-            sections: four pair counts of the multi-section types.
+            sections: four pair counts of the multi-section types. Pair i of MROPE has the
+                position of the section that it lies in. Pairs of IMROPE take turns: i mod 3 is the
+                section while that has pairs left, else the fourth is. Pairs beyond their sum begin
+                anew.
         """
         x = record(self, "cast", dtype=F32) if self.dtype.is_quantized else self
         return record(
@@ -203,6 +208,9 @@ class Attention(Node):
                 backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
                 of one part after the other.
         """
+        if not (math.isfinite(scale) and 0 <= softcap < math.inf):
+            reason = f"scale {scale}, softcap {softcap}: finite, and a softcap of 0 or more"
+            raise failure("attention", (self, key, value), {}, "", call_site(), reason)
         graph = self.graph or key.graph or value.graph
         config = graph.backend.cache_config if graph is not None else None
         permuted_v = cache_config_applied and config is not None and config.permuted_v

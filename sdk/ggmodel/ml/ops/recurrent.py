@@ -1,4 +1,4 @@
-"""Ops of recurrent layers: state-space models and triangular systems."""
+"""Ops of recurrent layers: state-space models, delta rules, triangular systems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...errors import TensorError
 from ..graph import tracing
 from ..node import Node, T, record
-from ..table import F32, I32, Layout, Mismatch, Operand, Result, define, dense, need
+from ..table import F32, FULL, I32, Layout, Mismatch, Operand, Result, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,6 +45,25 @@ def _ssm_scan(s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) 
     return Result((x.n_elements + math.prod((size, width, heads, sequences)), 1, 1, 1), F32)
 
 
+def _rows(name: str) -> Operand:
+    return Operand(name, FULL, F32, Layout.ROWS)
+
+
+@define("gated_delta_net", *map(_rows, "qkv"), *map(dense, ("decay", "beta", "states")), own=True)
+def _gated_delta_net(q: Node, k: Node, v: Node, decay: Node, beta: Node, s: Node) -> Result:
+    width, heads, tokens, sequences = v.ne
+    many = v.ne[1:]
+    need(q.ne == k.ne, f"q {list(q.shape)} and k {list(k.shape)} differ")
+    need(q.ne[0] == width, f"keys are {q.ne[0]} wide, values {width}; they must be alike")
+    need(q.ne[2:] == v.ne[2:], f"{list(q.ne[2:])} tokens and sequences, of v {list(v.ne[2:])}")
+    need(q.ne[1] > 0 and heads % q.ne[1] == 0, f"{q.ne[1]} keys do not divide {heads} heads")
+    need(decay.ne in ((1, *many), (width, *many)), f"decay is [1 or {width}, {list(many)}]")
+    need(beta.ne == (1, *many), f"beta is [1, {list(many)}]")
+    need(s.ne == (width, width, heads, sequences), "the states are [d, d, heads, sequences] of v")
+    need(v.n_elements > 0, "v has elements")
+    return Result((width * heads, (tokens + width) * sequences, 1, 1), F32)
+
+
 @define("solve_tri", dense("a"), dense("b"))
 def _solve_tri(a: Node, b: Node) -> Result:
     need(a.ne[0] == a.ne[1], f"{list(a.shape)} is not square")
@@ -53,7 +72,7 @@ def _solve_tri(a: Node, b: Node) -> Result:
 
 
 class Recurrent(Node):
-    """State-space models, triangular systems; results are F32."""
+    """State-space models, delta rules, triangular systems; results are F32."""
 
     __slots__ = ()
 
@@ -80,6 +99,24 @@ class Recurrent(Node):
             ids: I32 [sequences], the slot of self where each sequence begins.
         """
         return record(self, "ssm_scan", x, dt, A, B, C, ids)
+
+    def gated_delta_net(self, k: Node, v: Node, decay: Node, beta: Node, states: Node) -> Self:
+        """Gated delta rule (arXiv 2412.06464) with queries self [d, groups, n, sequences] → rows
+        [d · heads]: n · sequences of results, then d · sequences of the last states.
+
+        A token does S ← S · exp(decay), S ← S + k · (beta · (v − Sᵀ · k))ᵀ and gives
+        y = Sᵀ · q / √d. `slice` takes the two parts out of the result: `slice(1, 0, n · sequences)`
+        is y, the rest has the elements of states; that operand is not written.
+
+        Args:
+            k: [d, groups, n, sequences]; head i has the keys and queries of group i mod groups.
+            v: [d, heads, n, sequences].
+            decay: [1, heads, n, sequences], or [d, …] for each key element one; not above 0.
+            beta: [1, heads, n, sequences], how much is overwritten, usually from 0 to 1.
+            states: [d, d, heads, sequences] before the first token: keys along dim 0, values
+                along dim 1.
+        """
+        return record(self, "gated_delta_net", k, v, decay, beta, states)
 
     def solve_tri(
         self, b: Node, lower: bool = True, left: bool = True, unit_diag: bool = False

@@ -6,7 +6,19 @@ import math
 from typing import TYPE_CHECKING
 
 from ..node import Node, T, record
-from ..table import F32, HALF, Result, Shape, define, dense, need, trim
+from ..table import (
+    F32,
+    FULL,
+    HALF,
+    Layout,
+    Operand,
+    Result,
+    Shape,
+    define,
+    dense,
+    need,
+    trim,
+)
 from .elementwise import unary
 
 if TYPE_CHECKING:
@@ -24,8 +36,9 @@ def _normalized(x: Node, eps: float) -> Result:
     return Result(x.ne, F32)
 
 
-for _name in ("norm", "rms_norm", "l2_norm"):
+for _name in ("norm", "l2_norm"):
     define(_name, _X)(_normalized)
+define("rms_norm", Operand("x", FULL, F32, Layout.ROWS))(_normalized)
 define("cumsum", _X)(_same)
 
 

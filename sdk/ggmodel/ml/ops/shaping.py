@@ -148,7 +148,8 @@ def _set_bounds(x: Node, src: Node, nb: tuple[int, int, int], offset: int) -> No
     need(offset >= 0 and all(b >= 0 for b in nb), "strides and offset are not negative")
     used = [b for n, b in zip(src.ne[1:], nb, strict=True) if n > 1]
     need(max(offset, *used, 0) < _LIMIT, f"strides and offset are below {_LIMIT}")
-    last = offset + sum((n - 1) * b for n, b in zip(src.ne[1:], nb, strict=True)) + src.ne[0] * 4
+    steps = (max(n - 1, 0) * b for n, b in zip(src.ne[1:], nb, strict=True))
+    last = offset + sum(steps) + src.ne[0] * 4
     need(last <= x.nbytes, f"it would write up to byte {last} of {x.nbytes}")
 
 

@@ -1,4 +1,5 @@
-"""Convolutions, pooling and resampling of images: [width, height, channels, batch]."""
+"""Convolutions, pooling and resampling of images [width, height, channels, batch] and of sounds
+[length, channels, batch]."""
 
 from __future__ import annotations
 
@@ -58,6 +59,55 @@ def _conv_3d(
     )
     volumes = w.ne[3] // channels * (x.ne[3] // channels)
     return Result((width, height, depth, volumes), F32)
+
+
+@define("conv_1d", dense("kernel"), _IMAGE, own=True)
+def _conv_1d(w: Node, x: Node, stride: int, pad: int, dilation: int) -> Result:
+    need(w.ne[3] == x.ne[3] == 1, "the kernel is [k, in, out], x [length, in, batch]")
+    need(w.ne[1] == x.ne[1], f"the kernel reads {w.ne[1]} channels, x has {x.ne[1]}")
+    return Result((_extent(x.ne[0], w.ne[0], stride, pad, dilation), w.ne[2], x.ne[2], 1), F32)
+
+
+@define("depthwise_conv_1d", dense("kernel"), _IMAGE, own=True)
+def _depthwise_conv_1d(w: Node, x: Node, stride: int, pad: int, dilation: int) -> Result:
+    need(w.ne[1] == w.ne[3] == x.ne[3] == 1, "the kernel is [k, 1, c], x [length, c, batch]")
+    need(w.ne[2] == x.ne[1], f"the kernel has {w.ne[2]} channels, x has {x.ne[1]}")
+    return Result((_extent(x.ne[0], w.ne[0], stride, pad, dilation), *x.ne[1:]), F32)
+
+
+@define("depthwise_conv_2d", dense("kernel"), _IMAGE, own=True)
+def _depthwise_conv_2d(w: Node, x: Node, stride: Pair, pad: Pair, dilation: Pair) -> Result:
+    need(w.ne[2] == 1, "the kernel is [kw, kh, 1, c]")
+    need(w.ne[3] == x.ne[2], f"the kernel has {w.ne[3]} channels, the image has {x.ne[2]}")
+    width, height = (_extent(x.ne[i], w.ne[i], stride[i], pad[i], dilation[i]) for i in (0, 1))
+    return Result((width, height, *x.ne[2:]), F32)
+
+
+def _spread(n: int, k: int, stride: int) -> int:
+    need(0 < stride < _LIMIT, f"the stride is 1 to {_LIMIT}")
+    need(n > 0 and k > 0, "kernel and x have elements")
+    return (n - 1) * stride + k
+
+
+@define("conv_transpose_1d", dense("kernel"), _IMAGE, own=True)
+def _conv_transpose_1d(w: Node, x: Node, stride: int) -> Result:
+    need(w.ne[3] == 1 and x.ne[2:] == (1, 1), "the kernel is [k, out, in], x [length, in]")
+    need(w.ne[2] == x.ne[1], f"the kernel reads {w.ne[2]} channels, x has {x.ne[1]}")
+    return Result((_spread(x.ne[0], w.ne[0], stride), w.ne[1], 1, 1), F32)
+
+
+@define("conv_transpose_2d", dense("kernel"), _IMAGE, own=True)
+def _conv_transpose_2d(w: Node, x: Node, stride: int) -> Result:
+    need(x.ne[3] == 1, "ggml computes one image alone: [w, h, in]")
+    need(w.ne[3] == x.ne[2], f"the kernel reads {w.ne[3]} channels, the image has {x.ne[2]}")
+    width, height = (_spread(x.ne[i], w.ne[i], stride) for i in (0, 1))
+    return Result((width, height, w.ne[2], 1), F32)
+
+
+@define("group_norm", dense("x"), own=True)
+def _group_norm(x: Node, groups: int, eps: float) -> Result:
+    need(groups > 0 and x.ne[2] % groups == 0, f"{groups} groups do not divide {x.ne[2]} channels")
+    return Result(x.ne, F32)
 
 
 @define("im2col", dense("kernel", HALF), _IMAGE)
@@ -125,6 +175,46 @@ class Spatial(Node):
             pad=(p0, p1, p2),
             dilation=(d0, d1, d2),
         )
+
+    def conv_1d(self, x: Node, s: int = 1, p: int = 0, d: int = 1) -> Self:
+        """Kernel self [k, in, out] over x [length, in, n] → [length', out, n] F32.
+
+        s, p, d: stride, zero padding at both ends, dilation.
+        """
+        return record(self, "conv_1d", x, stride=s, pad=p, dilation=d)
+
+    def depthwise_conv_1d(self, x: Node, s: int = 1, p: int = 0, d: int = 1) -> Self:
+        """A kernel for each channel, self [k, 1, c] over x [length, c, n] → [length', c, n] F32.
+
+        s, p, d: as for `conv_1d`. For short causal convolutions, see `ssm_conv`.
+        """
+        return record(self, "depthwise_conv_1d", x, stride=s, pad=p, dilation=d)
+
+    def depthwise_conv_2d(
+        self, x: Node, s0: int = 1, s1: int = 1, p0: int = 0, p1: int = 0, d0: int = 1, d1: int = 1
+    ) -> Self:
+        """A kernel for each channel, self [kw, kh, 1, c] over x [w, h, c, n] → [w', h', c, n] F32.
+
+        s, p, d: as for `conv_2d`.
+        """
+        return record(
+            self, "depthwise_conv_2d", x, stride=(s0, s1), pad=(p0, p1), dilation=(d0, d1)
+        )
+
+    def conv_transpose_1d(self, x: Node, s: int = 1) -> Self:
+        """Transposed convolution of stride s, kernel self [k, out, in] over x [length, in] →
+        [(length − 1) · s + k, out] F32; padding crops the result, with `slice`."""
+        return record(self, "conv_transpose_1d", x, stride=s)
+
+    def conv_transpose_2d(self, x: Node, s: int = 1) -> Self:
+        """Transposed convolution of stride s, kernel self [kw, kh, out, in] over x [w, h, in] →
+        [(w − 1) · s + kw, (h − 1) · s + kh, out] F32."""
+        return record(self, "conv_transpose_2d", x, stride=s)
+
+    def group_norm(self, groups: int, eps: float = 1e-5) -> Self:
+        """(x − mean) / √(variance + eps) over all pixels of a group of neighbouring channels:
+        [w, h, c, n] → [w, h, c, n], c / groups channels a group."""
+        return record(self, "group_norm", groups=groups, eps=eps)
 
     def im2col(
         self, x: Node, s0: int = 1, s1: int = 1, p0: int = 0, p1: int = 0, d0: int = 1, d1: int = 1

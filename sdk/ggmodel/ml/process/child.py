@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -19,8 +18,10 @@ import numpy as np
 from ...closing import closed_on_error
 from ...errors import Cancelled
 from ...gguf_file.types import DType
-from ..backend import Backend, CacheConfig, Executable
+from ...platforms.processes import leave_no_core
+from ..backend import Backend, CacheConfig
 from ..devices import DeviceID, DeviceInfo
+from ..executable import Executable
 from ..node import Node
 from ..params import BackendParams
 from ..registry import new_backend
@@ -28,7 +29,8 @@ from ..storage import HostData, State
 from ..table import Shape
 from ..tensor import Tensor
 from .packing import PackedGraph, open_described, unpack_graph
-from .protocol import Answer, Channel, Event, Record, Request, encode, pack_error
+from .patience import Patience
+from .protocol import Answer, Channel, Event, Record, Request, Silence, encode, pack_error
 
 _FREQUENT = ("run", "value")  # after these no graph has ended
 
@@ -52,6 +54,7 @@ class _Compiled:
     Attributes:
         table: its inputs, leaves and ops.
         hosts: the inputs that are no feeds, whose values come with each run too, by number.
+        tokens: in a batch, as far as is known; at least 1.
     """
 
     executable: Executable
@@ -59,6 +62,7 @@ class _Compiled:
     table: list[Node]
     outputs: list[Node]
     hosts: dict[int, HostData]
+    tokens: int
 
 
 class Service:
@@ -71,12 +75,13 @@ class Service:
         self._held: dict[int, _Held] = {}
         self._compiled: dict[int, _Compiled] = {}
         self._workers: Any = None
+        self._patience: Patience | None = None
 
     def serve(self) -> None:
         """Answers requests until the parent closes its end or ends."""
         while True:
             try:
-                request: Request = self._channel.receive()
+                request: Request = self._channel.receive(Request)
             except (EOFError, OSError):
                 return
             answer = self._answer(request)
@@ -88,6 +93,9 @@ class Service:
     def _answer(self, request: Request) -> Answer:
         self._number = request.number
         failed = False
+        if self._patience is not None:
+            run = self._compiled.get(request.args[0]) if request.kind == "run" else None
+            self._patience.begin(run.tokens if run is not None else 0)
         try:
             for number in request.dropped:
                 self._drop(number)
@@ -99,9 +107,11 @@ class Service:
             ended = [n for n, c in self._compiled.items() if not c.executable.valid]
             for number in ended:
                 self._drop(number)
+        if self._patience is not None:
+            self._patience.end()
         return Answer(request.number, failed, content, ended)
 
-    def send(self, message: Answer | Event | Record) -> None:
+    def send(self, message: Answer | Event | Record | Silence) -> None:
         """Sends a message to the parent."""
         with self._sending:
             self._channel.send(encode(message))
@@ -113,7 +123,7 @@ class Service:
             Cancelled: the parent no longer waits for the request.
         """
         self.send(Event(self._number, event, args))
-        go_on, answer = self._channel.receive()
+        go_on, answer = self._channel.receive_reply()
         if not go_on:
             raise Cancelled("the caller no longer waits for the answer")
         return answer
@@ -149,11 +159,16 @@ class Service:
             if info.library == library:
                 Device(info, by_name(info)).close()
 
-    def use_workers(self) -> None:
-        """Loads ggml and its RPC backend."""
+    def use_workers(self, silence: float) -> None:
+        """Loads ggml and its RPC backend.
+
+        Args:
+            silence: `Limits.worker_silence_seconds`.
+        """
         from .workers import Workers
 
-        self._workers = Workers()
+        self._workers = Workers(silence, self.send)
+        self._patience = self._workers.patience
 
     def connect(self, endpoint: str) -> None:
         """Adds a worker; see `Workers.connect`."""
@@ -237,7 +252,8 @@ class Service:
             for i, node in enumerate(graph.inputs)
             if isinstance(node.storage, HostData)
         }
-        self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts)
+        tokens = max(1, packed.batch_size)
+        self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts, tokens)
 
     def run(self, number: int, values: list[np.ndarray]) -> list[np.ndarray]:
         """`Executable.run` on the values of all inputs; returns those of the outputs."""
@@ -245,7 +261,10 @@ class Service:
         for i, storage in compiled.hosts.items():
             storage.array = values[i]
         compiled.executable.run(values)
-        return [compiled.executable.value(node) for node in compiled.outputs]
+        found = [compiled.executable.value(node) for node in compiled.outputs]
+        if self._patience is not None:
+            self._patience.ran(compiled.tokens, bool(found))
+        return found
 
     def value(self, number: int, place: int) -> np.ndarray:
         """`Executable.value` of a node of the graph's table."""
@@ -265,16 +284,26 @@ class _Forward(logging.Handler):
             self._service.send(Record(record.name, record.levelno, record.getMessage()))
 
 
-def main(descriptor: int, level: int) -> None:
+def _connected() -> socket.socket:
+    """The connection to the parent, which standard input describes: `launch._connecting`."""
+    port, secret = sys.stdin.buffer.readline().split()
+    end = socket.create_connection(("127.0.0.1", int(port)))
+    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    end.sendall(secret)
+    return end
+
+
+def main(place: str, level: int) -> None:
     """Serves until the parent ends.
 
     Args:
-        descriptor: of the socket.
+        place: the descriptor of the socket, or "-" for one that is to be connected.
         level: the lowest level of forwarded log records.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the parent too
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    service = Service(Channel(socket.socket(fileno=descriptor)))
+    leave_no_core()
+    end = _connected() if place == "-" else socket.socket(fileno=int(place))
+    service = Service(Channel(end))
     logger = logging.getLogger("ggmodel")
     logger.setLevel(level)
     logger.addHandler(_Forward(service))
@@ -284,4 +313,4 @@ def main(descriptor: int, level: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import select
 import socket
 import threading
 import time
@@ -15,7 +14,18 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import Error, GraphError
-from .protocol import Answer, Channel, Event, Record, Request, encode, unpack_error
+from ...platforms.sockets import arrival
+from .protocol import (
+    FROM_CHILD,
+    Answer,
+    Channel,
+    Event,
+    Record,
+    Request,
+    Silence,
+    encode,
+    unpack_error,
+)
 
 Handlers = Mapping[str, Callable[..., Any]]
 
@@ -33,8 +43,7 @@ class Conversation(ABC):
 
     def __init__(self, end: socket.socket):
         self._channel = Channel(end)
-        self._poll = select.poll()
-        self._poll.register(end, select.POLLIN)
+        self._arrives = arrival(end)
         self._lock = threading.Lock()
         self._holder = 0  # the thread that has the lock
         self._ids = itertools.count(1)
@@ -55,6 +64,10 @@ class Conversation(ABC):
     @abstractmethod
     def _note_ended(self, numbers: list[int]) -> None:
         """Takes the numbers of graphs that can run no more."""
+
+    @abstractmethod
+    def _note_silence(self, silence: Silence | None) -> None:
+        """A worker is silent; None when it, or whoever was waited for, has answered."""
 
     def new_id(self) -> int:
         """A number for a backend or graph."""
@@ -125,6 +138,9 @@ class Conversation(ABC):
             while True:
                 message = self._receive(deadline)
                 if isinstance(message, Event):
+                    if message.name not in events:
+                        self._torn = True
+                        raise self._lose()
                     self._reply(True, events[message.name](*message.args))
                 elif message.failed:
                     raise unpack_error(message.content)
@@ -149,22 +165,26 @@ class Conversation(ABC):
     def _receive(self, deadline: float | None) -> Answer | Event:
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0) * 1000
-            if not self._poll.poll(left):
+            if not self._arrives(left):
                 raise NoAnswer
             self._torn = True
             try:
-                message = self._channel.receive()
+                message = self._channel.receive(*FROM_CHILD)
             except (EOFError, OSError):
                 raise self._lose() from None
             if isinstance(message, Record):
                 self._records.append(message)
+            elif isinstance(message, Silence):
+                self._torn = False  # what notes it may take its time, and be interrupted
+                self._note_silence(message)
             elif isinstance(message, Event):
                 self._asked = True
             else:
                 self._pending = 0
+                self._note_silence(None)
                 self._note_ended(message.ended)
             self._torn = False
-            if not isinstance(message, Record):
+            if not isinstance(message, Record | Silence):
                 return message
 
     def _log(self) -> None:

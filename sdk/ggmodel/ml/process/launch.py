@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
-import re
-import signal
+import secrets
 import socket
 import subprocess
-import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
-_END = 2.0  # seconds for it to end by itself
-_FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+:\d+: )")
-_STDERR = 8 << 10  # bytes kept from the end of its standard error
+from ... import interpreter
+from ...closing import closed_on_error
+from ...platforms.processes import INHERITS, after_fork, was_killed
+
+_BEGIN, _LOOK = 60.0, 0.2  # seconds for it to connect, on a busy machine; between two looks at it
+_SECRET = 64  # bytes, hexadecimal
+_END = 0.3  # seconds for it to end by itself; it does not while a worker hangs
 
 
 class Child:
@@ -25,20 +30,21 @@ class Child:
     Args:
         environment: variables beside this process's.
 
+    Raises:
+        OSError: it cannot be started.
+
     Attributes:
         home: the process that started it; forks of that must not use this object.
     """
 
     def __init__(self, environment: Mapping[str, str]):
         self.home = os.getpid()
-        self.socket, theirs = socket.socketpair()
-        with theirs:
-            self.process = _start(theirs, environment)
-        self._stderr = _Tail(self.process)
+        self.process, self.socket = (_inheriting if INHERITS else _connecting)(environment)
+        self._stderr = interpreter.Tail(self.process)
         _children.add(self)
 
     def end(self, lock: threading.Lock) -> None:
-        """Ends it, by force after two seconds, and reaps it.
+        """Ends it, by force if it takes a moment, and reaps it.
 
         Args:
             lock: held by users of the socket.
@@ -59,15 +65,12 @@ class Child:
         that still runs is ended first."""
         if not self._reap(1):
             return "was ended after an interruption within a message"
-        code = self.process.returncode
-        how = f"ended with status {code}" if code >= 0 else f"ended by {_signal(-code)}"
-        said = self._stderr.last_line()
-        return f"{how}: {said}" if said else how
+        return interpreter.ending(self.process.returncode, self._stderr.last_line())
 
     @property
     def killed(self) -> bool:
         """Whether another program ended it; ggml ends a process with SIGABRT."""
-        return self.process.returncode in (-signal.SIGKILL, -signal.SIGTERM)
+        return was_killed(self.process.returncode)
 
     def _reap(self, patience: float) -> bool:
         """Waits for the end; False if it had to be forced."""
@@ -89,54 +92,70 @@ def _let_go() -> None:
         child.socket.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+after_fork(_let_go)
 
 
-class _Tail(threading.Thread):
-    """Reads a process's standard error and keeps the end of it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]):
-        super().__init__(name="ggmodel-stderr", daemon=True)
-        assert process.stderr is not None
-        self._pipe = process.stderr
-        self._text = b""
-        self.start()
-
-    def run(self) -> None:
-        with self._pipe:
-            while piece := os.read(self._pipe.fileno(), _STDERR):
-                self._text = (self._text + piece)[-_STDERR:]
-
-    def last_line(self) -> str:
-        """The last line that is not empty, once the process has ended, or "". The source file that
-        ggml names loses its folders."""
-        self.join(1)
-        lines = [line.strip() for line in self._text.decode(errors="replace").splitlines()]
-        return _FOLDERS.sub("", next((line for line in reversed(lines) if line), ""))
+def _inheriting(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process that has got one end of a pair of sockets, and the other end."""
+    ours, theirs = socket.socketpair()
+    with theirs, closed_on_error(ours):
+        number = theirs.fileno()
+        options = {"stdin": subprocess.DEVNULL, "pass_fds": (number,)}
+        return _start(str(number), environment, **options), ours
 
 
-def _start(end: socket.socket, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        **more,
-        # So that it imports the same modules as this process.
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        "PYTHONSAFEPATH": "1",
-    }
+def _connecting(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A process that connects to this one, and the connection. Its standard input has the port, and
+    a secret that it sends first: nobody else is listened to."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        secret = secrets.token_hex(_SECRET // 2).encode()
+        process = _start("-", environment, stdin=subprocess.PIPE)
+        try:
+            assert process.stdin is not None
+            with process.stdin as told:
+                told.write(b"%d %s\n" % (listening.getsockname()[1], secret))
+            return process, _accepted(process, listening, secret)
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+            if isinstance(error, TimeoutError | BrokenPipeError):
+                raise OSError("the process that computes does not begin") from None
+            raise
+
+
+def _accepted(
+    process: subprocess.Popen[bytes], listening: socket.socket, secret: bytes
+) -> socket.socket:
+    """The connection of the process that knows the secret."""
+    deadline = time.monotonic() + _BEGIN
+    listening.settimeout(_LOOK)
+    while time.monotonic() < deadline:
+        try:
+            end, _ = listening.accept()
+        except TimeoutError:
+            if process.poll() is not None:
+                break
+            continue
+        with closed_on_error(end):
+            end.settimeout(_LOOK)
+            with suppress(OSError):
+                if hmac.compare_digest(end.recv(_SECRET, socket.MSG_WAITALL), secret):
+                    end.settimeout(None)
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return end
+        end.close()
+    raise TimeoutError
+
+
+def _start(place: str, environment: Mapping[str, str], **options: Any) -> subprocess.Popen[bytes]:
     known = [name for name in logging.root.manager.loggerDict if name.startswith("ggmodel")]
     level = min(logging.getLogger(name).getEffectiveLevel() for name in ("ggmodel", *known))
-    return subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.child", str(end.fileno()), str(level)],
-        stdin=subprocess.DEVNULL,
+    return interpreter.start(
+        ["-m", f"{__package__}.child", place, str(level)],
+        environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=(end.fileno(),),
-        env=environment,
+        **options,
     )
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

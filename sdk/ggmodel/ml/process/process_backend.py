@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ConfigError, DeviceLost, GraphError
+from ...errors import ConfigError, Error, GraphError
 from ...gguf_file import TensorSource
-from ..backend import Backend, Executable, Progress
+from ..backend import Backend, Progress
 from ..devices import DeviceInfo
+from ..executable import Executable
 from ..graph import Graph
 from ..memory import BackendMemory
 from ..node import Node
@@ -78,10 +79,11 @@ class ProcessBackend(Backend):
         if self.runner.usable:
             try:
                 self._ask(kind, *args, timeout=_PATIENCE)
-            except DeviceLost:
-                return True
             except NoAnswer:
                 return False
+            except Error:
+                if self.runner.usable:
+                    raise
         return True
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
@@ -89,6 +91,9 @@ class ProcessBackend(Backend):
 
     def keep_graphs(self, n: int) -> None:
         self._ask("of_backend", "keep_graphs", n)
+
+    def check_files(self) -> None:
+        """Does nothing: the process checks the files that it reads."""
 
     def check_open(self) -> None:
         super().check_open()
@@ -126,16 +131,15 @@ class ProcessBackend(Backend):
 
     # states
 
-    def create_state(self, node: Node) -> None:
-        self.check_open()
+    def _create_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
         self._ask(
             "create_state", node.uid, node.ne, node.dtype, node.storage.layer, node.storage.initial
         )
-        super().create_state(node)
+        super()._create_state(node)
 
-    def free_states(self, nodes: list[Node]) -> None:
-        super().free_states(nodes)
+    def _free_states(self, nodes: list[Node]) -> None:
+        super()._free_states(nodes)
         self._freed += [node.uid for node in nodes]
         # A closing backend frees them itself.
         if not self.closed and self._tell("free_states", self._freed):
@@ -163,6 +167,16 @@ class ProcessBackend(Backend):
 
     # life
 
+    @property
+    def forked(self) -> bool:
+        return self.runner.forked
+
+    def close(self) -> None:
+        self.turn.check()
+        if self._owns_runner:
+            self.runner.close()  # a computation under way fails, rather than keep this waiting
+        super().close()
+
     def _release(self) -> None:
         if self._owns_runner:
             self.runner.close()
@@ -185,6 +199,7 @@ class ProcessExecutable(Executable):
     """
 
     def __init__(self, backend: ProcessBackend, graph: Graph, outputs: tuple[Node, ...]):
+        super().__init__(backend.turn)
         self.ended = False
         self._backend = backend
         self._runner = backend.runner
@@ -206,14 +221,14 @@ class ProcessExecutable(Executable):
         if self.ended:
             raise GraphError("this graph's memory is gone; compile it again")
 
-    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
+    def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         self._check()
         given = [_values(node, step) for node in self._inputs]
         self._values = {}
         results = self._runner.request("run", self.number, given, meanwhile=meanwhile)
         self._values = dict(zip(self._outputs, results, strict=True))
 
-    def value(self, node: Node) -> np.ndarray:
+    def _value(self, node: Node) -> np.ndarray:
         self._check()
         known = self._values.get(node.uid)
         if known is not None:
@@ -223,7 +238,7 @@ class ProcessExecutable(Executable):
             return self._backend.read(node)
         return self._runner.request("value", self.number, place)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if not self.ended:
             self.ended = True
             self._runner.drop(self.number)
@@ -232,7 +247,7 @@ class ProcessExecutable(Executable):
 
     def __del__(self) -> None:
         if hasattr(self, "number"):
-            self.close()
+            self._close()
 
 
 def _values(node: Node, step: Any) -> np.ndarray:

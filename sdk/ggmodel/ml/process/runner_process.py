@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...bounds import limits
 from ...closing import Closing, closed_on_error
-from ...errors import Busy, ComputeError, DeviceLost, Error, GraphError
+from ...errors import Busy, ComputeError, DeviceLost, Error, GraphError, Unsupported
+from ...shortage import as_error
 from ..devices import DeviceID, DeviceInfo
 from .conversation import Conversation, NoAnswer
 from .endpoints import parse_endpoints, unreachable
 from .launch import Child
+from .protocol import Silence
 
 if TYPE_CHECKING:
     from .process_backend import ProcessExecutable
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 _REACH = 2.0  # seconds until a worker must have accepted a connection
 _GREET = 2.0  # seconds until it must have answered; one that serves another client never does
 _PROBE = 0.75  # seconds for finding out which worker is gone
+
+log = logging.getLogger("ggmodel.ml")
 
 
 class RunnerProcess(Conversation, Closing):
@@ -42,17 +48,29 @@ class RunnerProcess(Conversation, Closing):
         ConfigError: an endpoint is malformed or given twice.
         DeviceLost: a worker cannot be reached, or is another version of ggml.
         Busy: a worker serves another client.
-        Unsupported: this ggml has no RPC backend.
+        Unsupported: this ggml has no RPC backend, or no Python process can be started here.
     """
 
     def __init__(self, rpc: Sequence[str] = (), environment: Mapping[str, str] | None = None):
         self.rpc = parse_endpoints(rpc)
         for endpoint, reason in unreachable(self.rpc, _REACH).items():
             raise DeviceLost(f"worker {endpoint} cannot be reached: {reason}")
-        self._child = Child(environment or {})
+        try:
+            self._child = Child(environment or {})
+        except OSError as error:
+            shortage = as_error(error)
+            raise (
+                shortage
+                if shortage is not error
+                else Unsupported(
+                    f"workers need a Python process beside this one, which cannot start: {error}; "
+                    "load the model without rpc, or with the command ggmodel"
+                )
+            ) from error
         self.pid = self._child.process.pid
         super().__init__(self._child.socket)
         self._lost = ""
+        self._silent: Silence | None = None  # as long as no answer comes
         self._closed = False
         self._graphs: weakref.WeakValueDictionary[int, ProcessExecutable] = (
             weakref.WeakValueDictionary()
@@ -64,16 +82,16 @@ class RunnerProcess(Conversation, Closing):
 
     def _connect(self) -> None:
         if self.rpc:
-            self.request("use_workers")
+            self.request("use_workers", limits.worker_silence_seconds)
         for endpoint in self.rpc:
             try:
                 self.request("connect", endpoint, timeout=_GREET)
             except NoAnswer:
                 self._child.process.kill()
                 raise Busy(
-                    f"worker {endpoint} is in use by another client, and serves one at a time; "
-                    "wait until that one has closed its model, or start another worker on "
-                    "another port there"
+                    f"worker {endpoint} does not answer within {_GREET:g} s: it is in use by "
+                    "another client, as it serves one at a time, or it hangs; wait until that one "
+                    "has closed its model, or start another worker on another port there"
                 ) from None
 
     def _note_ended(self, numbers: list[int]) -> None:
@@ -81,6 +99,11 @@ class RunnerProcess(Conversation, Closing):
             graph = self._graphs.pop(number, None)
             if graph is not None:
                 graph.ended = True
+
+    def _note_silence(self, silence: Silence | None) -> None:
+        self._silent = silence
+        if silence is not None and not silence.given_up:
+            log.warning("worker %s is silent for %.0f s; it is given up after %.0f s", *silence)
 
     # what is in the process
 
@@ -105,7 +128,7 @@ class RunnerProcess(Conversation, Closing):
             DeviceLost: the process has ended.
             GraphError: it was closed, or belongs to the process that this one was forked from.
         """
-        if self._child.home != os.getpid():
+        if self.forked:
             raise GraphError(
                 "this model was loaded before the process forked: the process that computes it "
                 "belongs to the parent; load it again here, or start processes with 'spawn'"
@@ -116,6 +139,11 @@ class RunnerProcess(Conversation, Closing):
             raise DeviceLost(self._lost)
 
     @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that started it, and cannot use it."""
+        return self._child.home != os.getpid()
+
+    @property
     def post_mortem(self) -> str:
         """How it ended, and its last message; a process that still runs is ended first."""
         return self._child.post_mortem()
@@ -123,17 +151,23 @@ class RunnerProcess(Conversation, Closing):
     @property
     def usable(self) -> bool:
         """Whether it takes requests, as far as is known."""
-        return not self._closed and not self._lost and self._child.home == os.getpid()
+        return not self._closed and not self._lost and not self.forked
 
     def _lose(self) -> Error:
         """The error for a process that has ended or whose messages are torn."""
         if self._closed:  # by another thread
             return GraphError("the process that computed was closed")
         reason = f"the process that computed {self._child.post_mortem()}"
-        silent = unreachable(self.rpc, _PROBE)
-        if silent:
-            gone = "; ".join(f"worker {e} is gone: {why}" for e, why in silent.items())
+        silent = self._silent
+        away = unreachable(self.rpc, _PROBE)
+        if away:
+            gone = "; ".join(f"worker {e} is gone: {why}" for e, why in away.items())
             reason = f"{gone} ({reason})"
+        elif silent is not None and silent.given_up and not self._child.killed:
+            reason = (
+                f"worker {silent.endpoint} is connected and silent for {silent.allowed:.0f} s, as "
+                "if it hung; a slow one needs more time: ggmodel.limits.worker_silence_seconds"
+            )
         elif self.rpc and not self._child.killed:
             which = f"worker {self.rpc[0]}"
             if len(self.rpc) > 1:
@@ -143,8 +177,8 @@ class RunnerProcess(Conversation, Closing):
         return DeviceLost(self._lost)
 
     def close(self) -> None:
-        """Ends the process, by force after two seconds; idempotent."""
-        if self._child.home == os.getpid():
+        """Ends the process, by force if it takes a moment; idempotent."""
+        if not self.forked:
             self._closed = True
             self._end()
 

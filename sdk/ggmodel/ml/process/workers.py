@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import DeviceLost, Unsupported
-from ...native import lib, prefix, proc
+from ...native import ffi, lib, prefix, proc
 from ..ggml.connections import watch
+from ..ggml.memory import Arena
+from .patience import Patience
+from .protocol import Silence
 
 _ADD_SERVER = "ggml_backend_rpc_add_server"
 
@@ -15,19 +19,27 @@ _ADD_SERVER = "ggml_backend_rpc_add_server"
 class Workers:
     """Adds workers to the devices of this process.
 
+    Args:
+        silence: seconds, `Limits.worker_silence_seconds`.
+        tell: sends a message to the parent.
+
+    Attributes:
+        patience: limits their silence.
+
     Raises:
         Unsupported: this ggml has no RPC backend.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, silence: float, tell: Callable[[Silence], None]) -> None:
+        self.patience = Patience(silence, tell, self._wait)
         registry = lib.ggml_backend_reg_by_name(b"RPC")
         if not registry:
             raise Unsupported(
                 f"workers need ggml's RPC backend, which the one in {prefix} lacks; "
-                "`make native` builds one that has it, set GGMODEL_GGML to that"
+                "`ggmodel ggml build` builds one that has it"
             )
         self._add = proc(registry, _ADD_SERVER, "ggml_backend_reg_t(*)(const char *)")
-        self._buffers: list[Any] = []
+        self._bytes: list[tuple[Any, ...]] = []  # on each worker, as tensors; their arenas
         self._messages = _LastMessage()
         watch()
 
@@ -37,6 +49,9 @@ class Workers:
         Raises:
             DeviceLost: it has another version of ggml, or no devices.
         """
+        self.patience.add(endpoint, lambda: self._connect(endpoint))
+
+    def _connect(self, endpoint: str) -> None:
         with self._messages:
             registry = self._add(endpoint.encode())
             if not registry:
@@ -52,7 +67,15 @@ class Workers:
             buffer = lib.ggml_backend_buft_alloc_buffer(kind, 1)
         if not buffer:
             raise DeviceLost(f"worker {endpoint} has no memory left")
-        self._buffers.append(buffer)
+        arena = Arena(1)
+        byte = lib.ggml_new_tensor_1d(arena.ctx, lib.GGML_TYPE_I8, 1)
+        lib.ggml_backend_tensor_alloc(buffer, byte, lib.ggml_backend_buffer_get_base(buffer))
+        self._bytes.append((byte, arena))
+
+    def _wait(self) -> None:
+        """Waits until every worker has computed all that it was sent: it does one after another."""
+        for byte, _ in self._bytes:
+            lib.ggml_backend_tensor_get(byte, ffi.new("char[1]"), 0, 1)
 
 
 class _LastMessage(logging.Handler):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import ComputeError, GraphError, OutOfMemory
-from ..backend import Executable
+from ..executable import Executable
 from ..graph import Graph
 from ..indices import index_checks
 from ..node import Node, impossible
@@ -31,6 +31,7 @@ class ReferenceExecutable(Executable):
     """
 
     def __init__(self, backend: ReferenceBackend, graph: Graph, outputs: tuple[Node, ...]):
+        super().__init__(backend.turn)
         self._backend = backend
         self._schedule = tuple(graph.schedule)
         for node in self._schedule:
@@ -64,21 +65,24 @@ class ReferenceExecutable(Executable):
     def valid(self) -> bool:
         return not self._closed and not self._backend.closed
 
-    def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
-        self.run_each(step, lambda node, value: None)
+    def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
+        self._run_each(step, lambda node, value: None)
 
-    def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
+    def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
         self._check_valid()
         write_inputs(self._fills, step)
         for check in self._checks:
             check.run()
-        with np.errstate(all="ignore"):  # infinities and NaN are legal values
-            for node, dying in zip(self._schedule, self._dying, strict=True):
-                self._evaluate(node)
-                if node.n_elements:
-                    seen(node, self.value(node))
-                for uid in dying:
-                    del self._memory[uid]
+        try:
+            with np.errstate(all="ignore"):  # infinities and NaN are legal values
+                for node, dying in zip(self._schedule, self._dying, strict=True):
+                    self._evaluate(node)
+                    if node.n_elements:
+                        seen(node, self._value(node))
+                    for uid in dying:
+                        del self._memory[uid]
+        finally:
+            self._backend.check_files()
 
     def _evaluate(self, node: Node) -> None:
         assert node.op is not None
@@ -112,7 +116,7 @@ class ReferenceExecutable(Executable):
                 raise GraphError(f"{node.describe()} has no value; name it as an output")
         return Elements(memory, node)
 
-    def value(self, node: Node) -> np.ndarray:
+    def _value(self, node: Node) -> np.ndarray:
         self._check_valid()
         raw = self._elements(node).raw
         return raw if node.dtype.numpy is not None else raw.reshape(-1)
@@ -121,7 +125,7 @@ class ReferenceExecutable(Executable):
         if not self.valid:
             raise GraphError("this graph or its backend is closed; compile it again")
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._closed = True
         self._memory.clear()
         self._fills = []

@@ -90,6 +90,10 @@ class ReferenceBackend(Backend):
     # memory
 
     def backend_memory(self) -> BackendMemory:
+        with self.turn.lock:
+            return self._memory()
+
+    def _memory(self) -> BackendMemory:
         slots = self.block_count + 1
         cpu = DeviceMemory("CPU", [0] * slots, [0] * slots, self._graph_size)
         if self._allocated:

@@ -1,6 +1,16 @@
 """One evaluator for each op of the table, grouped by theme as in `ml/ops`."""
 
-from . import attention, elementwise, indexing, products, recurrent, reductions, shaping, spatial
+from . import (
+    attention,
+    elementwise,
+    indexing,
+    products,
+    recurrent,
+    reductions,
+    shaping,
+    spatial,
+    windows,
+)
 from .table import BYTEWISE, EVALUATORS, Evaluator
 
 __all__ = [
@@ -15,4 +25,5 @@ __all__ = [
     "reductions",
     "shaping",
     "spatial",
+    "windows",
 ]

@@ -31,8 +31,8 @@ def rope(
     """Rotates pairs of x [b, n, heads, d] by positions [1, 1, 1, n], or 4 · n with sections.
 
     Pair i turns by position · base^(−2i/dims) (arXiv 2104.09864), divided by its factor. With
-    sections runs of pairs have positions of their own; in the vision type each run begins anew
-    with the fastest frequency, and the pairs span the whole width.
+    sections runs of pairs, or pairs in turn, have positions of their own; in the vision type each
+    run begins anew with the fastest frequency, and the pairs span the whole width.
     """
     pairs = np.arange(dims if mode is RopeType.VISION else dims // 2)
     exponents = pairs
@@ -41,6 +41,9 @@ def rope(
         ends = np.cumsum(sections)
         place = pairs % ends[-1]
         section = np.searchsorted(ends, place, side="right")
+        if mode is RopeType.IMROPE:
+            turn = place % 3
+            section = np.where(place < 3 * np.array(sections)[turn], turn, 3)
         position = position[section]
         if mode is RopeType.VISION:
             exponents = place - (ends - sections)[section]

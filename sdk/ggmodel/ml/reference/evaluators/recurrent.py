@@ -1,4 +1,4 @@
-"""State-space models, triangular systems."""
+"""State-space models, delta rules, triangular systems."""
 
 from __future__ import annotations
 
@@ -41,6 +41,31 @@ def ssm_scan(
         state = state * np.exp(t * A[0, 0, :, None]) + t * x[:, i, :, :, None] * B[:, i]
         y[:, i] = (state * C[:, i]).sum(-1)
     return np.concatenate([y.reshape(-1), state.reshape(-1)])[None, None, None]
+
+
+@computes("gated_delta_net")
+def gated_delta_net(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    decay: np.ndarray,
+    beta: np.ndarray,
+    states: np.ndarray,
+) -> np.ndarray:
+    """The gated delta rule (arXiv 2412.06464), token by token: y and the last states, in rows.
+
+    q and k [sequences, n, groups, d], v [sequences, n, heads, d], decay [sequences, n, heads, 1 or
+    d], beta [sequences, n, heads, 1], states [sequences, heads, values, keys].
+    """
+    _, n, heads, d = v.shape
+    q, k = (np.tile(x, (1, 1, heads // x.shape[2], 1)) for x in (q, k))
+    y = np.empty_like(v)
+    for i in range(n):
+        states = states * np.exp(decay[:, i, :, None])
+        known = (states * k[:, i, :, None]).sum(-1)
+        states = states + (beta[:, i] * (v[:, i] - known))[..., None] * k[:, i, :, None]
+        y[:, i] = (states * q[:, i, :, None]).sum(-1) / np.sqrt(d)
+    return np.concatenate([y.reshape(-1), states.reshape(-1)]).reshape(1, 1, -1, d * heads)
 
 
 @computes("solve_tri")

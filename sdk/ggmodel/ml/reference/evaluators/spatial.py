@@ -61,6 +61,62 @@ def conv_3d(
     return np.asarray(out).reshape(-1, *np.shape(out)[2:])
 
 
+@computes("conv_1d")
+def conv_1d(w: np.ndarray, x: np.ndarray, stride: int, pad: int, dilation: int) -> np.ndarray:
+    """w [1, out, channels, k] over x [1, batch, channels, length] → [1, batch, out, length']."""
+    places = (stride, 1), (pad, 0), (dilation, 1)
+    return conv_2d(w[0][:, :, None], x[0][:, :, None], *places)[None, :, :, 0]
+
+
+@computes("depthwise_conv_1d")
+def depthwise_conv_1d(
+    w: np.ndarray, x: np.ndarray, stride: int, pad: int, dilation: int
+) -> np.ndarray:
+    """w [1, channels, 1, k] over x [1, batch, channels, length]."""
+    places = (stride, 1), (pad, 0), (dilation, 1)
+    return depthwise_conv_2d(w[0][:, :, None], x[0][:, :, None], *places)[None, :, :, 0]
+
+
+@computes("depthwise_conv_2d")
+def depthwise_conv_2d(
+    w: np.ndarray, x: np.ndarray, stride: Pair, pad: Pair, dilation: Pair
+) -> np.ndarray:
+    """w [channels, 1, kh, kw] over x [batch, channels, height, width]."""
+    x = np.pad(x, [(0, 0), (0, 0), (pad[1], pad[1]), (pad[0], pad[0])])
+    found = patches(x, (w.shape[3], w.shape[2]), stride, dilation)
+    return np.einsum("nhwcij,cij->nchw", found, w[:, 0])
+
+
+@computes("conv_transpose_1d")
+def conv_transpose_1d(w: np.ndarray, x: np.ndarray, stride: int) -> np.ndarray:
+    """w [1, in, out, k] over x [1, 1, in, length] → [1, 1, out, length']."""
+    return _scattered(w[0][:, :, None], x[0][:, :, None], (stride, 1))[None, :, :, 0]
+
+
+@computes("conv_transpose_2d")
+def conv_transpose_2d(w: np.ndarray, x: np.ndarray, stride: int) -> np.ndarray:
+    """w [in, out, kh, kw] over x [batch, in, height, width] → [batch, out, height', width']."""
+    return _scattered(w, x, (stride, stride))
+
+
+def _scattered(w: np.ndarray, x: np.ndarray, stride: Pair) -> np.ndarray:
+    """Each pixel adds its kernel where it stands in the result."""
+    (height, width), (kh, kw), (across, down) = x.shape[2:], w.shape[2:], stride
+    out = np.zeros((len(x), w.shape[1], (height - 1) * down + kh, (width - 1) * across + kw))
+    for i, j in np.ndindex(kh, kw):
+        place = (slice(i, i + (height - 1) * down + 1, down),
+                 slice(j, j + (width - 1) * across + 1, across))  # fmt: skip
+        out[(slice(None), slice(None), *place)] += np.einsum("io,nihw->nohw", w[:, :, i, j], x)
+    return out
+
+
+@computes("group_norm")
+def group_norm(x: np.ndarray, groups: int, eps: float) -> np.ndarray:
+    grouped = x.reshape(len(x), groups, -1)
+    grouped = grouped - grouped.mean(-1, keepdims=True)
+    return (grouped / np.sqrt((grouped**2).mean(-1, keepdims=True) + eps)).reshape(x.shape)
+
+
 @computes("avg_pool_2d")
 def avg_pool_2d(x: np.ndarray, k: int, s: int, p: float) -> np.ndarray:
     """Means of k × k pixels; the padding counts as zeros. If it is fractional, only whole pixels

@@ -1,0 +1,120 @@
+"""Processes: signals, children, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+TICK: float | None = 0.1 if sys.platform == "win32" else None
+"""Seconds after which a thread that waits for another one looks around: on Windows a wait without
+an end, for a lock, a queue or an event, lets no Ctrl-C through. None: it does."""
+
+ENDING: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)
+)
+"""Signals that ask a process to end, besides Ctrl-C's. Windows sends SIGBREAK for Ctrl-Break, and
+when a console is closed."""
+
+NO_READER = 128 + 13
+"""The exit status, as shells report SIGPIPE, of a program that nobody reads from any more."""
+
+NAMED_STREAMS = sys.platform != "win32"
+"""Standard streams have the encoding that the environment names. On Windows those that are files or
+pipes have the code page of the country, in which most of a model's characters do not exist."""
+
+INHERITS = sys.platform != "win32"
+"""Children can be given sockets by their descriptors."""
+
+# A child neither gets the Ctrl-C of this process's console, nor a window of its own.
+_CHILD = {
+    "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200)
+    | getattr(subprocess, "CREATE_NO_WINDOW", 0x8000000)
+}
+CHILD: dict[str, Any] = _CHILD if sys.platform == "win32" else {}
+"""Options of `subprocess.Popen` for a process that serves this one."""
+
+_TERMINATED = 1  # `TerminateProcess` as Python and the task manager call it
+OUT_OF_TIME = (
+    *(-getattr(signal, name) for name in ("SIGXCPU", "SIGPROF") if hasattr(signal, name)),
+    1816,  # ERROR_NOT_ENOUGH_QUOTA of Windows
+)
+"""Statuses of a process that has used up its time."""
+
+# Statuses of Windows: 3 and 0xC0000409 come of `abort`.
+_STATUSES = {
+    3: "an abort",
+    1816: "a limit of its time",
+    0xC0000005: "an access violation",
+    0xC0000017: "a lack of memory",
+    0xC000001D: "an illegal instruction",
+    0xC00000FD: "a stack overflow",
+    0xC0000135: "a missing DLL",
+    0xC000013A: "Ctrl-C",
+    0xC0000409: "an abort",
+}
+
+
+def after_fork(function: Callable[[], object]) -> None:
+    """Has a function called in forks of this process, where the system has forks."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=function)
+
+
+def send_myself(number: int) -> None:
+    """Sends this process a signal, whose handler runs in the main thread. `os.kill` of Windows
+    would end the process instead."""
+    if sys.platform == "win32":
+        signal.raise_signal(number)
+    else:
+        os.kill(os.getpid(), number)
+
+
+def leave_no_core() -> None:
+    """Keeps an abort of this process from writing its memory to the disk, or from showing a window
+    that waits for somebody to close it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        windows: Any = msvcrt
+        windows.SetErrorMode(windows.SEM_FAILCRITICALERRORS | windows.SEM_NOGPFAULTERRORBOX)
+    else:
+        import resource
+
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def was_killed(status: int) -> bool:
+    """Whether another program ended a process, by its `returncode`; ggml ends one by an abort."""
+    if sys.platform == "win32":
+        return status == _TERMINATED
+    return status in (-signal.SIGKILL, -signal.SIGTERM)
+
+
+def how_it_ended(status: int) -> str:
+    """A process's `returncode` in words: "ended by SIGABRT", "ended with status 2"."""
+    if status < 0:
+        try:
+            return f"ended by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"ended by signal {-status}"
+    if sys.platform == "win32" and status in _STATUSES:
+        return f"ended by {_STATUSES[status]} (status {status:#x})"
+    return f"ended with status {status}"
+
+
+def has_no_reader(error: BaseException) -> bool:
+    """Whether an error of writing to standard output says that nobody reads it. Windows calls it an
+    invalid argument."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    return (
+        sys.platform == "win32"
+        and isinstance(error, OSError)
+        and (error.errno, error.filename) == (22, None)
+    )
