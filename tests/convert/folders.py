@@ -91,3 +91,17 @@ def write_golden(
     text = golden.config.get("text_config", golden.config)
     write_tokenizer(folder, text["vocab_size"])
     return folder, golden
+
+
+def add_special(folder: Path, tokens: Mapping[str, int]) -> None:
+    """Makes special tokens of a folder's tokens with these ids."""
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    by_id = {i: token for token, i in vocabulary.items()}
+    for token, i in tokens.items():
+        del vocabulary[by_id[i]]
+        vocabulary[token] = i
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        tokenizer["added_tokens"].append({"id": i, "content": token, "special": True, **flags})
+    path.write_text(json.dumps(tokenizer))

@@ -1,4 +1,5 @@
-"""Writes `convert/reference_keys.json`: the keys of a config.json that transformers reads.
+"""Writes `convert/reference_keys.json`: the keys of a config.json and of the files beside it that
+transformers reads.
 
     python -m tests.convert.make_reference_keys [FOLDER OF TRANSFORMERS]
 
@@ -17,7 +18,36 @@ from typing import Any
 from ggmodel.convert.keys import TABLE
 from ggmodel.model import find
 from ggmodel.model.registry import supported
+from ggmodel.workbench.processor_keys import processor_table
 from ggmodel.workbench.reference_keys import keys_read
+
+# Classes whose parts may be of many kinds → the kinds that are served.
+PARTS = {
+    "InternVLForConditionalGeneration": {
+        "text_config": {"model_type": "qwen2"},
+        "vision_config": {"model_type": "internvl_vision"},
+    },
+    "Idefics3ForConditionalGeneration": {"text_config": {"model_type": "llama"}},
+    "SmolVLMForConditionalGeneration": {"text_config": {"model_type": "llama"}},
+    "LlavaForConditionalGeneration": {
+        "text_config": {"model_type": "mistral"},
+        "vision_config": {"model_type": "pixtral"},
+    },
+    "Mistral3ForConditionalGeneration": {
+        "text_config": {"model_type": "ministral3"},
+        "vision_config": {"model_type": "pixtral"},
+    },
+    "Qwen2AudioForConditionalGeneration": {
+        "audio_config": {"model_type": "qwen2_audio_encoder"},
+        "text_config": {"model_type": "qwen2"},
+    },
+    "VoxtralForConditionalGeneration": {
+        "audio_config": {"model_type": "voxtral_encoder"},
+        "text_config": {"model_type": "llama"},
+    },
+}
+# Classes whose texts may be of further kinds, which have records of their own.
+TEXTS = {"InternVLForConditionalGeneration": ("qwen3", "qwen3_moe")}
 
 
 def served() -> list[str]:
@@ -30,10 +60,15 @@ def served() -> list[str]:
 def table(root: Path) -> dict[str, Any]:
     said = re.search(r'^__version__ = "(.+)"', (root / "__init__.py").read_text(), re.M)
     assert said is not None, f"{root} is no folder of transformers"
-    keys = {name: keys_read(name, root=root) for name in served()}
+    keys = {name: keys_read(name, PARTS.get(name), root) for name in served()}
+    for name, kinds in TEXTS.items():
+        for kind in kinds:
+            parts = {**PARTS[name], "text_config": {"model_type": kind}}
+            keys[f"{name}:{kind}"] = keys_read(name, parts, root)
     lacking = [name for name, found in keys.items() if not found]
     assert not lacking, f"transformers {said.group(1)} lacks {lacking}"
-    return {"transformers": said.group(1), "keys": keys}
+    processors = processor_table(served(), root)
+    return {"transformers": said.group(1), "keys": keys, "processors": processors}
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ def test_tensors_are_what_was_saved(tmp_path: Path, weights: dict[str, np.ndarra
 def test_nothing_is_copied(tmp_path: Path):
     write_model(tmp_path, CONFIG, {"w": values(1 << 10, 1 << 10)})
     with Checkpoint.open(tmp_path) as checkpoint:
+        checkpoint.raw("w")  # loads the binding
         tracemalloc.start()
         array = checkpoint.array("w")
         raw = checkpoint.raw("w")
@@ -53,6 +54,25 @@ def test_nothing_is_copied(tmp_path: Path):
         assert not array.flags.writeable and raw.readonly
         checkpoint.release("w")
         assert array[5, 5] == values(1 << 10, 1 << 10)[5, 5]
+
+
+@pytest.mark.parametrize("keep", [0, 5000, None])
+def test_a_file_that_changes_while_it_is_open(tmp_path: Path, keep: int | None):
+    folder = write_model(tmp_path, CONFIG, {"w": values(1 << 10, 64), "v": values(8)})
+    path = folder / "model.safetensors"
+    os.utime(path, ns=(10**18, 10**18))
+    with Checkpoint.open(folder) as checkpoint:
+        array = checkpoint.array("w")
+        if keep is None:
+            with open(path, "r+b") as file:
+                file.write(b"\0")
+        else:
+            os.truncate(path, keep)
+        assert np.isfinite(array).all()  # lost pages are zeros
+        changed = "model.safetensors has changed on disk"
+        for read in (lambda: checkpoint.release("w"), checkpoint.check_unchanged):
+            with pytest.raises(FormatError, match=changed):
+                read()
 
 
 def test_bfloat16_becomes_float32_exactly(tmp_path: Path):
@@ -153,10 +173,10 @@ BROKEN_FOLDERS: dict[str, tuple[int, Spoil, str]] = {
         unlink("config.json"),
         r"without config.json, so no Hugging Face model; download",
     ),
-    "config is a list": (1, replace("config.json", "[]"), "a JSON object is expected, not list"),
+    "config is a list": (1, replace("config.json", "[]"), "should hold a JSON object"),
     "config is no JSON": (1, replace("config.json", "{"), "no valid JSON"),
     "config is deep": (1, replace("config.json", "[" * 100_000), "nested too deeply"),
-    "config is no text": (1, replace("config.json", b"\xff\xfe{}"), "no valid JSON"),
+    "config is no text": (1, replace("config.json", b"\xff\xfe{}"), "no UTF-8"),
     "a long number": (1, replace("config.json", '{"a": ' + "1" * 9999 + "}"), "no valid JSON"),
     "no tensors": (1, unlink("model.safetensors"), "has no model.safetensors; download"),
     "pickles": (1, rename("model.safetensors", "pytorch_model.bin"), "as pickles.*save_pretrained"),
@@ -248,7 +268,9 @@ def test_a_lying_header_is_an_error_with_the_file(tmp_path: Path, name: str):
     entry, message = BROKEN_HEADERS[name]
     with pytest.raises(FormatError, match=message) as caught:
         Checkpoint.open(file_with(tmp_path, json.dumps({"w": entry}).encode()))
-    assert "model.safetensors: at byte" in str(caught.value)
+    behind = name.startswith("an offset")  # the place where the data should be
+    assert ("model.safetensors: at byte 8: " in str(caught.value)) is not behind
+    assert "model.safetensors: at byte " in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +282,7 @@ def test_a_lying_header_is_an_error_with_the_file(tmp_path: Path, name: str):
         (b"[" * 99_999, None, "nested too deeply"),
         (b'{"w":' * 99_999, None, "nested too deeply"),
         (b'{"a": NaN', None, "no valid JSON"),
-        (b"\xff" * 9, None, "no valid JSON"),
+        (b"\xff" * 9, None, "no UTF-8"),
     ],
 )
 def test_a_broken_header_is_an_error(
@@ -295,7 +317,10 @@ def test_a_header_larger_than_any_model_needs_is_not_parsed(tmp_path: Path):
         file.write((64 << 20).to_bytes(8, "little"))
         file.truncate(65 << 20)
     tracemalloc.start()
-    with pytest.raises(FormatError, match="bytes of JSON; 33554432 are the limit"):
+    with pytest.raises(
+        FormatError,
+        match=r"header has 67,108,864 bytes, but the limit is 33,554,432.*text_file_bytes",
+    ):
         Checkpoint.open(tmp_path)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""docs/convert.md is true: its commands and its code are run, in order."""
+"""docs/convert.md and docs/quantise.md are true: their commands and code are run, in order."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from pathlib import Path
 
 import pytest
 
+import ggmodel
 from ggmodel.convert.recipes import RECIPES
 from tests.convert.folders import write_golden
+from tests.documents import blocks, read
 
-TEXT = (Path(__file__).parents[2] / "docs" / "convert.md").read_text("utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+TEXT = read("docs/convert.md") + read("docs/quantise.md")
 
 
 def test_the_commands_run_one_after_the_other(tmp_path: Path):
     write_golden(tmp_path / "my-model", "gemma3", "images")
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    lines = [line for block in blocks(TEXT, "sh") for line in block.splitlines()]
     assert len(lines) == 14
     (tmp_path / "text.txt").write_text("ABCDEFGH " * 200)
     for line in lines:
@@ -48,10 +46,13 @@ def test_the_commands_run_one_after_the_other(tmp_path: Path):
 def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_golden(tmp_path / "my-model", "llama", "plain_gqa")
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
+    loaded, quantised = blocks(TEXT, "python")
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        exec(compile(code, "docs/convert.md", "exec"), {})
+        exec(compile(loaded, "docs/convert.md", "exec"), {})
     assert said.getvalue().strip()
+    ggmodel.convert.convert("my-model", "model.gguf")
+    exec(compile(quantised, "docs/quantise.md", "exec"), {})
+    assert Path("smaller.gguf").stat().st_size < Path("model.gguf").stat().st_size
 
 
 def test_every_type_is_in_the_table():

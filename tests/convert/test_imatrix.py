@@ -162,13 +162,13 @@ def test_a_file_that_is_cut_is_refused(tmp_path: Path):
     path = tmp_path / "m.dat"
     for end in (0, 3, 4, 7, 30, 40, len(raw) // 2, len(raw) - 1):
         path.write_bytes(raw[:end])
-        with pytest.raises(FormatError, match="is no importance matrix: byte"):
+        with pytest.raises(FormatError, match=r"is no importance matrix: byte|is empty"):
             ImportanceMatrix.read(path)
     for count in (-1, 2**31 - 1):
         path.write_bytes(struct.pack("<ii", 1, count) + raw[8:])
-        with pytest.raises(FormatError, match="is no importance matrix: byte"):
+        with pytest.raises(FormatError, match=r"is no importance matrix: byte|is empty"):
             ImportanceMatrix.read(path)
-    with pytest.raises(FormatError, match="cannot read"):
+    with pytest.raises(FormatError, match="does not exist"):
         ImportanceMatrix.read(tmp_path / "none.gguf")
 
 

@@ -357,7 +357,7 @@ def test_an_author_says_what_is_assumed(tmp_path: Path, monkeypatch: Any, line: 
 
 def test_every_architecture_is_recorded():
     table = json.loads(TABLE.read_text())
-    assert sorted(table["keys"]) == served()
+    assert sorted({name.partition(":")[0] for name in table["keys"]}) == served()
     assert all(
         {"hidden_size", "text_config.hidden_size"} & keys.keys() for keys in table["keys"].values()
     )

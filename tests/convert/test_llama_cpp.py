@@ -17,9 +17,10 @@ import pytest
 
 import ggmodel
 from ggmodel.convert import convert
-from ggmodel.convert.llama_cpp import FIXED
+from ggmodel.convert.llama_cpp import FIXED, refusals
 from ggmodel.errors import ConfigError, Unsupported
 from ggmodel.gguf_file import open_gguf
+from ggmodel.model import config_class, find
 from ggmodel.workbench.golden.check import nmse
 from tests.convert.folders import write_golden, write_model, write_tokenizer
 from tests.golden.files import HERE, Golden, cases, load_golden
@@ -30,6 +31,15 @@ WINDOW = (
     "attention.sliding_window is {0}, and it computes without: right up to {0} tokens, not beyond"
 )
 NOTES: dict[str, list[str]] = {
+    "cohere2/layer_types": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
+    "cohere2/untied": [f"{REFUSES}it has no place for output.weight"],
+    "command_r/bias": [
+        f"{REFUSES}it has no place for {name}"
+        for name in ("blk.0.attn_output.bias", "output.weight")
+    ],
+    "command_r/plus": [
+        f"{REFUSES}it has no place for blk.0.attn_{part}_norm.weight" for part in "qk"
+    ],
     "gemma2/low_caps": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
     "gemma2/no_caps": [f"{DIFFERS}{cap}_logit_softcapping is 0" for cap in ("attn", "final")],
     "gemma2/untied": [
@@ -37,6 +47,22 @@ NOTES: dict[str, list[str]] = {
         for name in ("blk.0.attn_output.bias", "output.weight")
     ],
     "gemma3/scaled_queries": [f"{DIFFERS}attention.scale is 0.25, and it computes with 0.17677"],
+    "gemma3n/published": [
+        f"{REFUSES}embedding_length_per_layer_input is 32, not 256",
+        *(f"{REFUSES}it needs blk.3.attn_{part}.weight" for part in ("k", "v", "k_norm")),
+    ],
+    **{
+        f"gemma3n/{name}": [
+            f"{REFUSES}embedding_length_per_layer_input is 32, not 256",
+            *(f"{REFUSES}it needs blk.3.attn_{part}.weight" for part in ("k", "v", "k_norm")),
+        ]
+        for name in ("images", "sounds")
+    },
+    "gemma4/images": [f"{DIFFERS}attention.bidirectional_images is False, and it computes with Tr"],
+    **{
+        f"gemma4/{name}": [f"{DIFFERS}attention.bidirectional_images is False"]
+        for name in ("sounds", "sounds_plain")
+    },
     "gpt_oss/other_layers": [f"{REFUSES}it needs blk.0.attn_output.bias"],
     "gpt_oss/released": [f"{DIFFERS}rope.scaling.yarn_truncate is False, and it computes with Tr"],
     "gpt_oss/rounded_yarn": [
@@ -44,6 +70,15 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.5, and it computes with 32.0",
         f"{DIFFERS}rope.scaling.yarn_beta_slow is 0.75, and it computes with 1.0",
     ],
+    "lfm2/bias": [
+        f"{REFUSES}it has no place for blk.0.shortconv.{part}.bias"
+        for part in ("in_proj", "conv", "out_proj")
+    ],
+    "lfm2/experts_scaled": [
+        f"{DIFFERS}expert_weights_norm is False, and it computes with True",
+        f"{DIFFERS}expert_weights_scale is 2.5, and it computes with 1.0",
+    ],
+    "lfm2/two_taps": [f"{REFUSES}attention.key_length is 32, not 16"],
     "llama/yarn": [f"{DIFFERS}rope.scaling.yarn_beta_fast is 2.0, and it computes with 32.0"],
     "llama/yarn_scales": [
         f"{DIFFERS}rope.scaling.yarn_attn_factor is 0.7797",
@@ -63,20 +98,44 @@ NOTES: dict[str, list[str]] = {
     "qwen2/layer_types": [DIFFERS + WINDOW.format(8)],
     "qwen2/odd_head_dim": [f"{REFUSES}attention.key_length is 24, not 16"],
     "qwen2/window": [DIFFERS + WINDOW.format(8)],
+    "paddleocr/biases": [
+        f"{REFUSES}it has no place for blk.0.ffn_{part}.bias" for part in ("gate", "up", "down")
+    ],
+    "qwen2vl/qwen2_untied": [DIFFERS + WINDOW.format(16)],
     "qwen3/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/experts_window": [DIFFERS + WINDOW.format(8)],
     "qwen3/plain_weights": [f"{DIFFERS}expert_weights_norm is False, and it computes with True"],
     "qwen3/some_dense": [
         f"{REFUSES}it has no place for blk.0.ffn_{part}.weight" for part in ("gate", "up", "down")
     ],
+    "qwen2audio/odd": [
+        f"{DIFFERS}audio.hidden_activation is relu, and it computes with gelu",
+        f"{DIFFERS}it fills sounds up to 30 s",
+    ],
+    "qwen2audio/published": [f"{DIFFERS}it fills sounds up to 30 s"],
+    "qwen35/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/window": [DIFFERS + WINDOW.format(8)],
+    "voxtral/published": [f"{DIFFERS}it averages pairs of the encoder's rows"],
+    "voxtral/stacked": [
+        f"{DIFFERS}audio.hidden_activation is relu, and it computes with gelu",
+        f"{DIFFERS}mm.hidden_activation is silu, and it computes with gelu",
+        f"{DIFFERS}it averages pairs of the encoder's rows",
+    ],
 }
 # llama.cpp computes the same: there are no notes.
 SAME = """
-    gemma2/published gemma3/images gemma3/softcap gemma3/untied llama/attention_bias llama/experts
-    llama/linear_rope llama/llama3_rope llama/longrope llama/tied llama4/released mistral/no_window
-    olmo2/plain phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn qwen3/experts
-    qwen3/plain qwen3/tied
+    cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
+    gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
+    gemma4/published idefics3/smolvlm idefics3/tiles
+    internvl/experts internvl/qwen2 internvl/qwen3 lfm2/experts lfm2/published lfm2/untied
+    llama/attention_bias llama/experts
+    llama/linear_rope llama/llama3_rope llama/longrope llama/tied llama4/released
+    mistral/no_window mistral3/images mistral3/ministral mistral3/pixtral mistral3/text
+    olmo2/plain paddleocr/pages phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn
+    qwen3/experts
+    qwen2vl/qwen2 qwen2vl/qwen25 qwen2vl/qwen25_windows
+    qwen3/plain qwen3/tied qwen35/experts qwen35/interval qwen35/published
+    qwen3vl/experts qwen3vl/images qwen3vl/qwen35
 """.split()
 NOTES |= {name: list[str]() for name in SAME}
 
@@ -85,7 +144,9 @@ def converted(tmp_path: Path, name: str, **options: Any) -> tuple[list[str], Pat
     """The notes on a golden's file, and the file."""
     arch, _, case = name.partition("/")
     folder, golden = write_golden(tmp_path / "hf", arch, case)
-    if "vision_config" in golden.config and "mmproj" not in options and "mllama" not in name:
+    towers = {"audio_config", "vision_config"} & golden.config.keys()
+    apart = towers and arch != "mllama"
+    if apart and "mmproj" not in options:
         options["mmproj"] = tmp_path / "mmproj.gguf"
     return convert(folder, tmp_path / "a.gguf", pre="gpt-2", **options), tmp_path / "a.gguf", golden
 
@@ -98,7 +159,7 @@ def test_what_llama_cpp_makes_of_a_file_is_told(tmp_path: Path, name: str):
 
 def test_every_architecture_is_among_them():
     families = {name.partition("/")[0] for name in NOTES}
-    assert families | {"bert"} == {path.parent.name for path in HERE.glob("*/cases.py")}
+    assert families | {"bert", "whisper"} == {path.parent.name for path in HERE.glob("*/cases.py")}
     assert all(case in cases(family) for family, case in (name.split("/") for name in NOTES))
 
 
@@ -151,6 +212,14 @@ def test_for_llama_cpp_the_window_is_left_out_and_that_is_told(tmp_path: Path):
         logits = loaded.logits(golden.prompt.tolist())
     assert nmse(logits[:window], golden.logits[:window]) < 1e-8
     assert nmse(logits[window:], golden.logits[window:]) > 1e-2
+
+
+@pytest.mark.parametrize(("layers", "parts"), [(63, ""), (64, "qk"), (65, "qk")])
+def test_a_deep_command_r_needs_norms_of_heads(layers: int, parts: str):
+    config = config_class(find("command-r"))
+    h = config(layers=layers, width=64, ffn=128, heads=4, eps=1e-5, context=128)
+    notes = refusals("command-r", h, {"tokenizer.ggml.tokens": ["a"]}, {})
+    assert list(notes) == [f"it needs blk.0.attn_{part}_norm.weight" for part in parts]
 
 
 @pytest.mark.parametrize("name", ["mllama/images", "qwen2/odd_head_dim", "olmo2/bias"])

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.pooling import pooling_type
 from ggmodel.errors import FormatError, Unsupported
+from tests.convert.folders import write_model
+from tests.golden.files import load_embeddings
 
 
 def module(folder: Path, config: Any) -> Path:
@@ -31,6 +34,16 @@ def module(folder: Path, config: Any) -> Path:
 )
 def test_what_a_module_says(tmp_path: Path, config: dict[str, Any], number: int):
     assert pooling_type(module(tmp_path, config)) == number
+
+
+def test_the_module_of_a_checkpoint_counts(tmp_path: Path):
+    golden = load_embeddings("bert", "released")
+    write_model(tmp_path, golden.config, golden.weights())
+    with CheckpointSource.open(tmp_path) as source:
+        before = source.metadata.get("bert.pooling_type")
+    module(tmp_path, {"pooling_mode_lasttoken": True})
+    with CheckpointSource.open(tmp_path) as source:
+        assert source.metadata["bert.pooling_type"] == 3 != before
 
 
 def test_without_a_module_nothing_is_said(tmp_path: Path):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ggmodel
+from ggmodel.convert import CheckpointSource
 from ggmodel.convert.export import convert
 from ggmodel.convert.write import info, write_gguf
 from ggmodel.errors import Error, Unsupported, WriteError
@@ -233,13 +234,22 @@ def test_a_vision_model_becomes_one_file_or_two(tmp_path: Path):
         assert mmproj.info("v.blk.0.attn_out.weight").dtype is DType.F32
 
 
-def test_means_of_pixels_come_from_the_folder(tmp_path: Path):
-    folder, _ = write_golden(tmp_path / "llama4", "llama4", "images")
-    (folder / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3]}')
-    convert(folder, tmp_path / "text.gguf", mmproj=tmp_path / "mm.gguf")
-    with open_gguf(tmp_path / "mm.gguf") as mmproj:
-        assert list(mmproj.metadata["clip.vision.image_mean"]) == pytest.approx([0.1, 0.2, 0.3])
-        assert list(mmproj.metadata["clip.vision.image_std"]) == [0.5] * 3
+def test_of_two_files_neither_is_written_if_one_cannot_be(tmp_path: Path, monkeypatch: Any):
+    folder, _ = write_golden(tmp_path / "gemma3", "gemma3", "images")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "text.gguf").write_text("precious")
+    release = CheckpointSource.release
+
+    def full(source: CheckpointSource, name: str) -> None:
+        if name.startswith("v."):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        release(source, name)
+
+    monkeypatch.setattr(CheckpointSource, "release", full)
+    with pytest.raises(WriteError, match=r"cannot write .*mm\.gguf: No space left on device"):
+        convert(folder, out / "text.gguf", mmproj=out / "mm.gguf", force=True)
+    assert [(p.name, p.read_text()) for p in out.iterdir()] == [("text.gguf", "precious")]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +287,7 @@ def test_the_activation_of_a_tower(tmp_path: Path, activation: str, flags: dict[
 @pytest.mark.parametrize(
     ("arch", "case", "message"),
     [
-        ("mllama", "images", "mllama has no layout with a file of its own for vision"),
+        ("mllama", "images", "mllama has no layout with a file of its own for towers"),
         ("gemma3", "every_6th", "has no vision tensors; leave out --mmproj"),
         ("llama", "tied", "has no vision tensors"),
     ],

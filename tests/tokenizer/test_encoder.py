@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -126,3 +130,19 @@ def test_an_unknown_token_that_is_none_is_found_before_the_first_text():
     metadata = {**DATA["spm-bytes"]["metadata"], G + "unknown_token_id": 10**6}
     with pytest.raises(TokenizerError, match="unknown_token_id"):
         Tokenizer.from_metadata(metadata)
+
+
+def test_ctrl_c_ends_the_encoding_of_a_long_text(tokenizers):
+    text = "a" * 8_000_000
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    before = time.monotonic()
+
+    def encode() -> None:
+        timer.start()
+        tokenizers["llama-bpe"].encode(text)
+
+    with pytest.raises(KeyboardInterrupt):
+        encode()
+    timer.join()
+    assert time.monotonic() - before < 5
+    assert tokenizers["llama-bpe"].encode("a", add_special=False)

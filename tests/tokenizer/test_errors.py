@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from ggmodel import limits
 from ggmodel.errors import ConfigError, TokenizerError
 from ggmodel.tokenizer import Tokenizer
 from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
@@ -188,3 +189,54 @@ def test_import_is_light():
     code = "import sys, ggmodel.tokenizer; print('tokenizers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+NO_TEXT = [None, 5, b"a", ["a"], {"a": 1}]
+
+
+@pytest.mark.parametrize("value", NO_TEXT, ids=repr)
+@pytest.mark.parametrize("method", ["encode", "id_of", "id_of_text"])
+def test_what_is_no_text_is_refused(tokenizers: dict, method: str, value: object):
+    with pytest.raises(TokenizerError, match="is a string, not"):
+        getattr(tokenizers["gpt-2"], method)(value)
+
+
+@pytest.mark.parametrize("value", [None, "a", 1.5, [1], 10**30, -1], ids=repr)
+@pytest.mark.parametrize(
+    "method", ["token", "token_bytes", "bytes_and_start", "is_special", "starts_text"]
+)
+def test_what_is_no_id_is_refused(tokenizers: dict, method: str, value: object):
+    with pytest.raises(TokenizerError):
+        getattr(tokenizers["gpt-2"], method)(value)
+
+
+@pytest.mark.parametrize("value", [None, 5, "a", ["a"], [1.5], [None], [10**30]], ids=repr)
+def test_what_are_no_ids_is_refused(tokenizers: dict, value: object):
+    with pytest.raises(TokenizerError):
+        tokenizers["gpt-2"].decode(value)
+
+
+def test_a_lone_surrogate_is_no_token(tokenizers: dict):
+    assert {t.id_of_text("\ud800") for t in tokenizers.values()} == {None}
+
+
+def test_vocabularies_have_limits(monkeypatch: pytest.MonkeyPatch):
+    tokens = [chr(97 + i) for i in range(26)] + ["ab"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["a b"],
+    }
+    monkeypatch.setattr(limits, "vocabulary_tokens", 27)
+    monkeypatch.setattr(limits, "vocabulary_merges", 1)
+    monkeypatch.setattr(limits, "vocabulary_letters", 28)
+    Tokenizer.from_metadata(metadata)
+    for key in ("tokens", "merges"):
+        monkeypatch.setattr(limits, f"vocabulary_{key}", len(metadata[f"tokenizer.ggml.{key}"]))
+        more = metadata | {f"tokenizer.ggml.{key}": [*metadata[f"tokenizer.ggml.{key}"], "b a"]}
+        with pytest.raises(TokenizerError, match=rf"{key} has .* the limit .*vocabulary_{key}"):
+            Tokenizer.from_metadata(more)
+    monkeypatch.setattr(limits, "vocabulary_letters", 27)
+    with pytest.raises(TokenizerError, match=r"tokens has 28 letters, .*vocabulary_letters"):
+        Tokenizer.from_metadata(metadata)

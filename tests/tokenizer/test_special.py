@@ -1,5 +1,9 @@
 """Special tokens: found in texts, added around them, ending generations."""
 
+import random
+import re
+import time
+
 import pytest
 
 from ggmodel.errors import ConfigError
@@ -299,3 +303,40 @@ def test_white_space_is_that_of_unicode():
         assert list(swallowing.split(f"<x>{space}a")) == [0, "a"], ascii(space)
     for letter in "\x1c\x1f\u200b":
         assert list(swallowing.split(f"<x>{letter}a")) == [0, f"{letter}a"], ascii(letter)
+
+
+def test_tokens_are_found_as_an_alternation_finds_them():
+    random_ = random.Random(7)
+    for _ in range(100):
+        names = {"".join(random_.choices("ab é", k=random_.randint(1, 6))) for _ in range(8)}
+        left, right = (frozenset(random_.sample(sorted(names), 2)) for _ in "lr")
+        ids = {name: id for id, name in enumerate(sorted(names))}
+        text = "".join(random_.choices("ab é", k=random_.choice([5, 3000])))
+        assert list(Splitter(ids, left, right).split(text)) == _slowly(ids, left, right, text)
+
+
+def _slowly(ids: dict[str, int], left: frozenset, right: frozenset, text: str) -> list[str | int]:
+    longest = re.compile("|".join(map(re.escape, sorted(ids, key=len, reverse=True))))
+    pieces, done = list[str | int](), 0
+    while match := longest.search(text, done):
+        before = text[done : match.start()]
+        pieces += filter(None, [before.rstrip(" ") if match[0] in left else before])
+        pieces.append(ids[match[0]])
+        done = match.end()
+        if match[0] in right:
+            done += len(text[done:]) - len(text[done:].lstrip(" "))
+    return pieces + list(filter(None, [text[done:]]))
+
+
+@pytest.mark.parametrize("size", [300, 20_000, 50_000])
+def test_a_token_longer_than_a_window_is_found(size: int):
+    splitter = Splitter({"a" * size: 1, "ab": 2})
+    assert list(splitter.split("a" * size * 2 + "b" * 40_000 + "ab")) == [1, 1, "b" * 40_000, 2]
+
+
+def test_tokens_that_begin_alike_take_a_time_that_grows_with_the_text():
+    splitter = Splitter({"a" * n + "b": n for n in range(1, 3000)})
+    began = time.monotonic()
+    assert list(splitter.split("a" * 100_000)) == ["a" * 100_000]
+    assert list(splitter.split("a" * 5000 + "b")) == ["a" * 2001, 2999]
+    assert time.monotonic() - began < 10  # 8,000 letters once took 14 s

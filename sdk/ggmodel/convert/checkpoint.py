@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
@@ -14,9 +13,11 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from ..bounds import limits
 from ..closing import Closing
 from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
+from ..reading import parse_json, read_json, too_large
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {
@@ -37,7 +38,6 @@ _DTYPES: dict[str, tuple[int, str | None]] = {
     "F8_E5M2": (1, None),
     "F8_E8M0": (1, None),
 }
-_LARGEST_JSON = 32 << 20  # bytes of a config, an index or a header: a quarter of a million tensors
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
@@ -156,34 +156,20 @@ class Checkpoint(Closing):
         """Gives back the memory of a tensor; it is read again on the next use."""
         t = self.stored(name)
         self._buffers[t.file].release(t.offset, t.nbytes)
+        self._buffers[t.file].check()
+
+    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
+        """Raises FormatError if one of the files has changed since it was opened; None is all.
+        Numbers beyond them are passed over."""
+        count = len(self._buffers)
+        for file in range(count) if files is None else files:
+            if file < count:
+                self._buffers[file].check()
 
     def close(self) -> None:
         """Closes the files; arrays taken before stay valid."""
         for buffer in self._buffers:
             buffer.close()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file that may be anything.
-
-    Raises:
-        FormatError: the file does not exist, is too large, no JSON, or no object.
-    """
-    with closing(Buffer.open(path)) as buffer:
-        return _parsed(buffer, 0, buffer.size)
-
-
-def _parsed(buffer: Buffer, start: int, end: int) -> dict[str, Any]:
-    if end - start > _LARGEST_JSON:
-        raise buffer.error(start, f"{end - start} bytes of JSON; {_LARGEST_JSON} are the limit")
-    try:
-        value = json.loads(bytes(buffer.view[start:end]))
-    except (ValueError, RecursionError) as error:  # of a number too long, too
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise buffer.error(start, f"no valid JSON ({reason}); download it again") from None
-    if not isinstance(value, dict):
-        raise buffer.error(start, f"a JSON object is expected, not {type(value).__name__}")
-    return value
 
 
 def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
@@ -260,7 +246,9 @@ def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     """
     length = buffer.u64(0, "the length of the header")
     buffer.need(8, length, "the header")
-    header = _parsed(buffer, 8, 8 + length)
+    if length > limits.text_file_bytes:
+        raise buffer.error(8, too_large("the header", f"{length:,} bytes", "text_file_bytes"))
+    header = parse_json(buffer.read(8, length), f"{buffer.name}: the header")
     start, found = 8 + length, []
     for name, entry in header.items():
         if name != "__metadata__":

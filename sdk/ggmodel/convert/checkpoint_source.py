@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..gguf_file.encode import encode_value
 from ..model import Model, find, find_hf
-from ..model.names import of_vision
+from ..model.names import of_tower
 from ..model.operations import Computed
 from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
@@ -27,6 +27,7 @@ from .imatrix import ImportanceMatrix
 from .keys import Watched, recorded, unread_keys, with_defaults
 from .mmproj import clip_metadata, text_metadata
 from .pooling import pooling_type
+from .preparation import read_preparation, with_preparation
 from .recipes import Recipe, recipe_of
 from .tensor_types import Candidate, choose, plain_type
 from .write import info
@@ -66,6 +67,7 @@ class CheckpointSource(TensorSource):
 
     Attributes:
         architecture: the model class.
+        given: config.json, and the documents beside it as `with_preparation` gives them.
         report: how the checkpoint fits the declaration.
         typed: the metadata without the vocabulary. Values stored as other types than u32 and f32
             are numpy's.
@@ -88,7 +90,9 @@ class CheckpointSource(TensorSource):
         self.name = str(checkpoint.folder)
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
         reference = recorded(checkpoint.config)
-        given = checkpoint.config
+        documents = read_preparation(checkpoint.folder)
+        self.given, self._prepared = with_preparation({**checkpoint.config, **documents})
+        given = self.given
         hf = with_defaults(architecture, given, normalize(given), reference)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             hf["pooling_type"] = pooling
@@ -99,12 +103,15 @@ class CheckpointSource(TensorSource):
         self._made = self._plan()
         self.unread_keys = self.unread_of(reference)
         self.report.unread_keys += self.unread_keys.values()
+        if contents != "all":
+            text = architecture.text_of(checkpoint.config)
+            metadata = (
+                text_metadata(metadata, text)
+                if contents == "text"
+                else clip_metadata(architecture, self.config, metadata, text)
+            )
         dtypes = self._types(recipe, metadata)
         self.tensors = MappingProxyType({n: self._info(n, d) for n, d in dtypes.items()})
-        if contents == "text":
-            metadata = text_metadata(metadata)
-        elif contents == "vision":
-            metadata = clip_metadata(architecture, self.config, metadata, checkpoint.folder)
         infos = self.tensors.values()
         kind = "mmproj" if contents == "vision" else "model"
         self.typed = describe(checkpoint.folder, kind, metadata, infos, recipe)
@@ -117,9 +124,10 @@ class CheckpointSource(TensorSource):
         )
 
     def unread_of(self, reference: Mapping[str, Any] | None) -> dict[str, str]:
-        """The keys of its config.json that a reference reads and the architecture does not; see
-        `unread_keys`."""
-        return unread_keys(self.served, self.checkpoint.config, self.hf, reference)
+        """The keys of its config.json and of the files beside it that a reference reads and the
+        architecture does not; see `unread_keys`."""
+        both = {**(reference or {}), **self._prepared}
+        return unread_keys(self.served, self.given, self.hf, both)
 
     @classmethod
     def open(
@@ -198,6 +206,9 @@ class CheckpointSource(TensorSource):
         for source in self._made[name].entry.sources:
             self.checkpoint.release(source)
 
+    def check_unchanged(self, files: Iterable[int] | None = None) -> None:
+        self.checkpoint.check_unchanged(files)
+
     def close(self) -> None:
         self.checkpoint.close()
 
@@ -233,7 +244,7 @@ class CheckpointSource(TensorSource):
         entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))
         made: dict[str, _Made] = {}
         for entry in entries:
-            wanted = self.contents == "all" or of_vision(entry.name) == (self.contents == "vision")
+            wanted = self.contents == "all" or of_tower(entry.name) == (self.contents == "vision")
             shape = self._shape(entry) if wanted else None
             if shape is not None:
                 made[entry.name] = _Made(entry, shape, None)
@@ -268,11 +279,11 @@ class CheckpointSource(TensorSource):
             wanted = self._stored_as(made.entry)
             if recipe is not None and not recipe.dtype.is_quantized:
                 wanted = recipe.dtype
-            plain[name] = Candidate(name, shape, plain_type(name, shape, wanted))
+            apart = self.contents == "vision"
+            dtype = plain_type(name, made.entry.sources, shape, wanted, apart)
+            plain[name] = Candidate(name, shape, dtype)
         if recipe is None or not recipe.dtype.is_quantized:
             return {name: c.dtype for name, c in plain.items()}
-        if self.contents == "vision":
-            metadata = {"general.architecture": "clip"}
         tensors = [c for c in plain.values() if not c.dtype.is_quantized]
         chosen = choose(recipe, metadata, tensors, self._importance and self._importance.entries)
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}

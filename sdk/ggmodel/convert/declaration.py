@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..model import Model, Module
 from ..model.fields import TensorField
-from ..model.names import Names, join, of_vision
+from ..model.names import Names, join, of_tower
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, compare
 from ..model.walk import Found, Slot, Walk
@@ -111,7 +111,13 @@ def pairs(model: Model, names: Collection[str]) -> list[Pair]:
     found = walk.pairs(walk.module(model, Slot(_Origin())))
     # Several that are made of one module's tensors, as experts may be, do not do what that does.
     whole = Counter((p.path.rpartition(".")[0], p.name) for p in found if p.part is None)
-    return [p for p in found if p.part or whole[p.path.rpartition(".")[0], p.name] == 1]
+    left_out = tuple(f"{p.path}." for p in found if not p.module.compared)
+    return [
+        p
+        for p in found
+        if (p.part or whole[p.path.rpartition(".")[0], p.name] == 1)
+        and not f"{p.path}.".startswith(left_out)
+    ]
 
 
 @dataclass(frozen=True)
@@ -164,12 +170,12 @@ class _Origin:
 
     def field(self, tag: TensorField) -> _Origin:
         names = self.names.field(tag)
-        if self.split and of_vision(names.candidates[0]):
+        if self.split and of_tower(names.candidates[0]):
             names = self.names.field(tag.apart())
         return _Origin(names, self.location, self.location, tag, None, self.split)
 
-    def item(self, i: int) -> _Origin:
-        return replace(self, names=self.names.item(i), index=i)
+    def item(self, i: int, number: int) -> _Origin:
+        return replace(self, names=self.names.item(i, number), index=i)
 
     def alternates(self, plain: bool) -> Iterator[_Origin]:
         tag = self.tag

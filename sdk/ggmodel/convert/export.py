@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
-from ..atomic import check_target
+from ..atomic import atomic_write, check_target
 from ..errors import ConfigError, Unsupported, WriteError
 from .checkpoint_source import CheckpointSource, Contents
 from .from_hf import read_config
-from .llama_cpp import differences, refusals
+from .llama_cpp import differences, knows, refusals
 from .recipes import recipe_of
-from .write import Progress, write_gguf
+from .write import Progress, write_into
 
 
 def convert(
@@ -53,19 +54,14 @@ def convert(
         Unsupported: llama.cpp cannot load the model, and `program` asks for it.
         ConfigError: an importance matrix without a quantised type.
         LoadError: required tensors are missing, or no field reads some.
+        WriteError: a file cannot be written; then neither is.
         Error: see `CheckpointSource.open`, `write_gguf`.
     """
     if program not in (None, "llama.cpp"):
         raise ConfigError(f"program is {program!r}; files can be written for 'llama.cpp'")
     if imatrix is not None and (type is None or not recipe_of(type).dtype.is_quantized):
         raise ConfigError(f"{imatrix}: importance counts for quantised types only; give a --type")
-    files: list[tuple[Contents, str | Path]] = [("all", path)]
-    if mmproj is not None:
-        files = [("text", path), ("vision", mmproj)]
-        if os.path.realpath(path) == os.path.realpath(mmproj):
-            raise WriteError(f"{path} cannot be both files; give --mmproj another name")
-    for _, target in files:
-        check_target(target, force=force, device=False)
+    files = _files(path, mmproj, force)
     with ExitStack() as opened:
         sources: list[tuple[CheckpointSource, str | Path]] = []
         for contents, target in files:  # errors of both show before either is written
@@ -77,18 +73,46 @@ def convert(
             sources.append((opened.enter_context(source), target))
         sources[0][0].report.check(strict)  # both files come from the same tensors
         notes = _notes(sources[0][0], program)
-        total = sum(t.nbytes for source, _ in sources for t in source.tensors.values())
-        done = 0
-        for source, target in sources:
-            size = sum(t.nbytes for t in source.tensors.values())
-            write_source(source, target, force, _part_of(progress, done / total, size / total))
-            done += size
+        _write(sources, force, progress)
     return notes
 
 
+def _files(
+    path: str | Path, mmproj: str | Path | None, force: bool
+) -> list[tuple[Contents, str | Path]]:
+    """The files that are written, with their contents; none of these files has to stay as it is."""
+    files: list[tuple[Contents, str | Path]] = [("all", path)]
+    if mmproj is not None:
+        files = [("text", path), ("vision", mmproj)]
+        if os.path.realpath(path) == os.path.realpath(mmproj):
+            raise WriteError(f"{path} cannot be both files; give --mmproj another name")
+    for _, target in files:
+        check_target(target, force=force, device=False)
+    return files
+
+
+def _write(
+    sources: list[tuple[CheckpointSource, str | Path]], force: bool, progress: Progress | None
+) -> None:
+    """Writes all files, which get their names when all are complete."""
+    sizes = [sum(t.nbytes for t in source.tensors.values()) for source, _ in sources]
+    total, done = sum(sizes), 0
+    with ExitStack() as parts:
+        files = [
+            parts.enter_context(atomic_write(target, force=force, device=False))
+            for _, target in sources
+        ]
+        for (source, target), file, size in zip(sources, files, sizes, strict=True):
+            write_source(source, file, target, _part_of(progress, done / total, size / total))
+            done += size
+
+
 def _notes(source: CheckpointSource, program: str | None) -> list[str]:
-    name = source.architecture.architecture
-    refused = list(refusals(name, source.config, source.vocabulary, source.tensors))
+    name = source.typed["general.architecture"]
+    if source.contents == "all" and source.architecture.pairs and not knows(name):
+        refused = ["it takes this model only as two files (--mmproj FILE, mmproj=)"]
+    else:
+        refused = list(refusals(name, source.config, source.vocabulary, source.tensors))
     if refused and program is not None:
         raise Unsupported(f"llama.cpp would refuse the file: {'; '.join(refused)}")
     if refused:
@@ -96,21 +120,21 @@ def _notes(source: CheckpointSource, program: str | None) -> list[str]:
     _, h = read_config(source.served, source.hf.config)
     return [
         f"llama.cpp computes something else from this file: {reason}"
-        for reason in differences(name, h, source.config)
+        for reason in differences(name, h, source.config, source.architecture.pairs.get(name))
     ]
 
 
 def write_source(
-    source: CheckpointSource, path: str | Path, force: bool, progress: Progress | None = None
+    source: CheckpointSource, file: BinaryIO, path: str | Path, progress: Progress | None = None
 ) -> None:
-    """Writes the file of a checkpoint."""
-    write_gguf(
+    """Writes the file of a checkpoint, which will be called `path`, into an open one."""
+    write_into(
+        file,
         path,
         source.typed | source.vocabulary,
         list(source.tensors.values()),
         lambda t: source.data(t.name),
         source.release,
-        force=force,
         progress=progress,
     )
 

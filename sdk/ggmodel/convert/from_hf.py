@@ -15,6 +15,7 @@ from ..model.config import key_fields
 from ..model.operations import Computed
 from .declaration import Entry, plan
 from .keys import Watched, recorded, unread_keys, with_defaults
+from .preparation import with_preparation
 
 
 def normalize(hf: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,14 +88,15 @@ def from_hf(
     """A tensor source of a checkpoint held in memory.
 
     Args:
-        hf: the config.json.
+        hf: the config.json; further files as `read_preparation` gives them.
         store: maps a GGUF tensor's name and float32 values to its stored form; None keeps them.
         strict: tensors that no field reads are errors, otherwise a warning.
 
     Raises:
         LoadError: required fields without a source, or tensors that no field reads.
     """
-    reference, given = recorded(hf), hf
+    reference = recorded(hf)
+    given, prepared = with_preparation(hf)
     hf = Watched(with_defaults(architecture, given, normalize(given), reference))
     metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
@@ -108,7 +110,8 @@ def from_hf(
             made[entry.name] = entry.join.dtype, shape[::-1], value.tobytes()
         else:
             made[entry.name] = value if store is None else store(entry.name, value)
-    fit.report.add_unread({}, unread_keys(architecture, given, hf, reference))
+    both = {**(reference or {}), **prepared}
+    fit.report.add_unread({}, unread_keys(architecture, given, hf, both))
     fit.report.check(strict)
     return MemorySource(metadata, made, name="checkpoint")
 

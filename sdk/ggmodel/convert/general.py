@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..bounds import limits
 from ..errors import FormatError
 from ..gguf_file import DType, TensorInfo
+from ..reading import decoded, read_file, read_json, too_large
 from .recipes import RECIPES, Recipe
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
+_NAME = "([0-9A-Za-z_-]+)"  # as PyYAML reads it
+_ANCHOR, _ALIAS = re.compile("&" + _NAME), re.compile(r"\*" + _NAME)
+_MOST_ALIASES = 4
 
 
 def describe(
@@ -54,6 +61,7 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
 
     total, shared, expert, experts = _parameters(infos)
     folder = folder.resolve()
+    _check_files(folder)
     try:
         found = Metadata.load(None, folder, None, total)
     except Exception as error:  # of YAML and JSON, and whatever odd values lead to
@@ -78,6 +86,30 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
         raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
     said.pop("general.architecture", None)
     return said
+
+
+def _check_files(folder: Path) -> None:
+    """Bounds the cost of the files that the gguf package reads by itself."""
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).exists():
+            read_json(folder / name)
+    card = folder / "README.md"
+    if not card.exists():
+        return
+    lines = decoded(read_file(card, "text_file_bytes"), str(card)).splitlines()
+    header = "\n".join(takewhile(lambda line: line != "---", lines[1:]))
+    if not lines or lines[0] != "---":
+        return
+    if len(header) > limits.model_card_bytes:
+        size = f"a header of {len(header):,} letters"
+        raise FormatError(too_large(str(card), size, "model_card_bytes"))
+    # An alias repeats what it names, so that a chain of them makes thousands of millions of lines.
+    # Words between stars that no anchor names are Markdown, or an error of YAML.
+    anchors = set(_ANCHOR.findall(header))
+    if sum(name in anchors for name in _ALIAS.findall(header)) > _MOST_ALIASES:
+        raise FormatError(
+            f"{card} has more than {_MOST_ALIASES} aliases (*name) in its header; write them out"
+        )
 
 
 def _parameters(infos: list[TensorInfo]) -> tuple[int, int, int, int]:

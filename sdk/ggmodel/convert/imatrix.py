@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, TensorError
-from ..gguf_file import DType, MissingFile, TensorSource, open_gguf
+from ..gguf_file import DType, TensorSource, open_gguf
+from ..gguf_file.buffer import Buffer
 from .tensor_types import kind_of
 from .write import info, write_gguf
 
@@ -69,11 +71,8 @@ class ImportanceMatrix:
             MissingFile: there is no such file.
             FormatError: it is no imatrix, is damaged, or holds NaN or infinity.
         """
-        try:
-            with open(path, "rb") as file:
-                begin = file.read(4)
-        except OSError as error:
-            raise MissingFile(f"cannot read {path}: {error.strerror}") from error
+        with closing(Buffer.open(Path(path))) as buffer:
+            begin = bytes(buffer.view[:4])
         if begin == b"GGUF":
             with open_gguf(path) as source:
                 found = cls(_entries_of(source), str(path), *_about(source))
@@ -186,10 +185,11 @@ def _entries_of(source: TensorSource) -> dict[str, Entry]:
 
 def _read_legacy(path: Path) -> ImportanceMatrix:
     """The format before GGUF: little-endian int32 and float32, texts behind their lengths."""
-    try:
-        raw = memoryview(path.read_bytes())
-    except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    with closing(Buffer.open(path)) as buffer:
+        return _legacy_entries(path, buffer.view)
+
+
+def _legacy_entries(path: Path, raw: memoryview) -> ImportanceMatrix:
     at = 0
 
     def take(size: int) -> memoryview:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Config, Model, config_class
-from ..model.config import key_fields
+from ..model.config import key_fields, steps
 from ..model.fields import MISSING
 
 # Without effect on results: about training, sampling, saving, and how outputs are returned. The
@@ -61,7 +61,7 @@ class Watched(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = self.config[key]
         if isinstance(value, Mapping):
-            return Watched(value, self.seen, f"{self._prefix}{key}.")
+            return Watched(value, self.seen, _below(self._prefix + key))
         self.seen.add(f"{self._prefix}{key}")
         return value
 
@@ -73,17 +73,25 @@ class Watched(Mapping[str, Any]):
 
 
 @functools.cache
-def _tables() -> dict[str, dict[str, Any]]:
-    return json.loads(TABLE.read_text("utf-8"))["keys"]
+def _tables() -> dict[str, Any]:
+    return json.loads(TABLE.read_text("utf-8"))
+
+
+def reference_table(name: str) -> dict[str, dict[str, Any]]:
+    """A table of transformers': "keys", model class → key → default, or "processors", which has
+    the tables "of", model class → processors, and "keys", processor → key → default."""
+    return _tables()[name]
 
 
 def recorded(hf: Mapping[str, Any]) -> dict[str, Any] | None:
     """The keys that transformers reads for a config, with their defaults; None for a class that
-    is not recorded."""
-    names = hf.get("architectures")
-    names = names if isinstance(names, list) else [names]
-    tables = _tables()
-    return next((tables[n] for n in names if isinstance(n, str) and n in tables), None)
+    is not recorded. Texts of further kinds have records of their own: "CLASS:qwen3"."""
+    names, text = hf.get("architectures"), hf.get("text_config")
+    kind = text.get("model_type") if isinstance(text, Mapping) else None
+    tables = reference_table("keys")
+    said = [n for n in (names if isinstance(names, list) else [names]) if isinstance(n, str)]
+    each = (name for n in said for name in (f"{n}:{kind}", n))
+    return next((tables[name] for name in each if name in tables), None)
 
 
 def with_defaults(
@@ -120,9 +128,16 @@ def with_defaults(
 
 
 def _present(hf: Any, path: str) -> bool:
-    first, _, rest = path.partition(".")
-    there = isinstance(hf, Mapping) and first in hf
-    return there and (not rest or _present(hf[first], rest))
+    for key in steps(path):
+        if not isinstance(hf, Mapping) or key not in hf:
+            return False
+        hf = hf[key]
+    return True
+
+
+def _below(path: str) -> str:
+    """The beginning of the paths of an object's keys."""
+    return path if path.endswith(":") else f"{path}."
 
 
 def unread_keys(
@@ -145,9 +160,15 @@ def unread_keys(
     """
     reference = reference or {}
     declared = config_class(architecture)
-    named = (h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str))
+    named = [h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str)]
     read = hf.seen.union(named)  # before assumed values are computed
     assumed = _assumed(declared)
+    prepared = {n.partition(":")[0] for n in (*named, *assumed) if ":" in n}
+    if architecture.takes_items():
+        prepared.add("preprocessor")
+    reference = {
+        k: v for k, v in reference.items() if ":" not in k or k.partition(":")[0] in prepared
+    }
     leaves = dict(_leaves(given, reference))
     absent = [k for k, v in reference.items() if v is not None and not _present(given, k)]
     found: dict[str, str] = {}
@@ -180,8 +201,9 @@ def _leaves(
         path = f"{prefix}{key}"
         within = _of_rope(path) is not None  # a rope by kind of layer
         deeper = key in _ROPES or within or (key.endswith("_config") and path not in reference)
+        deeper = deeper or ":" in path
         if isinstance(value, Mapping) and deeper and not _has_no_effect(path):
-            yield from _leaves(value, reference, f"{path}.")
+            yield from _leaves(value, reference, _below(path))
         elif value is not None and value != {}:
             yield path, value
 
@@ -194,7 +216,14 @@ def _of_rope(path: str) -> str | None:
 
 
 def _canonical(path: str) -> set[str]:
-    """The names that a key has in a normalized config."""
+    """The names that a key has in a normalized config; in documents beside it, those of the
+    objects around it too."""
+    if ":" in path:
+        document, _, key = path.partition(":")
+        names = {f"{document}:{'.'.join(p)}" for p in _beginnings(key.split("."))}
+        # The one file of older folders.
+        other = {"features": "preprocessor", "preprocessor": "features"}.get(document)
+        return names | ({f"{other}:{key}"} if other else set())
     path = path.removeprefix("text_config.")
     first, _, rest = path.partition(".")
     if first not in _ROPES:
@@ -204,7 +233,13 @@ def _canonical(path: str) -> set[str]:
     return {path, rest, *(f"{rope}.{rest}" for rope in _ROPES)}
 
 
+def _beginnings(parts: list[str]) -> Iterator[list[str]]:
+    return (parts[: i + 1] for i in range(len(parts)))
+
+
 def _has_no_effect(path: str) -> bool:
+    if ":" in path:
+        return False
     key = path.rpartition(".")[2]
     return any(fnmatchcase(key, pattern) for pattern in WITHOUT_EFFECT) or (
         _of_rope(path) is not None and key in _OF_ROPE

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..gguf_file import TensorInfo
 from ..model.config import key_fields
-from ..model.names import of_vision
+from ..model.names import of_tower
 from ..tokenizer.vocabulary import PREFIX
 
 T = TypeVar("T")
@@ -43,6 +43,8 @@ class Fixed:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, int | float) and isinstance(b, int | float):
         return math.isclose(a, b, rel_tol=1e-6)  # files hold float32
     return a == b
@@ -63,6 +65,14 @@ def _scale_by_layers(layers: int) -> Fixed:
         return [(h.width // h.heads if h.layers == layers else h.head_dim) ** -0.5]
 
     return Fixed("attention.scale", scale)
+
+
+def _two_scales(h: Any) -> list[float | None]:
+    """YaRN's magnitude by llama.cpp: 1 + 0.1 ln s, over the same for the second scale if any."""
+    first = 1 + 0.1 * math.log(h.rope_factor)
+    if h.yarn_scale:
+        return [first / (1 + 0.1 * h.yarn_scale * math.log(h.rope_factor))]
+    return [None, first]
 
 
 def _of_yarn(key: str, *values: Any) -> Fixed:
@@ -92,6 +102,26 @@ _QWEN3 = (
     *_NO_WINDOW,
     _fixed("expert_weights_norm", True, matters=lambda h: h.experts > 0),
 )
+_OF_EXPERTS = (
+    *("expert_feed_forward_length", "leading_dense_block_count", "expert_gating_func"),
+    *("expert_weights_norm", "expert_weights_scale"),
+)
+
+# Constants of llama.cpp's Gemma 3n: its first layers drop 95% of the activations.
+_SPARSE, _CUTOFF = 10, 1.6448533535003662
+_GEMMA3N = (
+    *_TANH,
+    *map(_without_effect, ("vocab_size", "vocab_size_per_layer_input")),  # the tables' rows
+    _fixed("final_logit_softcapping", 30.0),
+    Fixed("attention.shared_kv_layers", lambda h: [max(0, h.layers - 20)]),
+    Fixed(
+        "activation_sparsity_scale",
+        lambda h: [[_CUTOFF if i < _SPARSE else -math.inf for i in range(h.layers)]],
+    ),
+    _fixed("altup.active_idx", 0),
+    Fixed("altup.num_inputs", lambda h: [4], refused=True),
+    Fixed("embedding_length_per_layer_input", lambda h: [256], refused=True),
+)
 
 FIXED: Mapping[str, Sequence[Fixed]] = {
     "llama": (*_SILU, Fixed("rope.dimension_count", lambda h: [h.head_dim], refused=True)),
@@ -105,6 +135,13 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _fixed("attention.scale", 0.1, matters=lambda h: h.tuned),
         _fixed("attention.floor_scale", 8192, matters=lambda h: h.tuned),
     ),
+    "mistral3": (
+        Fixed("rope.scaling.yarn_attn_factor", _two_scales, lambda h: h.scaling == "yarn"),
+        _of_yarn("ext_factor", 1.0),
+        _of_yarn("truncate", True),
+        _fixed("hidden_activation", "silu", "swish"),
+        _without_effect("vocab_size"),
+    ),
     "gemma2": (
         *_TANH,
         _scale_by_layers(46),
@@ -113,17 +150,41 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         Fixed("final_logit_softcapping", lambda h: [h.logit_cap or "NaN"]),
     ),
     "gemma3": (*_TANH, _scale_by_layers(62)),
+    "gemma3n": _GEMMA3N,
+    "gemma4": (
+        *_TANH[-1:],
+        Fixed(
+            "attention.bidirectional_images",
+            lambda h: [h.width not in (1536, 2560)],
+            lambda h: h.vit_layers > 0,
+        ),
+    ),
     "gemma-embedding": (
         *_TANH,
         Fixed("attention.scale", lambda h: [h.head_dim**-0.5]),
         _without_effect("final_logit_softcapping"),  # there are no logits
     ),
+    "paddleocr": _SILU,
     "qwen2": (*_SILU, *_NO_WINDOW, _WIDE),
+    "qwen2vl": (*_SILU, *_NO_WINDOW, _WIDE),
     "qwen3": (*_QWEN3, _without_effect("expert_feed_forward_length")),
     "qwen3moe": _QWEN3,
+    "qwen3vl": _SILU,
+    "qwen3vlmoe": _SILU,
+    "qwen35": _SILU,
+    "qwen35moe": _SILU,
     "phi3": (*_SILU, _fixed("attention.sliding_window", 0), _WIDE),
     "olmo2": (*_SILU, _WIDE),
     "gpt-oss": _SILU,
+    "cohere2": (*_SILU, _WIDE),
+    "command-r": (*_SILU, _WIDE),
+    "lfm2": (*_YARN, _WIDE, *map(_without_effect, _OF_EXPERTS)),
+    "lfm2moe": (
+        *_YARN,
+        _WIDE,
+        _fixed("expert_weights_norm", True),
+        _fixed("expert_weights_scale", 1.0),
+    ),
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
         _without_effect("tokenizer.ggml.token_type_count"),  # read with the vocabulary
@@ -132,29 +193,63 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
 """Architecture → the hyperparameters that llama.cpp does not take from its files, or not as they
 are meant."""
 
+_HEARING = (_fixed("audio.hidden_activation", "gelu"), _fixed("mm.hidden_activation", "gelu"))
+PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
+    "qwen2a": (
+        _HEARING,
+        "it fills sounds up to 30 s with silence, which is heard and laid into the text, too",
+    ),
+    "voxtral": (
+        _HEARING,
+        "it averages pairs of the encoder's rows before they are stacked: a sound has half as many",
+    ),
+}
+"""Type of a projector → its hyperparameters that llama.cpp does not take from the file, and what
+it computes otherwise in any case."""
+
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _BIAS = "blk.*.attn_output.bias"
+_SHORTCONV = tuple(f"blk.*.shortconv.{part}.bias" for part in ("in_proj", "conv", "out_proj"))
 _DENSE = tuple(f"blk.*.ffn_{part}.weight" for part in ("gate", "up", "down"))
 
 SURPLUS: Mapping[str, Sequence[str]] = {
     "llama4": _FACTORS[1:],
     "gemma2": (*_FACTORS, _BIAS, "output.weight"),
     "gemma3": _FACTORS,
+    "gemma3n": (*_FACTORS, _BIAS),
+    "gemma4": (*_FACTORS[1:], _BIAS),
     "gemma-embedding": _FACTORS,
+    "paddleocr": (*_FACTORS, *(f"blk.*.ffn_{part}.bias" for part in ("gate", "up", "down"))),
     "qwen2": _FACTORS,
+    "qwen2vl": _FACTORS,
     "qwen3": (*_FACTORS, _BIAS),
     "qwen3moe": (*_FACTORS, _BIAS, *_DENSE),
+    "qwen3vl": (*_FACTORS, _BIAS),
+    "qwen3vlmoe": (*_FACTORS, _BIAS, *_DENSE),
+    "qwen35": (*_FACTORS, _BIAS),
+    "qwen35moe": (*_FACTORS, _BIAS),
     "phi3": _FACTORS[:1],
     "olmo2": (*_FACTORS, _BIAS),
     "gpt-oss": _FACTORS,
+    "cohere2": (*_FACTORS, _BIAS, "output.weight"),
+    "command-r": (*_FACTORS, _BIAS, "output.weight"),
+    "lfm2": (*_FACTORS, *_SHORTCONV),
+    "lfm2moe": (*_FACTORS, *_SHORTCONV),
 }
 """Architecture → tensors that llama.cpp has no place for: it refuses a file with one."""
 
 NEEDED: Mapping[str, Sequence[str]] = {
+    "gemma3n": tuple(f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm")),
     "gpt-oss": (_BIAS,),
     "olmo2": ("output.weight",),
 }
 """Architecture → tensors that a model may lack here, and that llama.cpp needs, in every layer."""
+
+BY_DEPTH: Mapping[str, Sequence[tuple[int, str]]] = {
+    "command-r": ((64, "blk.*.attn_q_norm.weight"), (64, "blk.*.attn_k_norm.weight")),
+}
+"""Architecture → numbers of layers and tensors: llama.cpp needs a tensor in models of so many
+layers and more, and has no place for it in others."""
 
 
 def _of(tables: Mapping[str, Sequence[T]], architecture: str, h: Any) -> Sequence[T]:
@@ -183,35 +278,44 @@ def refusals(
     if not knows(architecture):
         yield f"it has no architecture {architecture!r}"
         return
-    if any(map(of_vision, tensors)):
+    if any(map(of_tower, tensors)):
         yield "it reads images only from a file of their own (--mmproj FILE, mmproj=)"
     tokens, embedding = len(vocabulary[PREFIX + "tokens"]), tensors.get("token_embd.weight")
     if embedding is not None and embedding.shape[1] != tokens:
         yield f"the embedding has {embedding.shape[1]:,} rows for {tokens:,} tokens"
-    for fixed, value in _other_values(architecture, h, refused=True):
+    for fixed, value in _other_values(_of(FIXED, architecture, h), h, refused=True):
         yield f"{fixed.key} is {value}, not {fixed.values(h)[0]}"
-    for pattern in _of(SURPLUS, architecture, h):
+    surplus, needed = [*_of(SURPLUS, architecture, h)], [*_of(NEEDED, architecture, h)]
+    for depth, pattern in _of(BY_DEPTH, architecture, h):
+        (needed if h.layers >= depth else surplus).append(pattern)
+    for pattern in surplus:
         for name in [name for name in tensors if fnmatchcase(name, pattern)][:1]:
             yield f"it has no place for {name}"
-    for pattern in _of(NEEDED, architecture, h):
+    for pattern in needed:
         each = range(h.layers if "*" in pattern else 1)
         for name in [n for i in each if (n := pattern.replace("*", str(i))) not in tensors][:1]:
             yield f"it needs {name}"
 
 
-def differences(architecture: str, h: Any, written: Any) -> Iterator[str]:
+def differences(
+    architecture: str, h: Any, written: Any, projector: str | None = None
+) -> Iterator[str]:
     """Reasons why llama.cpp computes something else from a file that it loads.
 
     Args:
         h: the hyperparameters of the checkpoint.
         written: those of the file; of another class where the file has another architecture.
+        projector: the type of the one beside it.
     """
     keys = {tag.names[0] for _, tag, _, _ in key_fields(type(written))}
     for name, tag, _, _ in key_fields(type(h)):
         if tag.names[0] not in keys and getattr(h, name):
             yield _difference(tag.names[0], getattr(h, name), None)
-    for fixed, value in _other_values(architecture, written, refused=False):
+    table, always = PROJECTORS.get(projector or "", ((), ""))
+    for fixed, value in _other_values((*_of(FIXED, architecture, written), *table), written):
         yield _difference(fixed.key, value, fixed.values(written)[-1])
+    if always:
+        yield always
 
 
 def _difference(key: str, value: Any, usual: Any) -> str:
@@ -220,9 +324,11 @@ def _difference(key: str, value: Any, usual: Any) -> str:
     return f"{key} is {value}, and it computes {f'with {usual}' if usual else 'without'}"
 
 
-def _other_values(architecture: str, h: Any, refused: bool) -> Iterator[tuple[Fixed, Any]]:
+def _other_values(
+    table: Sequence[Fixed], h: Any, refused: bool = False
+) -> Iterator[tuple[Fixed, Any]]:
     fields = {tag.names[0]: name for name, tag, _, _ in key_fields(type(h))}
-    for fixed in _of(FIXED, architecture, h):
+    for fixed in table:
         if fixed.refused is refused and fixed.key in fields:
             value = getattr(h, fields[fixed.key])
             if not fixed.fits(value, h):

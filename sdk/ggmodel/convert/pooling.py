@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import Unsupported
-from .checkpoint import read_json
+from ..reading import read_json
 
 # Key that is true in 1_Pooling/config.json → number in GGUF.
 _MODES = {

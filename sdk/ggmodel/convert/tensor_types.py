@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Unsupported
 from ..gguf_file import DType
-from ..model.names import of_vision
+from ..model.names import of_tower
 from .recipes import WEIGHTED, Recipe, Shape
 
 
@@ -44,8 +44,10 @@ def choose(
     """
     model = Shape.of(metadata, importance is not None)
     ordered = sorted(tensors, key=lambda t: (_layer(t.name), t.name.encode()))
-    own = metadata.get("general.architecture") != "clip"
-    kinds = [kind_of(t.name) for t in ordered if not (own and of_vision(t.name))]
+    # An encoder without a projector is the model's own, as Whisper's.
+    towers = any(t.name.startswith(("v.", "mm.")) for t in ordered)
+    own = metadata.get("general.architecture") != "clip" and towers
+    kinds = [kind_of(t.name) for t in ordered if not (own and of_tower(t.name))]
     tied = "output" not in kinds
     # Rules count values among values, all others among layers.
     total = {"values": kinds.count("values")}
@@ -159,7 +161,7 @@ _KEPT_PARTS = (
 def _changes(t: Candidate, own: bool) -> bool:
     """Whether a recipe applies to a tensor. Vision tensors in one file with the text keep their
     type: they are few and sensitive."""
-    if own and of_vision(t.name):
+    if own and of_tower(t.name):
         return False
     matrix = any(n > 1 for n in t.shape[1:]) and t.name.endswith("weight")
     return matrix and t.name not in _KEPT and not any(part in t.name for part in _KEPT_PARTS)
@@ -184,18 +186,32 @@ def _fitting(dtype: DType, width: int) -> DType:
 
 # F32 in every file, beside vectors and norms.
 _PRECISE = re.compile(
-    r"(position(al)?_emb|^token_types\.|ffn_gate_inp(_shexp)?\.|ssm_conv1d|shortconv\.conv)"
+    r"(position(al)?_emb|^token_types\.|ffn_gate_inp(_shexp)?\.|ssm_conv1d|shortconv\.conv|"
+    r"\.conv_dw\.|^v\.conv_stem\.|altup_(correct|predict)_coef)"
 )
 
+_CONVOLVED = re.compile(r"a\.conv1d\.\d+\.weight")  # llama.cpp convolves these in F16 alone
 
-def plain_type(name: str, shape: tuple[int, ...], wanted: DType) -> DType:
+
+def plain_type(
+    name: str,
+    sources: Sequence[str],
+    shape: tuple[int, ...],
+    wanted: DType,
+    apart: bool = False,
+) -> DType:
     """The type of a converted tensor before quantisation.
 
     Args:
+        sources: its names in the checkpoint.
         shape: in ggml's order, as many dims as the checkpoint has.
         wanted: the type of matrices.
+        apart: it goes into a file of towers alone (mmproj).
     """
-    if name == "mm.input_projection.weight":  # llama.cpp reads only this of it
+    if apart and len(shape) == 3 and _CONVOLVED.match(name):
+        return DType.F16
+    # llama.cpp reads only this of Gemma 3's, and goes by the checkpoint's name.
+    if name == "mm.input_projection.weight" and any("input_projection" in s for s in sources):
         return DType.F16
     # Kernels of convolutions have four dims.
     matrix = 2 <= len(shape) <= 3 and name.endswith(".weight") and not name.endswith("_norm.weight")

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..atomic import atomic_write, check_target
+from ..atomic import atomic_write, naming
 from ..errors import Error, Unsupported, WriteError
 from ..gguf_file import Array, DType, TensorInfo
 
@@ -48,32 +48,51 @@ def write_gguf(
         WriteError: the file exists, its folder does not or cannot be written to, or the disk has
             no room.
         Unsupported: GGUF has no type for a value.
-        Error: whatever `data` raises.
+        Error: whatever `data` and `release` raise.
     """
-    target = check_target(path, force=force, device=False)
+    with atomic_write(path, force=force, device=False) as file:
+        write_into(file, path, metadata, tensors, data, release, progress=progress)
+
+
+def write_into(
+    file: BinaryIO,
+    path: str | Path,
+    metadata: Mapping[str, Any],
+    tensors: Sequence[TensorInfo],
+    data: Data,
+    release: Callable[[str], None],
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Writes into an open file, as `write_gguf` does, and waits until all is on the disk.
+
+    Args:
+        path: the file's name to be, for messages.
+    """
+    from gguf.gguf_writer import WriterState
+
     total = sum(t.nbytes for t in tensors)
-    _check_space(target, total + _MARGIN + _size_of(metadata))
-    with (
-        atomic_write(path, force=force, device=False) as partial,
-        closing(_writer(metadata, tensors)) as writer,
-    ):
-        writer.write_header_to_file(partial)
+    _check_space(path, total + _MARGIN + _size_of(metadata))
+    with naming(path, Path(path)), closing(_writer(metadata, tensors)) as writer:
+        writer.fout, writer.state = [file], WriterState.EMPTY
+        writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         done = 0
         for t in tensors:
-            _write_data(writer, t, data)
-            release(t.name)
+            try:
+                _write_data(writer, file, t, data)
+            finally:
+                release(t.name)  # raises if the source has changed, whatever else went wrong
             done += t.nbytes
             if progress is not None:
                 progress(done / total)
-        assert writer.fout is not None
-        writer.fout[0].flush()
-        os.fsync(writer.fout[0].fileno())
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def _check_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path.parent).free
+def _check_space(path: str | Path, needed: int) -> None:
+    free = shutil.disk_usage(Path(os.path.realpath(path)).parent).free
     if needed > free:
         raise WriteError(
             f"{path} takes {needed:,} bytes, but only {free:,} are free there; make room, or "
@@ -111,11 +130,14 @@ def _writer(metadata: Mapping[str, Any], tensors: Sequence[TensorInfo]) -> Any:
     return writer
 
 
-def _write_data(writer: Any, t: TensorInfo, data: Data) -> None:
+def _write_data(writer: Any, file: BinaryIO, t: TensorInfo, data: Data) -> None:
     raw = np.frombuffer(data(t), np.uint8)
     if raw.nbytes != t.nbytes:
         raise Error(f"{t.name} came as {raw.nbytes} bytes, not {t.nbytes}")
-    writer.write_tensor_data(raw)
+    # Not `writer.write_tensor_data`: numpy's `tofile` in it turns Ctrl-C into a TypeError.
+    writer.write_padding(file, file.tell())
+    file.write(raw.data)
+    writer.write_padding(file, raw.nbytes)
 
 
 def _add(writer: Any, key: str, value: Any) -> None:

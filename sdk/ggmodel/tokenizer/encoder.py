@@ -7,6 +7,7 @@ that knows all. It is built in a millisecond; one of 262,144 tokens takes a seco
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 from operator import add
@@ -14,7 +15,10 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
+from ..interrupts import in_a_thread
+from ..shortage import need_room
 from .build import assemble, build, in_byte_alphabet, is_text, kept_apart, stand_ins
+from .long_numbers import cut
 from .merges import has_one_score, may_merge, merges_by_rank, merges_by_score
 from .vocabulary import Vocabulary
 
@@ -24,27 +28,44 @@ if TYPE_CHECKING:
 # Cost of building in lookups: of the whole for each token, and of a part besides its texts'.
 _LOOKUPS_A_TOKEN = 8
 _LOOKUPS_A_PART = 2_000
+# Bytes that the package takes at most.
+_PACKAGE, _A_TOKEN, _A_CHARACTER = 24 << 20, 1 << 10, 1 << 8
 # Longest token, since the time for a text grows with the square of its tokens' lengths.
 _LONGEST = 1024
+_LONG = 1 << 17  # characters that take the package some tenths of a second
 
 
 class Encoder:
     """Encodes by parts, and by `build(vocab)` once parts have cost as much; thread-safe."""
 
     def __init__(self, vocab: Vocabulary):
+        need_room(0 if "tokenizers" in sys.modules else _PACKAGE, "the package tokenizers")
         self._parts = _parts_of(vocab)
-        self._whole = None if self._parts else build(vocab)
+        self._whole = None if self._parts else _built(vocab)
         if self._parts:
             self._parts.build(())  # imports the package and compiles the expressions
         self._left = _LOOKUPS_A_TOKEN * len(vocab.ids)
         self._lock = Lock()
+        self._splits = vocab.pre.splits if vocab.pre is not None else ()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, whose spaces are spelled as in the vocabulary."""
         if not texts:
             return []
-        encoder = self._encoder_for(texts)
-        return [encoder.encode(text, add_special_tokens=False).ids for text in texts]
+        size = sum(map(len, texts))
+        need_room(_A_CHARACTER * size, "the tokens of a text")
+        if size > _LONG:
+            return in_a_thread(lambda: self._encode(texts))
+        return self._encode(texts)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        encoder, splits = self._encoder_for(texts), self._splits
+
+        def ids(text: str) -> Iterator[int]:
+            for part in cut(text, splits):
+                yield from encoder.encode(part, add_special_tokens=False).ids
+
+        return [list(ids(text)) for text in texts]
 
     def _encoder_for(self, texts: Sequence[str]) -> tokenizers.Tokenizer:
         with self._lock:
@@ -52,9 +73,14 @@ class Encoder:
                 self._left -= self._parts.lookups(texts)
                 if self._left >= 0:
                     return self._parts.build(texts)
-                self._whole, self._parts = build(self._parts.vocab), None
+                self._whole, self._parts = _built(self._parts.vocab), None
             assert self._whole is not None
             return self._whole
+
+
+def _built(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    need_room(_A_TOKEN * len(vocab.ids), "a vocabulary")
+    return build(vocab)
 
 
 class _Parts:

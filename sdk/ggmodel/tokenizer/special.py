@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+from .build import is_text
 from .vocabulary import TokenType, Vocabulary
+
+if TYPE_CHECKING:
+    import tokenizers
 
 # Tokens that end a turn or a text by convention; files rarely name more than one.
 _ENDS = frozenset(
@@ -22,6 +27,9 @@ _FIM_ENDS = frozenset(
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
+
+# Characters that a search for special tokens reads at once.
+_FIRST_WINDOW, _LARGEST_WINDOW = 1 << 8, 1 << 14
 
 
 def end_tokens(vocab: Vocabulary) -> frozenset[int]:
@@ -64,8 +72,8 @@ def stripping(vocab: Vocabulary) -> tuple[frozenset[str], frozenset[str]]:
 class Splitter:
     """Cuts a text at special tokens: at the leftmost first, and at the longest that begins there.
 
-    It compares slices, only at places where a token's first two characters stand, so that the cost
-    does not grow with the number of special tokens (gemma has 6,400).
+    An automaton of the `tokenizers` package finds them, in a time that grows with the text alone,
+    whatever the tokens. It reads a window at a time, so that Ctrl-C comes through.
     """
 
     def __init__(
@@ -77,36 +85,48 @@ class Splitter:
         self._tokens = tokens
         self._left = strip_left
         self._right = strip_right
-        self._lengths: dict[str, list[int]] = {}
-        for length, first in sorted({(len(text), text[0]) for text in tokens}, reverse=True):
-            self._lengths.setdefault(first, []).append(length)
-        starts = sorted({re.escape(text[:2]) for text in tokens})
-        self._start = re.compile("|".join(starts)) if starts else None
+        # Surrogates stand for the bytes of damaged tokens, and no text holds them.
+        self._names = [text for text in tokens if is_text(text)]
+        self._longest = max(map(len, self._names), default=0)
 
     def split(self, text: str) -> Iterator[str | int]:
         """The pieces of `text` in order: ids of special tokens, and the texts between them."""
         done = at = 0
-        while self._start is not None and (start := self._start.search(text, at)):
-            at = start.start()
-            found = self._token_at(text, at)
-            if found is None:
-                at += 1
-                continue
-            before = text[done:at]
-            if found in self._left:
-                before = before.rstrip(_SPACE)
-            if before:
-                yield before
-            yield self._tokens[found]
-            at += len(found)
-            while found in self._right and at < len(text) and text[at] in _SPACE:
-                at += 1
-            done = at
+        size = _FIRST_WINDOW
+        while self._names and at < len(text):
+            end = at + max(size, self._longest)
+            size = min(2 * size, _LARGEST_WINDOW)
+            for start, found in self._find(text, at, end + self._longest):
+                if start >= end:
+                    break
+                if start < done:  # in white space that was swallowed: look again behind that
+                    end, size = done, _FIRST_WINDOW
+                    break
+                before = text[done:start]
+                if found in self._left:
+                    before = before.rstrip(_SPACE)
+                if before:
+                    yield before
+                yield self._tokens[found]
+                done = start + len(found)
+                while found in self._right and done < len(text) and text[done] in _SPACE:
+                    done += 1
+            at = max(end, done)
         if done < len(text):
             yield text[done:]
 
-    def _token_at(self, text: str, at: int) -> str | None:
-        for length in self._lengths[text[at]]:
-            if text[at : at + length] in self._tokens:
-                return text[at : at + length]
-        return None
+    def _find(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
+        """The special tokens in a part of a text, each with its place in the text."""
+        found = self._automaton.encode(text[start:end], add_special_tokens=False)
+        for (begin, stop), id in zip(found.offsets, found.ids, strict=True):
+            if id:
+                yield start + begin, text[start + begin : start + stop]
+
+    @cached_property
+    def _automaton(self) -> tokenizers.Tokenizer:
+        """Gives everything between special tokens the id 0."""
+        from tokenizers import AddedToken, Tokenizer, models
+
+        built = Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        built.add_tokens([AddedToken(name, normalized=False) for name in self._names])
+        return built

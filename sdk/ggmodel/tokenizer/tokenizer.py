@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
 from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
-from .build import in_byte_alphabet, token_bytes
+from .build import in_byte_alphabet, is_text, token_bytes
 from .encoder import Encoder
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
@@ -34,6 +34,7 @@ class Tokenizer(TransformersNames):
         bos: id of the token that begins a sequence, or None.
         eos: id of the token that ends one, or None.
         eog: ids after which generation stops (`eos`, ends of turns and messages).
+        special: text → id of the tokens that `encode` recognises in a text.
         add_bos: `encode` puts `bos` first (with `add_special`).
         add_eos: `encode` puts the closing token last (with `add_special`): `eos`, or the
             separator of a bert vocabulary.
@@ -53,7 +54,6 @@ class Tokenizer(TransformersNames):
         # Only the encoder needs the merges, and drops them once it is built.
         self._vocab = vocab = replace(vocab, merges=None)
         self._known: dict[int, tuple[bytes, bool]] = {}
-        self._templates: dict[str, Any] = {}
         self.size = len(vocab.tokens)
         self._read_ends()
         # Only SentencePiece puts a space in front, though byte pair files have the key too.
@@ -68,7 +68,8 @@ class Tokenizer(TransformersNames):
         )
         left, right = stripping(vocab)
         kinds = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-        self._with_special = Splitter(vocab.of_type(kinds), left, right)
+        self.special = vocab.of_type(kinds)
+        self._with_special = Splitter(self.special, left, right)
         own = vocab.of_type([TokenType.USER_DEFINED])
         self._without_special = Splitter(own, left, right)
 
@@ -137,10 +138,8 @@ class Tokenizer(TransformersNames):
         Raises:
             TokenizerError: no text, or one with a lone surrogate, which is no character.
         """
-        if not isinstance(text, str):
-            raise TokenizerError(f"a text to encode is a string, not {type(text).__name__}")
         try:
-            text.encode()
+            self._text(text).encode()
         except UnicodeEncodeError as error:
             raise TokenizerError(
                 f"the text holds the lone surrogate U+{ord(text[error.start]):04X} at index "
@@ -191,34 +190,6 @@ class Tokenizer(TransformersNames):
         except TypeError as error:
             raise TokenizerError(f"token ids are a list of integers: {error}") from None
 
-    def apply_chat_template(
-        self,
-        conversation: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
-        add_generation_prompt: bool = False,
-        tokenize: bool = True,
-        **variables: Any,
-    ) -> list[int] | str:
-        """The prompt of messages by the file's chat template, as transformers spells it; see
-        `ggmodel.chat.ChatTemplate`.
-
-        Args:
-            chat_template: Jinja text to use instead, or the name of another template of the file.
-            tokenize: give token ids rather than text.
-
-        Raises:
-            TemplateError, PromptError: as for `ChatTemplate.render`.
-        """
-        from ..chat import ChatTemplate
-
-        template = ChatTemplate.from_metadata(self._templates, self, chat_template)
-        render = template.encode if tokenize else template.render
-        return render(
-            conversation, tools=tools, add_generation_prompt=add_generation_prompt, **variables
-        )
-
     def stream(self, *, skip_special: bool = False, after: int | None = None) -> TextStream:
         """A stream that gives text out token by token; all of it together is `decode`'s.
 
@@ -240,9 +211,12 @@ class Tokenizer(TransformersNames):
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
-        found = self._known.get(id)
+        try:
+            found = self._known.get(id)
+        except TypeError:  # no number at all
+            found = None
         if found is None:
-            found = self._known[id] = self.token_bytes(id), self.starts_text(id)
+            found = self._known[self._checked(id)] = self.token_bytes(id), self.starts_text(id)
         return found
 
     def token(self, id: int) -> str:
@@ -251,14 +225,16 @@ class Tokenizer(TransformersNames):
 
     def id_of(self, token: str) -> int | None:
         """The id of the token spelled exactly `token`, such as "<|eot_id|>", or None."""
-        return self._vocab.ids.get(token)
+        return self._vocab.ids.get(self._text(token))
 
     def id_of_text(self, text: str) -> int | None:
         """The id of the token that stands for exactly this text, or None: a special token of that
         spelling, or one of text in the vocabulary's spelling, where "\n" may be "Ċ" or "<0x0A>"."""
         vocab = self._vocab
-        exact = vocab.ids.get(text)
+        exact = vocab.ids.get(self._text(text))
         if exact is not None and vocab.types[exact] != TokenType.NORMAL:
+            return exact
+        if not is_text(text):
             return exact
         if vocab.pre is not None and vocab.pre.byte_level:
             return vocab.ids.get(in_byte_alphabet(text))
@@ -277,6 +253,11 @@ class Tokenizer(TransformersNames):
         """Whether the text after this token is encoded as at the beginning."""
         kind = self._vocab.types[self._checked(id)]
         return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+
+    def _text(self, text: str) -> str:
+        if not isinstance(text, str):
+            raise TokenizerError(f"a text to encode is a string, not {type(text).__name__}")
+        return text
 
     def _checked(self, id: int) -> int:
         if not isinstance(id, SupportsIndex):

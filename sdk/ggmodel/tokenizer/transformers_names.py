@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from .tokenizer import Tokenizer
 
 
 class Encoding(dict[str, list[Any]]):
@@ -22,6 +25,7 @@ class TransformersNames:
     bos: int | None
     eos: int | None
     encode: Callable[..., list[int]]
+    _templates: dict[str, Any]  # chat templates by their keys
 
     @property
     def vocab_size(self) -> int:
@@ -56,3 +60,32 @@ class TransformersNames:
             return Encoding(input_ids=ids, attention_mask=[[1] * len(one) for one in ids])
         ids = self.encode(text, add_special=add_special_tokens)
         return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> list[int] | str:
+        """The prompt of messages by the file's chat template, as transformers spells it; see
+        `ggmodel.chat.ChatTemplate`.
+
+        Args:
+            chat_template: Jinja text to use instead, or the name of another template of the file.
+            tokenize: give token ids rather than text.
+
+        Raises:
+            TemplateError, PromptError: as for `ChatTemplate.render`.
+        """
+        from ..chat import ChatTemplate
+
+        vocabulary = cast("Tokenizer", self)
+        template = ChatTemplate.from_metadata(self._templates, vocabulary, chat_template)
+        render = template.encode if tokenize else template.render
+        return render(
+            conversation, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import compress, count
 from typing import Any, TypeVar
 
+from ..bounds import limits
 from ..errors import ConfigError, TokenizerError
+from ..reading import too_large
 from .pretokenizers import PRE_TOKENIZERS, Pre
 
 PREFIX = "tokenizer.ggml."
@@ -111,11 +113,19 @@ class Keys:
             raise ConfigError(f"{key} should be {kind.__name__}, but is {value!r:.80}")
         return value
 
-    def array(self, key: str, kinds: tuple[type, ...], required: bool) -> list[Any] | None:
-        """The array at `key` as a list, or None when it is absent and not required."""
+    def array(
+        self, key: str, kinds: tuple[type, ...], required: bool, limit: str = "vocabulary_tokens"
+    ) -> list[Any] | None:
+        """The array at `key` as a list, or None when it is absent and not required.
+
+        Args:
+            limit: name of the limit of its length.
+        """
         value = self._metadata.get(key)
         if value is None:
             return self.get(key, list) if required else None
+        if hasattr(value, "__len__"):
+            check_count(key, len(value), limit)
         if hasattr(value, "tolist"):
             value = value.tolist()
         if not isinstance(value, (list, tuple)):
@@ -130,12 +140,34 @@ class Keys:
         return list(value)
 
 
+def check_count(name: str, count: int, limit: str = "vocabulary_tokens") -> None:
+    """Checks a number of items, before they are read, against a limit of `ggmodel.limits`.
+
+    Raises:
+        TokenizerError: there are more.
+    """
+    if count > getattr(limits, limit):
+        raise TokenizerError(too_large(name, f"{count:,} items", limit))
+
+
+def check_letters(name: str, tokens: Iterable[str]) -> None:
+    """Checks the length of all tokens together: finding merges takes time for each letter.
+
+    Raises:
+        TokenizerError: it exceeds the limit `vocabulary_letters`.
+    """
+    letters = sum(map(len, tokens))
+    if letters > limits.vocabulary_letters:
+        raise TokenizerError(too_large(name, f"{letters:,} letters", "vocabulary_letters"))
+
+
 def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     """Reads the `tokenizer.ggml.*` keys.
 
     Raises:
         ConfigError: a key is missing, of the wrong type or of the wrong length.
-        TokenizerError: an unknown model or pre-tokenizer, duplicate tokens, broken merges.
+        TokenizerError: an unknown model or pre-tokenizer, duplicate tokens, broken merges, more of
+            them than the limits `vocabulary_tokens`, `vocabulary_letters`, `vocabulary_merges`.
     """
     keys = Keys(metadata)
     model = keys.get(PREFIX + "model", str)
@@ -146,6 +178,7 @@ def read_vocabulary(metadata: Mapping[str, Any]) -> Vocabulary:
     tokens = keys.array(PREFIX + "tokens", (str,), required=True) or []
     if not tokens:
         raise ConfigError(f"{PREFIX}tokens is empty; convert the model again with its tokenizer")
+    check_letters(PREFIX + "tokens", tokens)
     # An empty text would match everywhere; its id gets another name.
     if "" in tokens:
         tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(tokens)]
@@ -197,7 +230,7 @@ def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
 
 
 def _read_merges(keys: Keys, tokens: list[str], types: Sequence[int]) -> list[str]:
-    merges = keys.array(PREFIX + "merges", (str,), required=False)
+    merges = keys.array(PREFIX + "merges", (str,), False, "vocabulary_merges")
     # A file cannot hold an empty list: without any merges the key is missing.
     if merges is None and longest_plain(tokens, types):
         return keys.get(PREFIX + "merges", list)

@@ -82,6 +82,8 @@ PUBLISHED: dict[str, Published] = {
         "llama-bpe", "llama", row(split(LLAMA3, "Removed", True), BYTES), None, True
     ),
     "falcon 3": Published("llama-bpe", "llama", row(split(LLAMA3), BYTES), None, True),
+    "lfm2": Published("lfm2", "lfm2", row(split(LLAMA3), BYTES), None, True),
+    "lfm2, experts": Published("lfm2", "lfm2_moe", row(split(LLAMA3), BYTES), None, True),
     "llama 4": Published("llama4", "llama4", row(split(O200K), BYTES), None, True),
     "gpt-oss": Published("gpt-4o", "gpt_oss", row(split(O200K), BYTES)),
     "gpt-4o": Published("gpt-4o", "gpt2", row(split(O200K, "Removed", True), BYTES)),
@@ -103,6 +105,7 @@ PUBLISHED: dict[str, Published] = {
     "starcoder": Published("starcoder", "starcoder2", row(digits(True), byte_level())),
     "granite": Published("refact", "granite", row(digits(True), byte_level())),
     "command-r": Published("command-r", "cohere", row(digits(True), byte_level()), NFC),
+    "command-r7b": Published("command-r", "cohere2", row(digits(True), byte_level()), NFC),
     "falcon": Published(
         "falcon",
         "falcon",

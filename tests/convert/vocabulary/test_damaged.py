@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ggmodel.chat import Reply, ReplyFormat
 from ggmodel.convert.vocabulary import vocabulary
 from ggmodel.convert.vocabulary.sentencepiece_model import read_sentencepiece
 from ggmodel.errors import ConfigError, Error, FormatError, TokenizerError
@@ -57,6 +58,7 @@ def test_a_file_that_is_no_json_object(folder: Path, name: str, text: bytes):
         ({"model": {"type": "BPE", "vocab": {"a": 1 << 70}, "merges": []}}, "the model has 344"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a"]}}, "a merge should be"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [[1, 2]]}}, "a merge should be"),
+        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", 2]]}}, "a pair of texts"),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": True}}, "merges should be"),
         ({"added_tokens": [{"content": "x"}]}, "no text or no id"),
         ({"added_tokens": [{"content": ["x"], "id": 0}]}, "no text or no id"),
@@ -128,6 +130,21 @@ def test_a_chat_template_that_is_none(folder: Path, template: Any):
     change(folder / "tokenizer_config.json", chat_template=template)
     with pytest.raises(FormatError, match="chat_template"):
         made(folder)
+
+
+@pytest.mark.parametrize("declared", [7, ["text"], "text"])
+def test_a_declaration_of_replies_that_is_none(folder: Path, declared: Any):
+    change(folder / "tokenizer_config.json", response_template=declared)
+    with pytest.raises(FormatError, match="response_template should be an object"):
+        made(folder)
+
+
+def test_a_declaration_of_replies_goes_into_the_file(folder: Path):
+    declared = {"start_anchor": "A", "fields": {"content": {"close": "é"}}}
+    change(folder / "tokenizer_config.json", response_template=declared)
+    form = ReplyFormat.from_metadata(made(folder))
+    assert form.name == "declared"
+    assert form.parse("Hello é") == Reply("Hello")
 
 
 @pytest.mark.parametrize("folder", ["mistral_json"], indirect=True)

@@ -14,7 +14,7 @@ from ...errors import TokenizerError
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS
 from . import kinds
 from .files import Files
-from .templates import chat_templates
+from .templates import chat_templates, declared_replies
 from .tokenizer_json import TokenizerJson
 from .vocab_txt import tokenizer_of_vocab_txt
 
@@ -52,7 +52,7 @@ def vocabulary(
         known = ", ".join(sorted(PRE_TOKENIZERS))
         raise TokenizerError(f"the pre-tokenizer {pre!r} is unknown; known are: {known}")
     files = Files(Path(folder), config, rows)
-    made = {**_tokens(files, pre), **chat_templates(files)}
+    made = {**_tokens(files, pre), **chat_templates(files), **declared_replies(files)}
     for key, value in made.items():
         if isinstance(value, (str, list)):
             _check_text(key, "".join(value))
@@ -78,8 +78,10 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
     if model is not None and (files.tokenizer is None or kind != "byte level"):
         return kinds.sentencepiece(files, model)
     if kind is None:
+        other = ", only tekken.json, which is unsupported" if files.path("tekken.json") else ""
         raise TokenizerError(
-            f"{files.folder} has no vocabulary: no tokenizer.json, tokenizer.model or vocab.txt; "
+            f"{files.folder} has no vocabulary: no tokenizer.json, tokenizer.model or vocab.txt"
+            f"{other}; "
             f"get the tokenizer's files, or write tokenizer.json with transformers "
             f"(AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )

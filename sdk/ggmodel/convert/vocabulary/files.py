@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ...bounds import limits
 from ...errors import ConfigError, FormatError
+from ...reading import decoded, parse_json, read_file
 
-# Some twenty times the largest known vocabulary.
-_MOST_TOKENS = 1 << 24
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt")
 
 
 class Files:
     """A directory, and the `config.json` of its model.
 
-    Reading raises `FormatError` for a file that cannot be read, or is no UTF-8, no JSON or no
-    object.
+    Reading raises `FormatError` for a file that cannot be read, exceeds its limit, or is no UTF-8,
+    no JSON or no object.
 
     Attributes:
         folder: the directory.
@@ -54,10 +54,11 @@ class Files:
         size = self.config.get("vocab_size")
         if size is None:
             return None
-        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= _MOST_TOKENS:
+        most = limits.vocabulary_tokens
+        if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
             raise ConfigError(
-                f"config.json: vocab_size should be a number of tokens from 1 to {_MOST_TOKENS:,}, "
-                f"but is {size!r:.80}; correct the file"
+                f"config.json: vocab_size should be a number of tokens from 1 to {most:,} (the "
+                f"limit vocabulary_tokens), but is {size!r:.80}; correct the file"
             )
         return size
 
@@ -74,42 +75,23 @@ class Files:
     def path(self, name: str) -> Path | None:
         """The file of this name, or None."""
         path = self.folder / name
-        return path if path.is_file() else None
+        return path if path.exists() else None
 
     def bytes(self, name: str) -> bytes | None:
         """A whole file, or None without it."""
         path = self.path(name)
-        if path is None:
-            return None
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            raise FormatError(f"{path} cannot be read: {error.strerror or error}") from error
+        limit = "tokenizer_file_bytes" if name in _VOCABULARIES else "text_file_bytes"
+        return None if path is None else read_file(path, limit)
 
     def text(self, name: str) -> str | None:
         """A text file, or None without it."""
         data = self.bytes(name)
-        try:
-            return None if data is None else data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{self.folder / name} is no UTF-8 at byte {error.start}; get the file again"
-            ) from error
+        return None if data is None else decoded(data, str(self.folder / name))
 
     def json(self, name: str) -> dict[str, Any] | None:
         """A JSON object, or None without the file."""
-        text = self.text(name)
-        if text is None:
-            return None
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise FormatError(
-                f"{self.folder / name} is no JSON: {error}; get the file again"
-            ) from error
-        if not isinstance(value, dict):
-            raise FormatError(f"{self.folder / name} should hold an object, not {value!r:.80}")
-        return value
+        data = self.bytes(name)
+        return None if data is None else parse_json(data, str(self.folder / name))
 
     def damaged(self, name: str, what: str) -> FormatError:
         """The error for damage in the file of that name."""

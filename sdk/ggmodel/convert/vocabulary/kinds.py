@@ -49,7 +49,7 @@ def ranked_pairs(files: Files, source: TokenizerJson) -> dict[str, Any]:
     types = [_spelled(text, kind) for text, kind in zip(tokens, types, strict=True)]
     scores = _scores(source, types)
     keys = _keys("llama", "default", tokens, types, scores)
-    puts_space_first = source.cut(source.normalized("a"))[0].startswith(SPACE)
+    puts_space_first = source.cut_normalized("a")[0].startswith(SPACE)
     prefix = {} if puts_space_first else {PREFIX + "add_space_prefix": False}
     return {**keys, **prefix, **_space_prefix(files), **_special(files, tokens)}
 

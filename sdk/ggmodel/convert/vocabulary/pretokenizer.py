@@ -7,15 +7,13 @@ into the same pieces is taken. The vocabulary does not matter.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection
 from functools import cache
-from itertools import product
 from typing import Any
 
 from ...errors import TokenizerError
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS, Pre
-from ...tokenizer.vocabulary import SPACE
+from .probe import PART, lines_probe, probe
 from .tokenizer_json import TokenizerJson
 
 # Family → the name in its files, among several that cut alike. Without an entry it is the first of
@@ -35,6 +33,8 @@ _BY_FAMILY = {
     "granite": "refact",
     "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan",
+    "lfm2": "lfm2",
+    "lfm2_moe": "lfm2",
     "llama": "smollm",
     "llama4": "llama4",
     "minimax_m2": "minimax-m2",
@@ -48,29 +48,6 @@ _BY_FAMILY = {
 }
 # Normalizers that a GGUF cannot carry and that rarely change texts: llama.cpp leaves them out.
 _LEFT_OUT = ("NFC", "NFKC", "NFD", "NFKD")
-
-_CHARACTERS = "aZéЖǅʰ中ぁカ한ก́5٣Ⅷ½ \t\n\r\u00a0\u3000.,'!?/\\-_(=$<|`§€²ª🙂\u200d\u2060\x07"
-_WORDS = (
-    "'s 'T 're 'VE 'm 'LL 'd l' ' \" 's1 HelloWorld helloWORLD iPhone XMLHttp don't DON'T a1 1a "
-    "12 123 1234 12345 1234567 12345678901 3.14 ٣٤٥ ½⅓ ________ ---- ==== .... !!! ?!/ /// a/b "
-    "\r\n \n\n\n \t\t \n\t \u3000\u3000 //\n \\\\\n ...\n !\r\n. a\u0301b\u0308 한국어 中文字 "
-    "ひらがなカタカナ 中a中 a中 1中 中1 ภาษาไทย ພາສາລາວ ខ្មែរ မြန်မာ العربية हिन्दी Straße ÀÉ ǅ Ⅷ "
-    "🙂🙂🚀 👩\u200d🚀 ʰʰ <|a|> <sentinel:1> IMGIMGABZ $x ^y ~z `w` @a #b +c “q” …。、！？ »«"
-).split(" ")
-
-
-@cache
-def probe() -> str:
-    """A text in which kinds of characters meet in all pairs, and pieces of texts at random."""
-    draw = random.Random(0)
-    pairs = ["".join(pair) for pair in product(_CHARACTERS, repeat=2)]
-    spaces = [" ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\t", "", "", ""]
-    spaced = [word + draw.choice(spaces) for _ in range(40) for word in draw.sample(_WORDS, 60)]
-    chosen = ["".join(draw.choices(_CHARACTERS, k=8)) for _ in range(600)]
-    blanks = [
-        n * " " + c + n * d for n in range(1, 40) for c, d in ("a ", "\n ", "a1", "1\n", " .")
-    ]
-    return "".join([*spaced, *pairs, *chosen, *blanks, *spaced[:60]])
 
 
 def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
@@ -103,8 +80,8 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
 
 def _same_pieces(source: TokenizerJson) -> list[str]:
     found = [n for n, pre in PRE_TOKENIZERS.items() if pre.byte_level and n != "default"]
-    # A part of the probe excludes most, and bounds the time of hostile expressions.
-    for length in (400, len(probe())):
+    # A part of the probe excludes most.
+    for length in (PART, len(probe())):
         if found:
             pieces = source.cut(probe()[:length])
             found = [name for name in found if _pieces(PRE_TOKENIZERS[name], length) == pieces]
@@ -144,7 +121,7 @@ def _keeps_lines(source: TokenizerJson) -> bool:
     """Whether it cuts at the ends of lines and nowhere else."""
     from tokenizers import Regex, pre_tokenizers
 
-    text = probe().replace(" ", SPACE)
+    text = lines_probe()
     pieces = source.cut(text)
     if pieces == [text]:  # whole texts are merged, so it does if no merge goes beyond a line
         merged = (left + right for left, right in source.merges())

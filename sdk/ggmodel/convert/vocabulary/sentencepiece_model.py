@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...errors import FormatError
+from ...tokenizer.vocabulary import check_count
 
 UNIGRAM, BPE = 1, 2
 
@@ -50,6 +51,7 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
 
     Raises:
         FormatError: it is no SentencePiece model.
+        TokenizerError: it has more pieces than the limit `vocabulary_tokens`.
     """
     reader = _Reader(data, name)
     model = SentencePieceModel()
@@ -93,6 +95,7 @@ def _add_piece(model: SentencePieceModel, reader: _Reader, start: int, end: int)
             kind = reader.varint(at, stop)[0]
     if not 1 <= kind <= 6:
         raise reader.wrong(start, f"piece {len(model.pieces)} has the unknown type {kind}")
+    check_count(reader.name, len(model.pieces) + 1)
     model.pieces.append(text)
     model.scores.append(score)
     model.types.append(kind)
@@ -100,11 +103,11 @@ def _add_piece(model: SentencePieceModel, reader: _Reader, start: int, end: int)
 
 class _Reader:
     def __init__(self, data: bytes, name: str):
-        self.data, self._name = data, name
+        self.data, self.name = data, name
 
     def wrong(self, at: int, what: str) -> FormatError:
         return FormatError(
-            f"{self._name} is no SentencePiece model: byte {at}: {what}; get the file again"
+            f"{self.name} is no SentencePiece model: byte {at}: {what}; get the file again"
         )
 
     def fields(

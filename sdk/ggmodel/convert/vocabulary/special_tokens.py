@@ -41,6 +41,9 @@ def special_tokens(files: Files, tokens: Sequence[str]) -> dict[str, Any]:
     """
     found = _Special(files, tokens)
     keys = {PREFIX + _KEYS[name]: id for name, id in found.ids.items() if name in _KEYS}
+    if "whisper" in files.families:
+        # They stand around what it says, not around a text; the sound brings the start.
+        found.adds |= dict.fromkeys(("bos", "eos"), False)
     flags = {f"{PREFIX}add_{name}_token": found.adds[name] for name in _ADDED if name in found.adds}
     return {**keys, **flags, **_normalizer((files.tokenizer or {}).get("normalizer"))}
 

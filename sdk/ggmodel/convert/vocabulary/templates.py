@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
+from ...bounds import limits
+from ...chat.replies import KEY as REPLIES
 from ...chat.template import KEY
+from ...errors import FormatError
+from ...reading import too_large
 from .files import Files
 
 
@@ -34,16 +39,37 @@ def chat_templates(files: Files) -> dict[str, Any]:
     return _named(files, name, found)
 
 
+def declared_replies(files: Files) -> dict[str, str]:
+    """The `response_template` of tokenizer_config.json, as JSON text.
+
+    Raises:
+        FormatError: it is no object.
+    """
+    declared = (files.settings or {}).get("response_template")
+    if declared is None:
+        return {}
+    if not isinstance(declared, dict):
+        raise files.damaged(
+            "tokenizer_config.json",
+            f"response_template should be an object, but is {declared!r:.80}",
+        )
+    return {REPLIES: json.dumps(declared, ensure_ascii=False)}
+
+
 def _of_folder(files: Files) -> str | list[dict[str, str]] | None:
     default = files.text("chat_template.jinja")
     more = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
     if default is None or not more:
         return default
-    named = [{"name": "default", "template": default}]
+    named, size = [{"name": "default", "template": default}], len(default)
     for path in more:
         text = files.text(f"additional_chat_templates/{path.name}")
         if text is not None:
             named.append({"name": path.stem, "template": text})
+            size += len(text)
+        if size > limits.text_file_bytes:
+            name = str(files.folder / "additional_chat_templates")
+            raise FormatError(too_large(name, f"{size:,} letters", "text_file_bytes"))
     return named
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...errors import FormatError, TokenizerError
-from ...tokenizer.vocabulary import SPACE, TokenType
+from ...errors import FormatError
+from ...tokenizer.vocabulary import SPACE, TokenType, check_count, check_letters
 from .files import Files
+from .probe import NORMALIZED, probes
 from .special_tokens import NAMES
-
-if TYPE_CHECKING:
-    import tokenizers
+from .steps import Steps
 
 _NAME = "tokenizer.json"
 
@@ -67,6 +63,8 @@ class TokenizerJson:
         vocab = self.model.get("vocab")
         if not isinstance(vocab, dict) or not set(map(type, vocab.values())) <= {int}:
             raise self.wrong(f"model.vocab of a {self.kind} should give an id for each token")
+        check_count(f"{_NAME}: model.vocab", len(vocab))
+        check_letters(f"{_NAME}: model.vocab", vocab)
         return dict(vocab)
 
     def _added(self) -> dict[str, Added]:
@@ -85,16 +83,16 @@ class TokenizerJson:
         settings = self._files.settings or {}
         more = settings.get("additional_special_tokens") or []
         # Special if named there, even if tokenizer.json does not say so.
+        id = max(self.ids.values(), default=-1)
         named = [settings.get(f"{name}_token") for name in NAMES]
         for token in [*named, *(more if isinstance(more, list) else [])]:
             text = token.get("content") if isinstance(token, dict) else token
             if not isinstance(text, str):
                 continue
             if text not in self.ids:  # transformers gives it the next id, if there is room
-                id = max(self.ids.values(), default=-1) + 1
-                if id >= (self._files.vocab_size or 0):
+                if id + 1 >= (self._files.vocab_size or 0):
                     continue
-                self.ids[text] = id
+                self.ids[text] = id = id + 1
             added.setdefault(text, Added(True, False)).special = True
         return added
 
@@ -104,6 +102,7 @@ class TokenizerJson:
         decoder = (self._files.settings or {}).get("added_tokens_decoder") or {}
         if not isinstance(listed, list) or not isinstance(decoder, dict):
             raise self.wrong(f"added_tokens should be a list, but is {listed!r:.80}")
+        check_count(f"{_NAME}: added_tokens", len(listed) + len(decoder))
         self._check(listed)
         texts = {item["content"] for item in listed}
         more = [
@@ -148,7 +147,7 @@ class TokenizerJson:
             if text is None:
                 text, kind = f"[PAD{id}]", TokenType.UNUSED
             elif added is not None:
-                text = text if added.normalized else self._decoded(text)
+                text = text if added.normalized else self._steps.result("decode", text)
                 kind = TokenType.CONTROL
                 if not added.special and not looks_special(text):
                     text, kind = text.replace(SPACE, " "), TokenType.USER_DEFINED
@@ -157,21 +156,20 @@ class TokenizerJson:
         return tokens, types
 
     def normalized(self, text: str) -> str:
-        """The normalizer's result."""
-        with self._guarded():
-            step = self._steps.normalizer
-            return text if step is None else step.normalize_str(text)
+        """The normalizer's result for a text of `NORMALIZED`.
+
+        Raises:
+            TokenizerError: as `Steps.result`; `cut` and `cut_normalized` too.
+        """
+        return self._steps.result("normalize", text)
 
     def cut(self, text: str) -> list[str]:
-        """The pre-tokenizer's pieces of a normalized text."""
-        with self._guarded():
-            step = self._steps.pre_tokenizer
-            return [text] if step is None else [piece for piece, _ in step.pre_tokenize_str(text)]
+        """The pre-tokenizer's pieces of a normalized text of `probes()`."""
+        return self._steps.result("cut", text)
 
-    def _decoded(self, text: str) -> str:
-        with self._guarded():
-            step = self._steps.decoder
-            return text if step is None else step.decode([text])
+    def cut_normalized(self, text: str) -> list[str]:
+        """The pieces of what the normalizer makes of a text of `NORMALIZED`."""
+        return self._steps.result("cut_normalized", text)
 
     def merges(self) -> list[tuple[str, str]]:
         """Pairs in order of rank.
@@ -182,6 +180,7 @@ class TokenizerJson:
         merges = self.model.get("merges") or []
         if not isinstance(merges, list):
             raise self.wrong(f"merges should be a list, but are {merges!r:.80}")
+        check_count(f"{_NAME}: merges", len(merges), "vocabulary_merges")
         pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges]
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -191,27 +190,15 @@ class TokenizerJson:
         return [(left, right) for left, right in pairs]
 
     @cached_property
-    def _steps(self) -> tokenizers.Tokenizer:
-        """Normalizer, pre-tokenizer and decoder as they are, around an empty model."""
-        from tokenizers import Tokenizer
-
-        names = ("normalizer", "pre_tokenizer", "decoder")
-        empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
-        return Tokenizer.from_str(json.dumps(empty | {n: self.content.get(n) for n in names}))
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Catches the package's errors: bare Exception, and panics that are only BaseException."""
-        try:
-            yield
-        except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
-                raise
-            raise TokenizerError(
-                f"{self._files.folder / _NAME}: the installed tokenizers package does not know "
-                f"its normalizer, pre_tokenizer or decoder, or cannot use it: {error}; get the "
-                f"file again, or a newer version of the package"
-            ) from error
+    def _steps(self) -> Steps:
+        """The steps, and all that may be asked about them."""
+        asked = {
+            "normalize": NORMALIZED,
+            "cut": probes(),
+            "cut_normalized": NORMALIZED,
+            "decode": [text for text, added in self.added.items() if not added.normalized],
+        }
+        return Steps(str(self._files.folder / _NAME), self.content, asked)
 
 
 def looks_special(text: str) -> bool:

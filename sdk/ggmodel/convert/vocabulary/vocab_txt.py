@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...tokenizer.vocabulary import check_count
 from .files import Files
 
 _NAMED = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -14,7 +15,9 @@ def tokenizer_of_vocab_txt(files: Files, text: str) -> dict[str, Any]:
 
     Raises:
         FormatError: the settings are damaged.
+        TokenizerError: it has more lines than the limit `vocabulary_tokens`.
     """
+    check_count(str(files.folder / "vocab.txt"), text.count("\n"))
     settings = files.settings or {}
     vocab = {token: id for id, token in enumerate(text.removesuffix("\n").split("\n"))}
     vocab = {token.removesuffix("\r"): id for token, id in vocab.items()}
