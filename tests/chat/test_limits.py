@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from itertools import count
+from typing import Any
 
 import pytest
+from jinja2 import TemplateSyntaxError
 
-from ggmodel.chat import ChatTemplate, limits
+import ggmodel
+from ggmodel.chat import ChatTemplate, sandbox
 from ggmodel.errors import TemplateError
 
 USER = [{"role": "user", "content": "Hello"}]
 LONG = "{% set s = 'ab' * 2000000 %}"
 DEEP = "{% set ns = namespace(x=['a']) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}"
 
+COLLIDING = "(2**61 - 1)"  # hashes of its multiples are equal
+
 ENDLESS = {
+    "colliding keys": "{{ dict.fromkeys(range(0, 99999 * M, M)) }}".replace("M", COLLIDING),
+    "colliding keys of pairs": "{{ dict(range(0, 99999 * M, M)|batch(2)) }}".replace(
+        "M", COLLIDING
+    ),
+    "colliding values": "{{ range(0, 99999 * M, M)|unique|list }}".replace("M", COLLIDING),
     "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "loops without calls": "{% set r = range(99999) %}{% for a in r %}{% for b in r if b < 0 %}"
     "{% endfor %}{% endfor %}",
@@ -178,15 +189,15 @@ def refused(source: str) -> str:
 def test_endless_work_is_stopped_in_time():
     before = time.monotonic()
     assert "more than 2.01 seconds" in refused(ENDLESS["loops"])
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < 20
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS)
 def test_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "SECONDS", 0.5)
+    monkeypatch.setattr(ggmodel.limits, "template_seconds", 0.5)
     before = time.monotonic()
     message = refused(source)
-    assert time.monotonic() - before < 2.5
+    assert time.monotonic() - before < 15
     assert "was stopped: it " in message or "nested too deeply" in message
 
 
@@ -206,7 +217,7 @@ def test_costly_work_is_not_begun(reason: str, source: str):
         assert tracemalloc.get_traced_memory()[1] < 60e6
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 20
 
 
 def rendered(source: str) -> str:
@@ -254,8 +265,129 @@ def test_a_long_template_is_not_compiled():
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ " + "(" * 20_000 + ")" * 20_000 + " }}", "{{ 1" + " + 1" * 20_000 + " }}"],
+    ["{{ " + "(" * 9_000 + ")" * 9_000 + " }}", "{{ 1" + " + 1" * 9_000 + " }}"],
     ids=["parentheses", "a sum"],
 )
 def test_a_deep_template_is_not_compiled(source: str):
     assert "nested too deeply" in refused(source)
+
+
+# By the reason of the refusal; each took 5 seconds and more, and so did each repetition.
+SLOW_TO_COMPILE = {
+    "more than 20 deep": {
+        "loops": "{% for a in [1] %}" * 200 + "{% endfor %}" * 200,
+        "macros": "{% macro m() %}" * 90 + "{% endmacro %}" * 90,
+    },
+    "more than 32,768 symbols": {
+        "branches": "{% if a %}" + "{% elif a %}" * 15_000 + "{% endif %}",
+        "branches with text": "{% if a %}x" + "{% elif a %}y" * 8_000 + "{% endif %}",
+        "many loops": ("{% for a in [1] %}" * 18 + "{% endfor %}" * 18) * 300,
+        "a long list": "{{ [" + "a," * 50_000 + "] }}",
+        "statements": "{% set x = 1 %}" * 17_000,
+    },
+    "": {
+        "a chain": "{{ a" + " and a" * 300 + " }}",
+        "many values in many calls": "{{ " + "f(" * 40 + "1," * 14_000 + ")" * 40 + " }}",
+        "many branches": "{% if a %}x" + "{% elif a %}y" * 5_000 + "{% endif %}",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "source"),
+    [
+        pytest.param(reason, source, id=name)
+        for reason, sources in SLOW_TO_COMPILE.items()
+        for name, source in sources.items()
+    ],
+)
+def test_compiling_is_bounded(reason: str, source: str, monkeypatch: pytest.MonkeyPatch):
+    # Time is not the bound here, except that of the test.
+    monkeypatch.setattr(ggmodel.limits, "template_seconds", 60.0)
+    before = time.monotonic()
+    assert reason in refused(source)
+    assert time.monotonic() - before < 30
+
+
+def test_compiling_ends_in_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ggmodel.limits, "template_seconds", 0.05)
+    assert "takes more than 0.05 seconds" in refused("{{ a }}" * 5_000)
+
+
+def test_a_failure_to_compile_is_remembered(monkeypatch: pytest.MonkeyPatch):
+    parsed = list[str]()
+    parse = sandbox.Environment.parse
+
+    def noted(self: sandbox.Environment, source: str, *args: Any, **kwargs: Any) -> Any:
+        parsed.append(source)
+        return parse(self, source, *args, **kwargs)
+
+    monkeypatch.setattr(sandbox.Environment, "parse", noted)
+    source = "{% if it_is_never_closed %}"
+    assert len({refused(source) for _ in range(3)}) == 1
+    assert parsed == [source]
+
+
+def test_an_error_in_compiling_is_raised_anew():
+    raised = list[BaseException]()
+    for _ in range(2):
+        with pytest.raises(TemplateSyntaxError) as caught:
+            sandbox.run("{% if it_is_not_closed %}", {"messages": USER})
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
+    assert str(raised[0]) == str(raised[1])
+    kept = sandbox._compiled(
+        "{% if it_is_not_closed %}",
+        ggmodel.limits.template_symbols,
+        ggmodel.limits.template_seconds,
+    )
+    assert isinstance(kept, Exception) and kept.__traceback__ is None
+
+
+@pytest.mark.parametrize("source", ["{% for a in range(9) %}x{% endfor %}", "{{ 'xxx' * 3 }}"])
+def test_a_stalled_machine_stops_no_template(source: str, monkeypatch: pytest.MonkeyPatch):
+    now = time.monotonic()
+    stalls = count(step=1000)
+    monkeypatch.setattr(time, "monotonic", lambda: now + next(stalls))
+    assert rendered(source + "{# compiled anew #}") == "xxxxxxxxx"
+
+
+def test_limits_can_be_raised(monkeypatch: pytest.MonkeyPatch):
+    source = "{% set x = 1 %}" * 300
+    monkeypatch.setattr(ggmodel.limits, "template_symbols", 1_500)
+    assert "limits.template_symbols" in refused(source)
+    monkeypatch.setattr(ggmodel.limits, "template_symbols", 2_200)
+    assert rendered(source) == ""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("strftime_now", "[strftime_now]|sort", "strftime_now ~ 'a'", "strftime_now|upper"),
+        *("'%s'|format(range)", "'%r' % [range]", "'%s' % range", "'{}'.format(range)"),
+        *("{'a': range}|dictsort", "[range]|join", "dict(a=range)", "range|string", "range|trim"),
+        *("'a'.upper", "['a'.upper]", "messages[0].get|indent", "'' + range", "range|replace(1,2)"),
+        *("messages|map('upper')", "[messages|batch(2)]", "messages[0]|items|string"),
+        *("dict", "[dict]", "cycler(1)", "joiner()", "namespace()", "namespace", "self", "loop"),
+    ],
+)
+def test_no_address_is_printed(expression: str):
+    try:
+        text = rendered(f"{{{{ {expression} }}}}")
+    except TemplateError as error:
+        text = str(error)
+    assert " at 0x" not in text
+
+
+def test_objects_for_loops_may_be_kept():
+    source = "{% set ns = namespace(j=joiner('-'), c=cycler(1, 2)) %}{% set j = [ns.j][0] %}"
+    assert rendered(
+        source + "{% for a in 'xy' %}{{ j() }}{{ a }}{{ ns.c.next() }}{% endfor %}"
+    ) == ("x1-y2")
+
+
+def test_messages_of_eight_million_characters_are_legal():
+    source = "{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}{% endfor %}"
+    content = "word " * 1_600_000
+    text = ChatTemplate(source).render([{"role": "user", "content": content}])
+    assert text == "<user>" + content.strip()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ggmodel
-from ggmodel.chat import ChatTemplate
+from ggmodel.chat import ChatTemplate, Reply
 from ggmodel.errors import ConfigError, PromptError, TemplateError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.runner import Completion, LoadedModel
@@ -101,3 +101,18 @@ def test_none_begins_it_where_the_vocabulary_asks_for_none(vocabulary: dict[str,
 
 def test_the_vocabulary_names_the_special_tokens(tokenizer: Tokenizer):
     assert ChatTemplate("{{ bos_token }}{{ eos_token }}", tokenizer).render(ASKED) == "<|bos|>"
+
+
+def test_an_answer_is_read_by_its_template(model: LoadedModel):
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    template = "{{ messages[0].content }}<think>{# <tool_call> #}"
+    reply = model.parse_reply(f"hm</think>Hello\n{call}", tools=tools, template=template)
+    assert (reply.content, reply.reasoning) == ("Hello", "hm")
+    assert [(made.name, made.arguments) for made in reply.calls] == [("now", "{}")]
+    assert model.reply_format().name == "plain"
+    assert model.parse_reply("<think>as it is") == Reply("<think>as it is")
+    shown = model.parse_reply(
+        "Hello", template="{{ '' if mute else '<think>' }}", variables={"mute": True}
+    )
+    assert shown == Reply("Hello")

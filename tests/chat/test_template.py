@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ggmodel.chat import ChatTemplate, take_images
-from ggmodel.chat.messages import IMAGE
+from ggmodel.chat import ChatTemplate, take_items
 from ggmodel.errors import PromptError, TemplateError, TokenizerError, Unsupported
 
+IMAGE = {"type": "image"}
 USER = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "add", "description": "a < b & 'c' é"}}
 CHATML = (
@@ -36,6 +36,38 @@ def test_messages_and_the_generation_prompt():
     asked = "<|im_start|>user\nHello<|im_end|>\n"
     assert render(CHATML) == asked + "<|im_start|>assistant\n"
     assert render(CHATML, add_generation_prompt=False) == asked
+
+
+class TestAnswersThatGoOn:
+    @pytest.mark.parametrize(
+        ("content", "end"),
+        [
+            ("Hi there", "Hi there"),
+            ("Hi there ", "Hi there "),
+            (" Hi", " Hi"),
+            ("Hello", "Hello"),  # as the question before it
+            ([{"type": "text", "text": "a"}, {"type": "text", "text": "b "}], "b "),
+        ],
+    )
+    def test_the_text_ends_with_the_content(self, content: Any, end: str):
+        messages = [*USER, {"role": "assistant", "content": content}]
+        text = render(CHATML, messages, continues=True)
+        assert text.startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+        assert text.endswith(end) and not text.endswith("<|im_end|>\n")
+
+    def test_a_template_that_strips(self):
+        messages = [*USER, {"role": "assistant", "content": " Hi "}]
+        source = CHATML.replace("m.content", "m.content | trim")
+        assert render(source, messages, continues=True).endswith("assistant\nHi")
+
+    def test_a_template_that_leaves_it_out(self):
+        messages = [*USER, {"role": "assistant", "content": "Hi"}]
+        assert "which is to go on" in failure("x", messages, continues=True)
+
+    @pytest.mark.parametrize("last", [USER[0], {"role": "assistant", "tool_calls": [TOOL]}])
+    def test_what_is_no_answer(self, last: Any):
+        with pytest.raises(PromptError, match="role 'assistant'"):
+            render(CHATML.replace("m.content", "m.content or ''"), [*USER, last], continues=True)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +138,18 @@ def test_none_means_that_a_key_is_not_there():
     messages = [*USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]
     text = render("{% for m in messages %}{{ 'content' in m }} {% endfor %}", messages)
     assert text == "True False "
+
+
+def test_calls_without_a_content_get_an_empty_one_where_the_template_fails():
+    messages = [*USER, {"role": "assistant", "tool_calls": [TOOL]}]
+    strict = "{% for m in messages %}[{{ m.content.strip() }}]{% endfor %}"
+    assert render(strict, messages) == "[Hello][]"
+    telling = "{% for m in messages %}{{ 'content' in m }} {% endfor %}"
+    assert render(telling, messages) == "True False "
+    failing = "{% for m in messages %}{{ m.content.strip() + m.none.at_all }}{% endfor %}"
+    assert "has no attribute 'content'" not in failure(failing, messages)
+    last = "{{ messages[1].content.strip() + messages[1].none.at_all }}"
+    assert "has no attribute 'content'" in failure(last, messages)
 
 
 def test_reasoning_goes_by_every_name_of_it():
@@ -224,15 +268,68 @@ def test_images_stand_where_their_part_is(template: str, text: str):
     said = [{"type": "text", "text": "see"}, IMAGE, {"type": "text", "text": "and"}, IMAGE]
     messages = [{"role": "user", "content": said}]
     assert ChatTemplate(template).render(messages, image_marker="<pic>") == text
-    with pytest.raises(Unsupported, match="takes none"):
+    with pytest.raises(Unsupported, match="cannot take"):
         ChatTemplate(template).render(messages)
 
 
-def test_the_marker_in_a_text_is_no_image():
-    said = [{"type": "text", "text": "<pic>"}, IMAGE]
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"type": "text", "text": "a<pic>b"}, IMAGE],
+        [IMAGE, {"type": "text", "text": "<p"}, {"type": "text", "text": "ic>"}],
+    ],
+)
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[1].content }}",
+        "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}",
+    ],
+    ids=["keeps", "drops"],
+)
+def test_the_marker_in_a_text_is_no_image(template: str, content: list[Any]):
+    """A template that drops the image would have it laid into the text."""
+    said = [{"role": "system", "content": "hi"}, {"role": "user", "content": content}]
+    with pytest.raises(PromptError, match="message 1 holds the text '<pic>', which stands for the"):
+        ChatTemplate(template).render(said, image_marker="<pic>")
+
+
+def test_a_marker_in_an_answer_does_not_end_the_conversation():
+    answers: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "a<pic>b"},
+        {"role": "assistant", "content": [{"type": "text", "text": "a<pic>b"}]},
+    ]
+    for answer in answers:
+        said = [{"role": "user", "content": [IMAGE]}, answer]
+        text = ChatTemplate(CHATML).render(said, image_marker="<pic>", continues=True)
+        assert text.count("<pic>") == 1 and text.endswith("a< pic>b")
+        said[1] = {**answer, "role": "tool"}
+        with pytest.raises(PromptError, match="message 1 holds the text '<pic>'"):
+            ChatTemplate(CHATML).render(said, image_marker="<pic>")
+    call = {"name": "f", "arguments": {"x": "<pic>"}}
+    said = [
+        {"role": "user", "content": [IMAGE]},
+        {"role": "assistant", "thinking": "<pic>?", "tool_calls": [{"function": call}]},
+    ]
+    source = "{% for m in messages %}{{ m.content }}{{ m.thinking }}{{ m.tool_calls }}{% endfor %}"
+    text = ChatTemplate(source).render(said, image_marker="<pic>")
+    assert text.count("<pic>") == 1 and text.count("< pic>") == 2
+
+
+def test_markers_in_tools_and_without_images():
+    said = [{"role": "user", "content": [IMAGE]}]
+    tool = [{"type": "function", "function": {"name": "f", "description": "<pic>"}}]
+    with pytest.raises(PromptError, match="the tools hold the text '<pic>'"):
+        ChatTemplate(CHATML).render(said, tools=tool, image_marker="<pic>")
+    said = [{"role": "user", "content": "<pic>"}]
+    text = ChatTemplate("{{ messages[0].content }}").render(said, image_marker="<pic>")
+    assert text == "<pic>"  # no image is given that could take its place
+
+
+def test_a_template_that_writes_markers_of_its_own():
     with pytest.raises(TemplateError, match="writes '<pic>' 2 times for 1 images"):
-        ChatTemplate("{{ messages[0].content }}").render(
-            [{"role": "user", "content": said}], image_marker="<pic>"
+        ChatTemplate("<pic>{{ messages[0].content }}").render(
+            [{"role": "user", "content": [IMAGE]}], image_marker="<pic>"
         )
 
 
@@ -250,8 +347,8 @@ def test_images_are_taken_out_of_messages():
         },
         {"role": "assistant", "content": "yes"},
     ]
-    taken, images = take_images(messages)
-    assert images == [one, two, three]
+    taken, items = take_items(messages)
+    assert items == [("image", one), ("image", two), ("image", three)]
     text = {"type": "text", "text": "look"}
     assert [m["content"] for m in taken] == [
         [IMAGE, text],
@@ -259,9 +356,9 @@ def test_images_are_taken_out_of_messages():
         "yes",
     ]
     with pytest.raises(PromptError, match="holds no image"):
-        take_images([{"role": "user", "content": [{"type": "image"}]}])
+        take_items([{"role": "user", "content": [{"type": "image"}]}])
     with pytest.raises(PromptError, match="list of dicts"):
-        take_images("look")  # type: ignore[arg-type]
+        take_items("look")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tools", ["add", [len], TOOL])
@@ -319,3 +416,20 @@ class TestMetadata:
     def test_without_a_vocabulary(self):
         with pytest.raises(TokenizerError, match="no vocabulary"):
             ChatTemplate.from_metadata(self.one, None).encode(USER)
+
+
+@pytest.mark.parametrize("template", [5, b"x", ["x"]])
+def test_a_template_that_is_no_text_is_refused(template: object):
+    with pytest.raises(TemplateError, match="is Jinja text or a name, not"):
+        ChatTemplate.from_metadata({}, None, template)  # type: ignore[arg-type]
+
+
+def test_data_that_holds_itself_is_refused():
+    tool: dict = {"type": "function"}
+    tool["function"] = tool
+    cases: list[dict[str, Any]] = [{"tools": [tool]}, {"documents": [tool]}]
+    for given in cases:
+        with pytest.raises(PromptError, match="contains itself"):
+            ChatTemplate("x").render([{"role": "user", "content": "x"}], **given)
+    with pytest.raises(PromptError, match="contains itself"):
+        ChatTemplate("x").render([{"role": "user", "content": "x", "tool": tool}])

@@ -1,7 +1,26 @@
-"""Chat templates: turn messages into a prompt."""
+"""Chat templates turn messages into a prompt; reply formats turn replies into messages."""
 
-from .history import fitting
-from .messages import take_images
-from .template import ChatTemplate
+from __future__ import annotations
 
-__all__ = ["ChatTemplate", "fitting", "take_images"]
+from typing import TYPE_CHECKING
+
+from ..homes import lazily
+
+if TYPE_CHECKING:
+    from .history import fitting
+    from .items import take_items
+    from .replies import Reply, ReplyFormat, reply_format
+    from .template import ChatTemplate
+
+__all__ = ["ChatTemplate", "Reply", "ReplyFormat", "fitting", "reply_format", "take_items"]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "history": "fitting",
+        "items": "take_items",
+        "replies": "Reply ReplyFormat reply_format",
+        "template": "ChatTemplate",
+    },
+    former={"take_images": "take_items, which gives each item with its kind"},
+)

@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .limits import costs
+from .limits import costs, each, printable
 
 Check = Callable[..., "tuple[Any, ...]"]
 
 
+def data(*args: Any, **_: Any) -> tuple[Any, ...]:
+    """For functions that need no more than a value that they can print."""
+    printable(args[0])
+    return args
+
+
 def _widths(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    printable(args[0])
     for value in (*args[1:], *kwargs.values()):
         costs().width(value)
     return args
@@ -27,13 +34,14 @@ def _expandtabs(*args: Any, tabsize: Any = 8) -> tuple[Any, ...]:
 
 
 def _indent(*args: Any, width: Any = 4, **_: Any) -> tuple[Any, ...]:
-    text, width = str(args[0]), args[1] if len(args) > 1 else width
+    text, width = str(printable(args[0])), args[1] if len(args) > 1 else width
     size = len(width) if isinstance(width, str) else costs().width(width)
     costs().need(len(text) + (text.count("\n") + 1) * size)
     return args
 
 
 def _replace(*args: Any, **_: Any) -> tuple[Any, ...]:
+    printable(args[0])
     if len(args) >= 3:
         costs().replaced(str(args[0]), str(args[1]), str(args[2]))
     return args
@@ -62,11 +70,17 @@ def _searches(text: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     for value in (*args, *kwargs.values()):
         if isinstance(value, str):
             costs().steps(len(str(text)) * len(value))
+    printable(text)
     return (text, *args)
 
 
+def _unique(values: Any, *rest: Any, **_: Any) -> tuple[Any, ...]:
+    # Numbers may be chosen so that each is compared with all before it.
+    return (each(values), *rest)
+
+
 def _printf(text: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    costs().printf(str(text), kwargs or args)
+    costs().printf(str(printable(text)), kwargs or args)
     return (text, *args)
 
 
@@ -113,5 +127,6 @@ FILTER_CHECKS: dict[str, Check] = {
     "slice": _widths,
     "sum": _sum_filter,
     "trim": _searches,
+    "unique": _unique,
     "join": _join_filter,
 }

@@ -3,29 +3,31 @@
 A template is a program by a stranger, and Jinja's sandbox does not limit its costs: `'a' * 10**10`,
 `9 ** (9 ** 9)` or three nested loops would take the machine down. A call into C cannot be
 interrupted, so every value is bounded before it is made. No single step takes long then, and the
-time is checked between steps. Sizes count characters. Each value adds `ITEM`; a container adds the
-sizes of its items, repeated ones each time.
+processor's time is checked between steps. Sizes count characters. Each value adds `ITEM`; a
+container adds the sizes of its items, repeated ones each time.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
-SECONDS = 2.0
+from jinja2.exceptions import SecurityError
+
+from ..bounds import Deadline, limits
+
 # Some templates read all earlier messages again for each: a thousand messages take a second.
 SECONDS_A_MESSAGE = 0.01
-VALUE = 1 << 23  # size of one value: two million tokens of text fit no context
-TOTAL = 1 << 28  # size of all values together, discarded ones included
 ITEM = 16
 WIDTH = 100_000  # of padding and formatting; Jinja's range() has the same limit
 STEPS = 1 << 31  # characters that one call compares or copies
 BITS = 4096  # of an integer
 
+_FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, GeneratorType)
 _CONVERSION = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?")
 
 
@@ -41,21 +43,26 @@ class Costs:
     """
 
     def __init__(self, messages: int) -> None:
-        self._seconds = SECONDS + SECONDS_A_MESSAGE * messages
-        self._deadline = time.monotonic() + self._seconds
+        self._seconds = limits.template_seconds + SECONDS_A_MESSAGE * messages
+        self._deadline = Deadline(self._seconds)
         self._total = 0
         # Holds the containers too: an id is reused once its object is gone.
         self._weights: dict[int, tuple[int, Any]] = {}
 
     def tick(self) -> None:
         """Checks the time; called wherever a template can repeat something."""
-        if time.monotonic() > self._deadline:
-            raise TooCostly(f"it takes more than {self._seconds:.3g} seconds")
+        if self._deadline.over():
+            raise TooCostly(
+                f"it takes more than {self._seconds:.3g} seconds (limits.template_seconds)"
+            )
 
     def need(self, size: int) -> None:
         """Checks the size of a value before it is made."""
-        if size > VALUE:
-            raise TooCostly(f"it makes a value of more than {VALUE:,} characters")
+        if size > limits.template_value:
+            raise TooCostly(
+                f"it makes a value of more than {limits.template_value:,} characters "
+                "(limits.template_value)"
+            )
 
     def steps(self, count: int) -> None:
         """Checks the number of characters that one call into C will copy or compare."""
@@ -71,12 +78,19 @@ class Costs:
         elif isinstance(value, (list, tuple, dict)):
             # Even an empty one takes some 250 bytes, its entry in _weights included.
             self._total += ITEM * (16 + len(value))
-        if self._total > TOTAL:
-            raise TooCostly(f"it makes more than {TOTAL:,} characters in all")
+        if self._total > limits.template_total:
+            raise TooCostly(
+                f"it makes more than {limits.template_total:,} characters in all "
+                "(limits.template_total)"
+            )
         return value
 
     def weigh(self, value: Any) -> int:
-        """The size of a value: at least the length of its printed text, escapes aside."""
+        """The size of a value: at least the length of its printed text, escapes aside.
+
+        Raises:
+            SecurityError: it holds what is no data; see `printable`.
+        """
         if isinstance(value, str):
             return ITEM + len(value)
         if isinstance(value, int):
@@ -84,6 +98,7 @@ class Costs:
                 raise TooCostly(f"it makes a number of more than {BITS} bits")
             return ITEM
         if not isinstance(value, (list, tuple, dict)):
+            printable(value)
             return ITEM
         known = self._weights.get(id(value))
         if known is None:
@@ -131,6 +146,7 @@ class Costs:
     def operation(self, operator: str, left: Any, right: Any) -> None:
         """Checks `left operator right` before it is computed."""
         self.tick()
+        printable(right)
         if operator == "%" and isinstance(left, str):
             self.printf(left, right)
         elif operator == "+" and isinstance(left, (str, list, tuple)):
@@ -143,6 +159,18 @@ class Costs:
             many, times = (right, left) if isinstance(left, int) else (left, right)
             if isinstance(times, int) and isinstance(many, (str, list, tuple)):
                 self.need(ITEM + (self.weigh(many) - ITEM) * max(times, 0))
+
+
+def printable(value: Any) -> Any:
+    """Checks that a value is data or has a repr of its own, and returns it: other reprs give
+    addresses away.
+
+    Raises:
+        SecurityError: it is a function, a method, or the like.
+    """
+    if isinstance(value, _FUNCTIONS) or type(value).__repr__ is object.__repr__:
+        raise SecurityError(f"a {type(value).__name__} is no data: it cannot be printed or kept")
+    return value
 
 
 _current: ContextVar[Costs] = ContextVar("costs")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache, wraps
-from types import BuiltinMethodType, FunctionType, MethodType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
+from jinja2.ext import loopcontrols
 from jinja2.filters import FILTERS
-from jinja2.parser import Parser
 from jinja2.runtime import (
     BlockReference,
     Context,
@@ -26,17 +26,15 @@ from jinja2.runtime import (
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, pass_eval_context
-from jinja2.visitor import NodeTransformer
 
-from .checks import FILTER_CHECKS, METHODS
-from .limits import TooCostly, costs, counting, each, join, printed_width
+from ..bounds import limits
+from .checks import FILTER_CHECKS, METHODS, data
+from .limits import TooCostly, costs, counting, each, join, printable, printed_width
+from .syntax import EACH, JOINED, MADE, Counted, Generation, Generator, Measured
 
 FILE = "<chat template>"  # the file name in tracebacks
-LONGEST = 1 << 18  # characters of a template; the longest published ones have 2^14
 # Unsupported: for web pages, costlier than their results show, or random.
 NO_FILTERS = ("pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr")
-# Names of our own filters, which no template can spell.
-_MADE, _JOINED, _EACH = "a container", "a concatenation", "a loop"
 _TIME_FORMAT = 1000  # characters
 _INDENT = 100
 
@@ -75,10 +73,15 @@ class _Dict:
     """`dict` as an instance: the attributes of a class lead out of the sandbox."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        if args and not isinstance(args[0], Mapping):
+            args = (each(args[0]), *args[1:])
         return dict(*args, **kwargs)
 
-    def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*args)
+    def fromkeys(self, keys: Any, *value: Any) -> dict[Any, Any]:
+        return dict.fromkeys(each(keys), *value)
+
+    def __repr__(self) -> str:
+        return "<dict>"
 
 
 class _Namespace(Namespace):
@@ -99,59 +102,25 @@ class _Namespace(Namespace):
         return "<Namespace>"
 
 
+class _Cycler(Cycler):
+    def __repr__(self) -> str:
+        return "<Cycler>"
+
+
+class _Joiner(Joiner):
+    def __repr__(self) -> str:
+        return "<Joiner>"
+
+
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"a namespace has no names like {name!r}")
-
-
-class _Generation(Extension):
-    """`{% generation %}` … `{% endgeneration %}`: marks the model's text, for training."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=line)
 
 
 class _Formatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         printed_width(format_spec)
         return costs().made(super().format_field(value, format_spec))
-
-
-class _Counted(NodeTransformer):
-    """Wraps the containers, slices and loops of a template in functions that count them."""
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
-        self.generic_visit(node)
-        return _filter(_JOINED, nodes.List(node.nodes, lineno=node.lineno))
-
-    def visit_For(self, node: nodes.For) -> nodes.For:
-        self.generic_visit(node)
-        node.iter = _filter(_EACH, node.iter)
-        return node
-
-    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:
-        self.generic_visit(node)
-        return _filter(_MADE, node)
-
-    visit_Dict = visit_List
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
-        self.generic_visit(node)
-        # Targets of assignments are no values, and nothing here understands `x[1:2, 3]`.
-        plain = node.ctx == "load" and not any(isinstance(i, nodes.Slice) for i in node.items)
-        return _filter(_MADE, node) if plain else node
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
-        self.generic_visit(node)
-        return _filter(_MADE, node) if isinstance(node.arg, nodes.Slice) else node
-
-
-def _filter(name: str, node: nodes.Node) -> nodes.Filter:
-    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 @pass_eval_context
@@ -162,7 +131,7 @@ def _concatenate(context: nodes.EvalContext, values: list[Any]) -> str:
 
 def _written(value: Any) -> str:
     """The text that `{{ value }}` prints."""
-    return value if isinstance(value, str) else costs().made(str(value))
+    return value if isinstance(value, str) else costs().made(str(printable(value)))
 
 
 def _checked(function: Callable[..., Any], check: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -174,9 +143,26 @@ def _checked(function: Callable[..., Any], check: Callable[..., Any] | None) -> 
         costs().tick()
         if check is not None:
             args = (*args[:skipped], *check(*args[skipped:], **kwargs))
-        return costs().made(function(*args, **kwargs))
+        made = function(*args, **kwargs)
+        return costs().made(_Results(made) if isinstance(made, GeneratorType) else made)
 
     return run
+
+
+class _Results:
+    """The results of a filter, one after the other, with a repr that gives no address away."""
+
+    def __init__(self, results: Iterator[Any]):
+        self._results = results
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._results
+
+    def __next__(self) -> Any:
+        return next(self._results)
+
+    def __repr__(self) -> str:
+        return "<results of a filter>"
 
 
 class Environment(ImmutableSandboxedEnvironment):
@@ -184,18 +170,22 @@ class Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
     concat = staticmethod(join)  # type: ignore[assignment]
+    code_generator_class = Generator
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=[_Generation, loopcontrols],
+            extensions=[Generation, Measured, loopcontrols],
             finalize=_written,
+            # Jinja would try to compute each part of an expression again for all parts around it.
+            optimized=False,
         )
         kept = {name: f for name, f in FILTERS.items() if name not in NO_FILTERS}
-        kept |= {"tojson": _tojson, _MADE: lambda value: value, _JOINED: _concatenate}
-        self.filters = {name: _checked(f, FILTER_CHECKS.get(name)) for name, f in kept.items()}
-        self.filters[_EACH] = each
+        kept |= {"tojson": _tojson, MADE: lambda value: value, JOINED: _concatenate}
+        checks = {name: FILTER_CHECKS.get(name, data) for name in kept}
+        self.filters = {name: _checked(f, checks[name]) for name, f in kept.items()}
+        self.filters[EACH] = each
         self.tests = {name: _checked(test, None) for name, test in TESTS.items()}
         del self.globals["lipsum"]
         self.globals |= {
@@ -203,6 +193,8 @@ class Environment(ImmutableSandboxedEnvironment):
             "strftime_now": _strftime_now,
             "dict": _Dict(),
             "namespace": _Namespace,
+            "cycler": _Cycler,
+            "joiner": _Joiner,
         }
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -254,21 +246,42 @@ class Environment(ImmutableSandboxedEnvironment):
 
 
 _CALLABLE = (FunctionType, Macro, LoopContext, BlockReference, Joiner, Undefined, _Dict)
-_CLASSES = (Cycler, Joiner, _Namespace)
+_CLASSES = (_Cycler, _Joiner, _Namespace)
 _ENVIRONMENT = Environment()
 
 
 @lru_cache(maxsize=32)
-def _compiled(source: str) -> Template:
-    tree = _Counted().visit(_ENVIRONMENT.parse(source, filename=FILE))
-    tree.set_environment(_ENVIRONMENT)
-    code = _ENVIRONMENT.compile(tree, filename=FILE)
-    return Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+def _compiled(source: str, *_limits: float) -> Template | Exception:
+    """The template, or the error in it, which would take as long to find again."""
+    try:
+        with counting(0):
+            tree = Counted().visit(_ENVIRONMENT.parse(source, filename=FILE))
+            tree.set_environment(_ENVIRONMENT)
+            code = _ENVIRONMENT.compile(tree, filename=FILE)
+        return Template.from_code(_ENVIRONMENT, code, _ENVIRONMENT.make_globals(None))
+    except MemoryError:
+        raise  # another time there may be enough
+    except Exception as error:
+        error.__cause__ = error.__context__ = error.__traceback__ = None
+        return error
+
+
+def _again(error: Exception) -> Exception:
+    """The same error as a new object: raising one adds a traceback to it, which keeps frames."""
+    new = copy.copy(error)
+    vars(new).update(vars(error))  # Jinja's errors copy a part of it
+    return new
 
 
 def run(source: str, variables: Mapping[str, Any]) -> str:
     """Renders a template; errors of Jinja and of the template pass through."""
-    if len(source) > LONGEST:
-        raise TooCostly(f"it has more than {LONGEST:,} characters")
+    if len(source) > limits.template_characters:
+        raise TooCostly(
+            f"it has more than {limits.template_characters:,} characters "
+            "(limits.template_characters)"
+        )
+    template = _compiled(source, limits.template_symbols, limits.template_seconds)
+    if isinstance(template, Exception):
+        raise _again(template)
     with counting(len(variables["messages"])):
-        return join(_compiled(source).generate(variables))
+        return join(template.generate(variables))

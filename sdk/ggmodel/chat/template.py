@@ -9,7 +9,18 @@ from traceback import walk_tb
 from typing import Any, Protocol
 
 from ..errors import TemplateError, TokenizerError, Unsupported
-from .messages import IMAGE, Message, checked, checked_tools, plain, with_parts, without_parts
+from .items import Message, is_place, mismatch, split_at
+from .messages import (
+    check_texts,
+    checked,
+    checked_tools,
+    plain,
+    up_to_the_last,
+    with_broken_markers,
+    with_contents,
+    with_parts,
+    without_parts,
+)
 
 KEY = "tokenizer.chat_template"
 _OTHERWISE = "pass another template, or write the prompt yourself and use generate()"
@@ -68,6 +79,10 @@ class ChatTemplate:
                     f"the chat template {name!r} of the file is {type(value).__name__}, not text; "
                     "pass template= with Jinja text"
                 )
+        if template is not None and not isinstance(template, str):
+            raise TemplateError(
+                f"a chat template is Jinja text or a name, not {type(template).__name__}"
+            )
         if template is not None and template not in named:
             if re.fullmatch(r"[\w-]*", template):
                 others = ", ".join(map(repr, sorted(named))) or "none"
@@ -91,7 +106,9 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continues: bool = False,
         image_marker: str = "",
+        markers: Mapping[str, str] | None = None,
         **extra: Any,
     ) -> str:
         """The text of the prompt.
@@ -101,75 +118,105 @@ class ChatTemplate:
                 `{"type": "text", "text": …}`; further keys go to the template as they are.
             tools: JSON schemas of functions that the model may call.
             add_generation_prompt: end with the header of an answer.
+            continues: end with the content of the last message instead, an answer that has begun.
             image_marker: text in place of an image, a part `{"type": "image"}`.
+            markers: the same by kind, for other items, such as `{"type": "audio"}`.
             extra: more variables of the template, such as `documents`, `enable_thinking` or
                 `date_string`.
 
         Raises:
-            PromptError: the messages or tools have another form.
-            Unsupported: a message holds audio or video, or an image though no marker is given.
+            PromptError: the messages or tools have another form, or a text that is no answer of the
+                model holds the marker of an item. In an answer, a space parts it.
+            Unsupported: a message holds an item of a kind without a marker.
             TemplateError: the template does not parse, refuses the messages, fails, or exceeds the
                 limits on time and memory.
         """
         source = self.tool_source if tools and self.tool_source is not None else self.source
         wants_text, wants_parts = _contents(source)
         given = checked(messages)
-        count = sum(part == IMAGE for m in given for part in m.get("content") or ())
-        if count and not image_marker:
-            raise Unsupported("a message holds an image, and the model takes none: leave it out")
+        markers = {**({"image": image_marker} if image_marker else {}), **(markers or {})}
+        contents = [m["content"] for m in given if isinstance(m.get("content"), (list, tuple))]
+        kinds = [part["type"] for parts in contents for part in parts if is_place(part)]
+        for kind in kinds:
+            if not markers.get(kind):
+                raise Unsupported(
+                    f"a message holds a part of type {kind!r}, which this model cannot take: "
+                    "leave it out"
+                )
+        tools = checked_tools(tools)
+        given = with_broken_markers(given, {kind: markers[kind] for kind in kinds})
+        check_texts(given, tools, {kind: markers[kind] for kind in kinds})
+
+        def wrong(text: str) -> str:
+            return mismatch(split_at(text, markers.values())[1], kinds, markers)
 
         def run(messages: list[dict[str, Any]]) -> str:
             variables = {
                 **self._special_tokens(),
                 "messages": messages,
-                "tools": checked_tools(tools),
+                "tools": tools,
                 "documents": None,
-                "add_generation_prompt": add_generation_prompt,
+                "add_generation_prompt": add_generation_prompt and not continues,
+                "continue_final_message": continues,
                 **plain(extra),
             }
-            return _run(source, variables)
+            return _run_calls(source, variables)
 
-        text = ""
+        text = found = ""
         if wants_parts:
             text = run(given if wants_text else with_parts(given))
-        if not wants_parts or (count and text.count(image_marker) != count):  # it drops images
-            text = run(without_parts(given, image_marker))
-        if count and text.count(image_marker) != count:
+            found = wrong(text)
+        if not wants_parts or found:  # it drops items
+            text = run(without_parts(given, markers))
+            still = wrong(text)
+            found = still and (found or still)
+        if found:
             raise TemplateError(
-                f"the chat template writes {image_marker!r} {text.count(image_marker)} times for "
-                f"{count} images; leave it out of the texts, or pass template= with another one"
+                f"the chat template writes {found}; pass template= with another one"
             )
-        return text
+        return up_to_the_last(text, given[-1]) if continues else text
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """The token ids of the rendered text, special tokens recognised.
 
         They begin with `bos`, once, if the vocabulary asks for it.
         """
-        (ids,) = self.encode_parts(messages, **options)
-        return ids
+        return self.tokenize(self.render(messages, **options))
 
-    def encode_parts(
-        self, messages: Sequence[Message], *, image_marker: str = "", **options: Any
-    ) -> list[list[int]]:
-        """`encode` cut at the images: one part more than there are images."""
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids of a rendered text, or of its beginning; see `encode`."""
         if self._tokenizer is None:
             raise TokenizerError(
                 "there is no vocabulary (tokenizer.ggml.*) to encode the messages with"
             )
-        text = self.render(messages, image_marker=image_marker, **options)
-        texts = text.split(image_marker) if image_marker else [text]
-        parts = [self._tokenizer.encode(t, add_special=False) for t in texts]
+        ids = self._tokenizer.encode(text, add_special=False)
         first = self._tokenizer.bos
-        if first is not None and self._tokenizer.add_bos and parts[0][:1] != [first]:
-            parts[0].insert(0, first)
-        return parts
+        if first is not None and self._tokenizer.add_bos and ids[:1] != [first]:
+            ids.insert(0, first)
+        return ids
 
     def _special_tokens(self) -> dict[str, str]:
         known = self._tokenizer
         ids = {} if known is None else {"bos_token": known.bos, "eos_token": known.eos}
         texts = {name: known.token(id) for name, id in ids.items() if known and id is not None}
         return {"bos_token": "", "eos_token": "", **texts}
+
+
+def _run_calls(source: str, variables: dict[str, Any]) -> str:
+    """Runs a template; where it fails at a message that has calls and no content, with an empty
+    one, which some templates need and others take for an answer."""
+    from .limits import TooCostly
+
+    try:
+        return _run(source, variables)
+    except TemplateError as error:
+        messages = with_contents(variables["messages"])
+        if messages == variables["messages"] or isinstance(error.__cause__, TooCostly):
+            raise
+        try:
+            return _run(source, {**variables, "messages": messages})
+        except TemplateError:
+            raise error from error.__cause__
 
 
 def _run(source: str, variables: Mapping[str, Any]) -> str:
