@@ -29,7 +29,11 @@ from transformers.models.mllama.image_processing_mllama import (
 
 from tests.image.noise import LARGE, RESIZED, SIDE, SIZES, noise
 
-MODES = {"bilinear": InterpolationMode.BILINEAR, "bicubic": InterpolationMode.BICUBIC}
+MODES = {
+    "bilinear": InterpolationMode.BILINEAR,
+    "bicubic": InterpolationMode.BICUBIC,
+    "lanczos": InterpolationMode.LANCZOS,  # from torchvision 0.27 on
+}
 CLIP_MEAN = [0.48145466, 0.4578275, 0.40821073]
 CLIP_STD = [0.26862954, 0.26130258, 0.27577711]
 

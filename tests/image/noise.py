@@ -15,6 +15,10 @@ RESIZED = [  # from and to (width, height), and the method
     ((1, 1), (4, 3), "bilinear"),
     ((1, 50), (6, 1), "bicubic"),
     ((300, 4), (8, 8), "bilinear"),
+    ((40, 30), (16, 16), "lanczos"),
+    ((7, 5), (20, 24), "lanczos"),
+    ((300, 4), (8, 8), "lanczos"),
+    ((1, 50), (6, 1), "lanczos"),
 ]
 SIDE = 8  # of a tile
 SIZES = [

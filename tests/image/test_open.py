@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ggmodel import limits
 from ggmodel.errors import Error, ImageError
-from ggmodel.image import MAX_BYTES, MAX_PIXELS, MAX_SIDE, content_hash, open_image
+from ggmodel.image import content_hash, open_image
 from tests.image.noise import noise
 
 
@@ -161,11 +162,11 @@ def test_bombs_are_refused_from_the_header(size):
 
 
 def test_a_long_line_is_refused():
-    refused(png(MAX_SIDE + 1, 1), f"{MAX_SIDE:,} a side", "smaller")
+    refused(png(limits.image_side + 1, 1), f"{limits.image_side:,} a side", "smaller")
 
 
 def test_large_cameras_pass_the_limit():
-    assert MAX_PIXELS >= 12_000 * 9_000
+    assert limits.image_pixels >= 12_000 * 9_000
     with pytest.raises(ImageError, match="broken"):  # the header passes, the data is missing
         open_image(png(12_000, 9_000))
 
@@ -235,8 +236,8 @@ def test_a_pipe_is_refused_at_once(tmp_path):
 
 def test_huge_files_are_refused(tmp_path):
     with open(tmp_path / "huge.png", "wb") as file:
-        file.truncate(MAX_BYTES + 1)
-    refused(tmp_path / "huge.png", "MiB", "smaller")
+        file.truncate(limits.image_bytes + 1)
+    refused(tmp_path / "huge.png", "image_bytes")
 
 
 def test_an_image_error_is_one_of_ours():

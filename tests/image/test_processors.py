@@ -12,6 +12,7 @@ from PIL import Image
 
 from ggmodel.errors import ImageError
 from ggmodel.image import (
+    METHODS,
     best_canvas,
     composite,
     fit,
@@ -82,6 +83,19 @@ def test_resizing_differs_from_pillow_by_rounding_only(size, to):
     theirs = noise(*size).resize(to, Image.Resampling.BILINEAR)
     ours = np.asarray(resize(noise(*size), to), int)
     assert np.abs(ours - np.asarray(theirs)).max() <= 1
+
+
+@pytest.mark.parametrize(("size", "to", "method"), RESIZED)
+def test_resizing_as_pillow_does(size, to, method):
+    theirs = np.asarray(noise(*size).resize(to, Image.Resampling[method.upper()]))
+    np.testing.assert_array_equal(np.asarray(resize(noise(*size), to, method, pillow=True)), theirs)
+
+
+def test_a_method_by_the_number_that_checkpoints_have():
+    for number, method in METHODS.items():
+        assert Image.Resampling(number).name.lower() == method
+        by_name = np.asarray(resize(noise(9, 9), (4, 5), method))
+        np.testing.assert_array_equal(np.asarray(resize(noise(9, 9), (4, 5), number)), by_name)
 
 
 @pytest.mark.parametrize("n", range(len(SIZES)))
@@ -165,15 +179,20 @@ def test_bicubic_weights_end_where_the_kernel_does(to):
     assert np.abs(np.asarray(resize(image, to, "bicubic"), int) - theirs).max() <= 1
 
 
-@pytest.mark.parametrize(("size", "method"), [((0, 4), "bilinear"), ((4, 5), "lanczos")])
+@pytest.mark.parametrize(("size", "method"), [((0, 4), "bilinear"), ((4, 5), "box"), ((4, 5), 4)])
 def test_resizing_to_nothing_or_by_an_unknown_method_is_refused(size, method):
-    expected = f"{size[0]} × {size[1]} by '{method}'; choose bilinear or bicubic"
+    expected = f"{size[0]} × {size[1]} by {method!r}; choose bilinear, bicubic, lanczos"
     with pytest.raises(ImageError, match=expected):
         resize(noise(4, 4), size, method)
 
 
 def test_the_steps_want_rgb():
-    for step in (lambda i: resize(i, (2, 2)), lambda i: normalize(i, 0.5, 0.5)):
+    steps = (
+        lambda i: resize(i, (2, 2)),
+        lambda i: resize(i, (2, 2), pillow=True),
+        lambda i: normalize(i, 0.5, 0.5),
+    )
+    for step in steps:
         with pytest.raises(ImageError, match="composite it first"):
             step(noise(4, 4, channels=4))
 

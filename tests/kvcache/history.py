@@ -102,8 +102,9 @@ class History:
             if sees(spec, token.position, t.position, 0 < t.group == token.group)
         ]
         query = rotated(token.key(layer, d), token.position, spec.rope)
-        keys = np.stack([rotated(t.key(layer, d), t.position, spec.rope) for t in past])
-        values = np.stack([t.value(layer, dv) for t in past])
+        stored = layer if spec.shares is None else spec.shares
+        keys = np.stack([rotated(t.key(stored, d), t.position, spec.rope) for t in past])
+        values = np.stack([t.value(stored, dv) for t in past])
         weights = np.exp(0.5 * np.einsum("hd,nhd->hn", query, keys))
         weights /= weights.sum(1, keepdims=True)
         return np.einsum("hn,nhd->hd", weights, values)
@@ -111,7 +112,7 @@ class History:
 
 def sees(spec: Spec, p: int, q: int, together: bool = False) -> bool:
     """Whether position p sees q; together: of one group, which looks ahead."""
-    if q > p and not together:
+    if q > p and not (together and spec.ahead):
         return False
     if isinstance(spec, Sliding):
         return q > p - spec.window
@@ -146,7 +147,8 @@ def attend(cache: Cache, batch: Step, tokens: list[Token], specs: list[Spec], d:
             keys = ctx.input().from_floats(np.stack([t.key(i, d) for t in tokens]))
             rope = specs[i].rope
             keys = keys if rope is None else rope(keys, at)
-            layer.put(keys, ctx.input().from_floats(np.stack([t.value(i, dv) for t in tokens])))
+            if specs[i].shares is None:
+                layer.put(keys, ctx.input().from_floats(np.stack([t.value(i, dv) for t in tokens])))
             cached = layer.get()
             out = keys.scaled_dot_product_attention(
                 *cached, scale=0.5, cache_config_applied=True, parts=layer.parts

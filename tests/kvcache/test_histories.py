@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, windows
+from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, share_last, windows
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
 from ggmodel.nn import Rope
@@ -26,11 +26,15 @@ LONG_ROPE = Rope(LONG)
 
 LAYOUTS: dict[str, list[Spec]] = {
     "causal": [Causal(ROPE), Causal(), Causal(SLOW)],
+    "causal in groups": [Causal(ROPE, ahead=False), Sliding(3, rope=ROPE)],
     "sliding": [Sliding(3, rope=ROPE), Sliding(3)],
     "one position": [Sliding(1, rope=ROPE)],
     "memory": [Sliding(2, memory=5, rope=ROPE)],
     "chunked": [Chunked(4, rope=ROPE), Chunked(4)],
     "mixed": [Sliding(3, rope=ROPE), Causal(SLOW), Chunked(4, rope=ROPE), Sliding(2, 5), Causal()],
+    "shared": share_last(
+        [Sliding(3, rope=ROPE), Causal(SLOW), Sliding(3, rope=ROPE), Causal(SLOW)], 2
+    ),
 }
 LONG_LAYOUT: list[Spec] = [Causal(LONG_ROPE), Sliding(3, rope=LONG_ROPE), Chunked(4)]
 

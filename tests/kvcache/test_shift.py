@@ -33,6 +33,9 @@ OTHERS: dict[str, dict[str, Any]] = {  # what of a config is changed
     "qwen3/plain": {},
     "phi3/partial_plain": {},
     "olmo2/gqa": {},
+    "cohere2/published": {"sliding_window": 256},  # a local layer, which rotates
+    "cohere2/layer_types": {"layer_types": ["full_attention"]},  # one that does not
+    "command_r/plus": {},
     "gemma3/every_3rd": {},  # a local layer
     "gemma3/linear_rope": {"sliding_window_pattern": 1},  # a global one
     "llama4/untuned": {},  # a chunk of 64

@@ -7,8 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ggmodel.errors import Error, GraphError, KvCacheFull, TensorError, Unsupported
-from ggmodel.kvcache import Cache, Causal, CausalCache, Chunked, Sliding, new_cache
+from ggmodel.errors import ConfigError, Error, GraphError, KvCacheFull, TensorError, Unsupported
+from ggmodel.kvcache import (
+    Cache,
+    Causal,
+    CausalCache,
+    Chunked,
+    Cross,
+    Sliding,
+    new_cache,
+    several,
+    share_last,
+)
 from ggmodel.kvcache.windows import Window
 from ggmodel.ml import DType
 from ggmodel.model import Step
@@ -50,6 +60,96 @@ def test_all_layers_are_there(make_cache: MakeCache):
         assert {i: layer.layer for i, layer in layers.items()} == {i: i for i in range(7)}
     assert cache.shape_key(batch) == (Window(0, 4),) * 5
     hash(cache.shape_key(batch))
+
+
+# layers with several memories
+
+
+def test_a_layer_with_several_memories_gets_them_in_its_order(make_cache: MakeCache):
+    pair = (Causal(absolute=True), Cross(rows=4))
+    cache = make_cache(2, 8, [pair, Causal(), pair[::-1]])
+    assert [list(part.stored.ropes) for part in parts(cache)] == [[0, 2], [1]]
+    batch = run(0, 0, 3)
+    cache.start_forward(batch)
+    with parts(cache)[0].stored.backend.new_context() as ctx, ctx.trace():
+        layers = cache.layers(ctx, batch)
+        kinds = {i: [type(one).__name__ for one in several(x)] for i, x in layers.items()}
+    own, cross = "LayerCache", "LayerObjects"
+    assert kinds == {0: [own, cross], 1: [own], 2: [cross, own]}
+
+
+def test_one_layer_of_one_kind_in_a_tuple_gets_a_tuple(make_cache: MakeCache):
+    cache = make_cache(1, 4, [(Causal(),)])
+    batch = run(0, 0, 2)
+    cache.start_forward(batch)
+    with parts(cache)[0].stored.backend.new_context() as ctx, ctx.trace():
+        (memory,) = cache.layers(ctx, batch)[0]
+    assert memory.layer == 0
+
+
+def test_a_layer_has_one_memory_of_a_kind(make_cache: MakeCache):
+    with pytest.raises(TensorError, match=r"entry 1 of .* declares two memories of one kind"):
+        make_cache(1, 4, [Causal(), (Causal(), Causal(Rope(8)))])
+
+
+def test_keys_that_hold_their_positions_do_not_move(make_cache: MakeCache):
+    cache = make_cache(1, 8, [Causal(absolute=True)])
+    cache.start_forward(run(0, 0, 6))
+    with pytest.raises(Error, match="what entered the layers holds them"):
+        cache.check_remove(0, 0, 2)
+    cache.remove(0, 3, None)  # the end can go
+    assert cache.length(0) == 3
+
+
+# layers that share keys and values
+
+
+def test_the_last_layers_share_with_the_last_ones_of_their_kind():
+    layers = [Sliding(3), Causal(), Sliding(3), Causal(), Sliding(3), Sliding(3)]
+    assert [spec.shares for spec in share_last(layers, 3)] == [None] * 3 + [1, 2, 2]
+    assert share_last(layers, 0) == layers
+    for n in (-1, 6, 7):
+        with pytest.raises(ConfigError, match="share"):
+            share_last(layers, n)
+    with pytest.raises(ConfigError, match="layer 1 shares keys and values, but none of the 1"):
+        share_last(layers, 5)
+
+
+def test_what_is_shared_is_stored_once(make_cache: MakeCache):
+    specs = [Causal(Rope(8)), Sliding(3), Causal(Rope(8), shares=0), Sliding(3, shares=1)]
+    cache = make_cache(2, 8, specs)
+    assert [list(part.stored.ropes) for part in parts(cache)] == [[0], [1]]
+    batch = run(0, 0, 3)
+    cache.start_forward(batch)
+    with parts(cache)[0].stored.backend.new_context() as ctx, ctx.trace():
+        layers = cache.layers(ctx, batch)
+        k = ctx.input().zeros(DType.F32, 8, 2, 3)
+        assert [layer.shares for layer in layers.values()] == [None, 0, None, 1]
+        assert layers[2].rope == Rope(8) and layers[2].layer == 2
+        with pytest.raises(TensorError, match=r"get\(\) before put\(\) on the cache of layer 0"):
+            layers[2].get()
+        with pytest.raises(TensorError, match="share the keys and values of layer 0"):
+            layers[2].put(k, k)
+        layers[1].put(k, k)
+        assert layers[3].get()[0].describe() == layers[1].get()[0].describe()
+    assert [list(part.stored.keys) for part in parts(cache)] == [[], [1]]
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        [Causal(), Causal(Rope(8), shares=0)],
+        [Causal(), Sliding(3, shares=0)],
+        [Sliding(3), Sliding(4, shares=0)],
+        [Causal(), Causal(shares=1)],
+        [Causal(), Causal(shares=2), Causal()],
+        [Causal(), Causal(shares=-2), Causal()],
+        [Causal(), Causal(shares=0), Causal(shares=1)],
+    ],
+)
+def test_layers_that_are_not_alike_share_nothing(make_cache: MakeCache, specs: list[Spec]):
+    with pytest.raises(ConfigError, match="shares the keys and values of layer"):
+        make_cache(1, 8, specs)
 
 
 def test_lengths_resuming_and_prefixes(make_cache: MakeCache):

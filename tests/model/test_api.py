@@ -46,10 +46,10 @@ def test_subpackages_are_reached_by_an_attribute(name: str):
 def test_what_the_documents_reach():
     said = in_new_process(
         "import ggmodel\n"
-        "print(ggmodel.convert.convert.__name__, ggmodel.chat.take_images.__name__,"
+        "print(ggmodel.convert.convert.__name__, ggmodel.chat.take_items.__name__,"
         " ggmodel.gguf_file.JoinedSource.__name__)"
     )
-    assert said == "convert take_images JoinedSource\n"
+    assert said == "convert take_items JoinedSource\n"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,8 @@ def test_the_public_names_of_the_layer_of_models():
     from ggmodel import model, nn
 
     for package in (model, nn):
-        assert sorted(package.__all__) == package.__all__
+        constants_first = sorted(package.__all__, key=lambda name: (not name.isupper(), name))
+        assert constants_first == package.__all__
         assert [n for n in package.__all__ if not hasattr(package, n)] == []
     assert model.Model is ggmodel.Model
     assert model.gguf is ggmodel.gguf

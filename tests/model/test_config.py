@@ -35,7 +35,7 @@ class Small(Config):
     causal: bool = kv("causal", default=True)
     pattern: list[int] = kv("pattern", default=[1, 2])
     names: list[str] = kv("names", default="pattern")
-    vision: int = kv("vision.block_count", "clip.vision.block_count", default=0)
+    vision: int = kv("vision.block_count", default=0)
     title: str = kv("general.name", default="")
     half = property(lambda h: h.width // 2)
 

@@ -10,7 +10,7 @@ import numpy as np
 from ggmodel import Module, Tensor, gguf
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import fill
-from ggmodel.model.names import of_vision
+from ggmodel.model.names import of_tower
 from ggmodel.model.walk import class_fields, instances, tensors
 from ggmodel.nn import Linear
 
@@ -109,6 +109,6 @@ def test_a_module_that_is_not_filled_has_no_tensors():
     assert [one.path for one in instances(Whole())] == [""]
 
 
-def test_the_names_of_vision():
-    assert all(map(of_vision, ("v.blk.0.attn_q.weight", "mm.0.weight", "v.patch_embd.weight")))
-    assert not any(map(of_vision, ("blk.0.v.weight", "vocab.weight", "mmm.weight")))
+def test_the_names_of_towers():
+    assert all(map(of_tower, ("v.blk.0.attn_q.weight", "mm.0.weight", "a.blk.0.ln1.weight")))
+    assert not any(map(of_tower, ("blk.0.v.weight", "vocab.weight", "mmm.weight")))

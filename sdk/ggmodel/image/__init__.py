@@ -4,23 +4,27 @@ A model calls `composite`, `resize`, perhaps `pad`, `normalize`, perhaps `split_
 gives the same numbers as the image processors of transformers.
 """
 
-from .open import MAX_BYTES, MAX_PIXELS, MAX_SIDE, content_hash, open_image
-from .prepare import composite, normalize, pad
-from .resize import resize
-from .tiles import best_canvas, fit, split_tiles, tile_grids
+from .memory import within_memory
+from .open import content_hash, open_image
+from .prepare import composite, grey, normalize, pad
+from .resize import METHODS, resize
+from .tiles import best_canvas, fit, nearest_grid, smart_size, split_tiles, tile_grids, unfold
 
 __all__ = [
-    "MAX_BYTES",
-    "MAX_PIXELS",
-    "MAX_SIDE",
+    "METHODS",
     "best_canvas",
     "composite",
     "content_hash",
     "fit",
+    "grey",
+    "nearest_grid",
     "normalize",
     "open_image",
     "pad",
     "resize",
+    "smart_size",
     "split_tiles",
     "tile_grids",
+    "unfold",
+    "within_memory",
 ]

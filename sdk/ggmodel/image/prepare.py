@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import ImageError
+from ..bounds import limits
+from ..errors import ConfigError, ImageError
+from ..reading import too_large
+from .memory import bands, within_memory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,16 +19,37 @@ if TYPE_CHECKING:
 WHITE = (255, 255, 255)
 
 
+@within_memory
 def composite(image: Image.Image, colour: tuple[int, int, int] = WHITE) -> Image.Image:
-    """Lays a picture over one colour; the result has mode RGB."""
+    """Lays a picture over one colour; the result has mode RGB. A picture of that mode is returned
+    as it is."""
     from PIL import Image
 
     if image.mode != "RGBA":
-        return image.convert("RGB")
-    ground = Image.new("RGBA", image.size, (*colour, 255))
-    return Image.alpha_composite(ground, image).convert("RGB")
+        return image if image.mode == "RGB" else image.convert("RGB")
+    result = Image.new("RGB", image.size)
+    for top, band in bands(image):
+        ground = Image.new("RGBA", band.size, (*colour, 255))
+        result.paste(Image.alpha_composite(ground, band).convert("RGB"), (0, top))
+    return result
 
 
+def grey(size: tuple[int, int]) -> Image.Image:
+    """A grey picture of that size (width, height), such as the largest that a model takes.
+
+    Raises:
+        ConfigError: it would have more pixels than any picture may have.
+    """
+    from PIL import Image
+
+    width, height = size
+    if width * height > limits.image_pixels:
+        pixels = f"{width:,} × {height:,} = {width * height:,} pixels"
+        raise ConfigError(too_large("the largest image of this model", pixels, "image_pixels"))
+    return Image.new("RGB", (width, height), (128, 128, 128))
+
+
+@within_memory
 def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """Pads a picture with black, right and below, to `size` (width, height).
 
@@ -44,6 +68,7 @@ def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     return canvas
 
 
+@within_memory
 def normalize(
     image: Image.Image,
     mean: float | Sequence[float],

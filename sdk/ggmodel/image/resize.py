@@ -1,8 +1,8 @@
-"""Resizes with antialias, bit for bit as torchvision does on bytes.
+"""Resizes with antialias, bit for bit as torchvision does on bytes, or as Pillow does.
 
-The horizontal pass comes first. Both passes use integer weights of 16 bits and round to bytes.
-Pillow's `resize` has finer weights, so that some levels differ by one, and may take the vertical
-pass first, so that bicubic peaks are clipped elsewhere.
+torchvision's horizontal pass comes first. Both passes use integer weights of 16 bits and round to
+bytes. Pillow has finer weights, so that some levels differ by one, and may take the vertical pass
+first, so that peaks of bicubic and lanczos are clipped elsewhere.
 """
 
 from __future__ import annotations
@@ -12,57 +12,96 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ..errors import ImageError
+from .memory import bands, within_memory
 from .prepare import rgb_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
-Method = Literal["bilinear", "bicubic"]
+Method = Literal["bilinear", "bicubic", "lanczos"]
 
-_REACH = {"bilinear": 1.0, "bicubic": 2.0}
+METHODS: dict[int, Method] = {1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""Pillow's number of a method, which checkpoints have as `resample`, and its name."""
+
+_REACH = {"bilinear": 1.0, "bicubic": 2.0, "lanczos": 3.0}
 _CUBIC = -0.5  # Keys' a
 _BLOCK = 16  # output lines of one matrix product
 
 
-def resize(image: Image.Image, size: tuple[int, int], method: Method = "bilinear") -> Image.Image:
+@within_memory
+def resize(
+    image: Image.Image,
+    size: tuple[int, int],
+    method: Method | int = "bilinear",
+    *,
+    pillow: bool = False,
+) -> Image.Image:
     """Scales a picture to `size` (width, height); the proportions may change.
+
+    Besides the picture it takes room for its height times the new width, 3 bytes a pixel.
+
+    Args:
+        method: a name, or Pillow's number of it, which `resample` of a checkpoint is.
+        pillow: compute as Pillow does, for references that prepare pictures without torchvision;
+            levels differ by one here and there.
 
     Raises:
         ImageError: the picture is not RGB, a side of `size` is below 1, or the method unknown.
     """
     from PIL import Image
 
-    if min(size) < 1 or method not in _REACH:
-        known = " or ".join(_REACH)
+    chosen = METHODS.get(method) if isinstance(method, int) else method
+    if min(size) < 1 or chosen not in _REACH:
+        known = ", ".join(_REACH)
         raise ImageError(f"cannot resize to {size[0]} × {size[1]} by {method!r}; choose {known}")
-    for side in (0, 1):
-        if size[side] != image.size[side]:
-            # Columns become lines; Pillow transposes faster than numpy.
-            turned = image if side else image.transpose(Image.Transpose.TRANSPOSE)
-            lines = rgb_array(turned).reshape(turned.height, -1)
-            scaled = _scaled(lines, size[side], method).reshape(size[side], turned.width, 3)
-            image = Image.fromarray(scaled)
-            image = image if side else image.transpose(Image.Transpose.TRANSPOSE)
-    return image
+    if size == image.size:
+        return image
+    if pillow:
+        rgb_array(image)
+        return image.resize(size, Image.Resampling[chosen.upper()])
+    across, down = _Pass(image.width, size[0], chosen), _Pass(image.height, size[1], chosen)
+    rows = rgb_array(image) if size[0] == image.width else _narrowed(image, across)
+    return Image.fromarray(rows if size[1] == image.height else down.apply(rows))
 
 
-def _scaled(lines: NDArray[np.uint8], count: int, method: Method) -> NDArray[np.uint8]:
-    """Scales lines [n, m] to [count, m], in float64, where all these integers are exact."""
-    first, weights, bits = _weights(len(lines), count, method)
-    taps = weights.shape[1]
-    scaled = np.empty((count, lines.shape[1]), np.uint8)
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
-        low = first[start]
-        block = np.zeros((stop - start, first[stop - 1] + taps - low))
-        at = first[start:stop, None] - low + np.arange(taps)
-        np.put_along_axis(block, at, weights[start:stop], axis=1)
-        used = lines[low : low + block.shape[1]]
-        sums = block[:, : len(used)] @ used.astype(np.float64)
-        np.floor(sums * 0.5**bits + 0.5, out=sums)
-        scaled[start:stop] = np.clip(sums, 0, 255, out=sums)
-    return scaled
+def _narrowed(image: Image.Image, across: _Pass) -> NDArray[np.uint8]:
+    """Scales the rows, part by part; [height, width, 3]."""
+    from PIL import Image
+
+    found = np.empty((image.height, across.count, 3), np.uint8)
+    for top, band in bands(image):
+        # Columns become lines; Pillow transposes faster than numpy.
+        scaled = across.apply(rgb_array(band.transpose(Image.Transpose.TRANSPOSE)))
+        found[top : top + band.height] = scaled.transpose(1, 0, 2)
+    return found
+
+
+class _Pass:
+    """Scales `n` lines to `count`, in float64, where all these integers are exact."""
+
+    def __init__(self, n: int, count: int, method: Method):
+        self.count = count
+        first, weights, self.bits = _weights(n, count, method)
+        taps = weights.shape[1]
+        self.blocks: list[tuple[int, NDArray[np.float64]]] = []
+        for start in range(0, count, _BLOCK):
+            stop = min(start + _BLOCK, count)
+            low = first[start]
+            block = np.zeros((stop - start, first[stop - 1] + taps - low))
+            at = first[start:stop, None] - low + np.arange(taps)
+            np.put_along_axis(block, at, weights[start:stop], axis=1)
+            self.blocks.append((int(low), block[:, : n - low]))
+
+    def apply(self, lines: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """[n, …] to [count, …]."""
+        flat = lines.reshape(len(lines), -1)
+        scaled = np.empty((self.count, flat.shape[1]), np.uint8)
+        for i, (low, block) in enumerate(self.blocks):
+            sums = block @ flat[low : low + block.shape[1]].astype(np.float64)
+            np.floor(sums * 0.5**self.bits + 0.5, out=sums)
+            scaled[i * _BLOCK : i * _BLOCK + len(block)] = np.clip(sums, 0, 255, out=sums)
+        return scaled.reshape(self.count, *lines.shape[1:])
 
 
 def _weights(
@@ -94,6 +133,8 @@ def _filter(x: NDArray[np.float64], method: Method) -> NDArray[np.float64]:
     x = np.abs(x)
     if method == "bilinear":
         return np.maximum(1 - x, 0)
+    if method == "lanczos":
+        return np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)
     near = ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * _CUBIC - 4 * _CUBIC
     return np.where(x < 1, near, np.where(x < 2, far, 0))

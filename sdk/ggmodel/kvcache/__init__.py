@@ -7,8 +7,8 @@ from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache
 from .recurrent import LayerStates, Part, Recurrent, RecurrentCache
-from .specs import Causal, Chunked, Sliding
-from .wrapper import WrapperCache, new_cache
+from .specs import Causal, Chunked, Sliding, share_last
+from .wrapper import Declared, WrapperCache, new_cache, several
 
 __all__ = [
     "KV_TYPES",
@@ -20,6 +20,7 @@ __all__ = [
     "CausalCache",
     "Chunked",
     "Cross",
+    "Declared",
     "EncoderCache",
     "LayerCache",
     "LayerObjects",
@@ -31,6 +32,8 @@ __all__ = [
     "Sliding",
     "WrapperCache",
     "new_cache",
+    "several",
+    "share_last",
 ]
 
 __getattr__ = former_names(__name__, {"Remembers": "CacheSpec"})

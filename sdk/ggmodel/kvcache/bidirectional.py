@@ -121,7 +121,9 @@ class BidirectionalCache(Cache):
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.lengths[target] = min(n, self.length(source))
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         self.shorten(sequence, begin, end)
 
     def wipe(self, sequence: int) -> None:

@@ -16,8 +16,9 @@ from ..errors import Error, KvCacheFull
 from ..ml import Backend, Context, DType
 from ..model.batch import Step
 from ..model.cache import Cache, Size
+from ..model.memory import LayerMemory
 from .cells import Cells
-from .layer import Feeds, LayerCache, Stored
+from .layer import Feeds, LayerCache, SharedLayer, Stored
 from .masks import Masks
 from .placed import Evicted, Placed, following, look
 from .windows import Window, number_of_windows, window_of
@@ -57,7 +58,8 @@ class CausalCache(Cache):
         self.max_batch = min(size.max_batch, cells)
         moves = rule.bounded or size.sequences > 1
         self.ranges = number_of_windows(cells // self._masks.padding, moves)
-        ropes = {layer: spec.rope for layer, spec in layers.items()}
+        ropes = {layer: spec.rope for layer, spec in layers.items() if spec.shares is None}
+        self._sharing = {n: spec.shares for n, spec in layers.items() if spec.shares is not None}
         self.stored = Stored(backend, ropes, dtype, cells, self.max_batch)
         self.lengths = np.zeros(size.sequences, np.int32)
         config = backend.cache_config
@@ -173,9 +175,10 @@ class CausalCache(Cache):
     def shape_key(self, step: Step) -> Window:
         return step.placed[self].window
 
-    def layers(self, ctx: Context, step: Step) -> dict[int, LayerCache]:
+    def layers(self, ctx: Context, step: Step) -> dict[int, LayerMemory]:
         feeds = Feeds(self.stored, ctx, self, step)
-        return {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
+        own = {layer: LayerCache(self.stored, feeds, layer) for layer in self.stored.ropes}
+        return {**own, **{n: SharedLayer(n, own[of]) for n, of in self._sharing.items()}}
 
     # sequences
 
@@ -211,13 +214,20 @@ class CausalCache(Cache):
 
     def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
         later = self._behind(sequence, begin, end)
+        if self.rule.absolute and len(later):
+            raise Error(
+                f"positions of sequence {sequence} cannot move: what entered the layers holds "
+                "them; remove(sequence, 0, None) and compute it again"
+            )
         if self.table.member[:, later].sum() > len(later):
             raise Error(
                 f"positions of sequence {sequence} cannot move: another sequence shares their "
                 "cells; remove(sequence, 0, None) and compute it again"
             )
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         """Removal in the middle rotates the keys of the later positions, which move down. With a
         window, `can_resume` tells whether enough positions are left to continue.
 
@@ -232,10 +242,18 @@ class CausalCache(Cache):
         if end is not None:
             gone &= position < end
             if len(later):
-                self.stored.rotate(later, begin - end)
+                self.stored.rotate(later, self._amounts(later, begin, end, moves))
                 position[later] += begin - end  # after the last call that can fail
         self.table.forget(sequence, np.flatnonzero(gone))
         self.shorten(sequence, begin, end)
+
+    def _amounts(
+        self, cells: np.ndarray, begin: int, end: int, moves: np.ndarray | None
+    ) -> np.ndarray:
+        """The amounts that keys of cells, int64 [n], are rotated by, int32 [n, k]; see `remove`."""
+        if moves is None:
+            return np.full((len(cells), self.stored.components), begin - end, np.int32)
+        return moves[self.table.position[cells] - end]
 
     def _behind(self, sequence: int, begin: int, end: int | None) -> np.ndarray:
         """The cells that move if positions begin to end are removed, int64 [n]."""

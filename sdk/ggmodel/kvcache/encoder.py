@@ -267,7 +267,9 @@ class EncoderCache(Cache):
         self.objects[target] = {p: o for p, o in self.objects[source].items() if p < n}
         self.lengths[target] = min(n, self.length(source))
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         """Never fails."""
         length = self.length(sequence)
         end = length if end is None else min(end, length)

@@ -28,6 +28,7 @@ class Stored:
         keys: layer → [width · heads, cells].
         values: layer → as keys or, with the backend's `permuted_v`, [cells, width · heads].
         heads: layer → (width, number) of the heads of keys and of values.
+        components: the most components that a position has for one of the ropes.
         at_once: the most cells that `rotate` and `clear` compute on at a time.
     """
 
@@ -41,6 +42,7 @@ class Stored:
     ):
         _need_kv_type(dtype, backend)
         self.backend, self.ropes, self.dtype, self.cells = backend, ropes, dtype, cells
+        self.components = max((r.components for r in ropes.values() if r is not None), default=1)
         self.at_once = at_once
         self.permuted_v = backend.cache_config.permuted_v
         self.keys: dict[int, Tensor] = {}
@@ -74,20 +76,24 @@ class Stored:
         tensor.name = name
         return tensor
 
-    def rotate(self, cells: np.ndarray, delta: int) -> None:
-        """Rotates the keys in `cells`, int64 [n], by `delta` positions."""
+    def rotate(self, cells: np.ndarray, amounts: np.ndarray) -> None:
+        """Rotates the keys in `cells`, int64 [n], by `amounts` of each position component, int32
+        [n, k]."""
         if all(self.ropes[layer] is None for layer in self.keys):
             return
-        for part in self._parts(cells):
+        for i, part in enumerate(self._parts(cells)):
+            by = amounts[i * self.at_once : i * self.at_once + len(part)]
             with self.backend.new_context() as ctx, ctx.trace():
-                ids = ctx.input().from_ints(part)
-                amounts = ctx.input().from_ints(np.full(len(part), delta))
+                ids, given = ctx.input().from_ints(part), dict[int, Tensor]()
                 for layer, keys in self.keys.items():
                     rope = self.ropes[layer]
                     if rope is not None:
+                        k = rope.components
+                        if k not in given:
+                            given[k] = ctx.input().from_ints(by[:, :k].T.reshape(-1))
                         width = self.heads[layer][0][0]
                         rows = keys.rows(ids).reshape(width, -1, len(part))
-                        turned = rope.move(rows, amounts).reshape(keys.dim(0), len(part))
+                        turned = rope.move(rows, given[k]).reshape(keys.dim(0), len(part))
                         ctx.forward(keys.set_rows(turned, ids))
                 ctx.compute()
 
@@ -212,6 +218,27 @@ class LayerCache(LayerMemory):
     @property
     def parts(self) -> tuple[Part, ...]:
         return self.feeds.window.parts
+
+
+class SharedLayer(LayerMemory):
+    """A layer that reads what an earlier one has stored, in a graph being recorded."""
+
+    def __init__(self, layer: int, source: LayerCache):
+        super().__init__(layer, source.rope)
+        self.source, self.shares = source, source.layer
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        raise TensorError(
+            f"put() on the cache of layer {self.layer}, which caches() declares to share the keys "
+            f"and values of layer {self.shares}: nn.attention(q, None, None, cache, …)"
+        )
+
+    def get(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.source.get()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.source.parts
 
 
 def scatter(width: int, total: int, cells: np.ndarray) -> np.ndarray:

@@ -112,7 +112,7 @@ def _seen(
     """
     positions, sequences = step.positions[rows, None], step.sequences[rows]
     seen = position <= positions
-    if step.groups is not None and step.groups.any():
+    if rule.ahead and step.groups is not None and step.groups.any():
         grouped = step.groups[rows, None]
         seen[:, cells] |= (grouped == step.groups) & (grouped > 0)
     # Groups look ahead, not further back (transformers, `create_masks_for_vision_model`).

@@ -237,7 +237,9 @@ class RecurrentCache(Cache):
                 "compute what follows again"
             )
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         """
         Raises:
             Error: the positions are not the last ones; nothing has changed.

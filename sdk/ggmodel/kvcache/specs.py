@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -26,11 +26,17 @@ class Positions(CacheSpec):
     Attributes:
         rope: the rotation of the layer's keys; None if they are not rotated. `cache.rotate` in
             `forward` uses it, and the cache moves keys with it.
+        shares: the number of an earlier layer, declared alike, whose keys and values this one
+            reads; it stores none. None if it has its own.
         bounded: whether a position may not see some earlier ones.
+        ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
     """
 
     rope: Rotation | None
+    shares: int | None
+    absolute: bool = False
     bounded: ClassVar[bool] = True
+    ahead: bool = True
 
     @property
     @abstractmethod
@@ -53,14 +59,22 @@ class Positions(CacheSpec):
 
 @dataclass(frozen=True)
 class Causal(Positions):
-    """A layer that stores every position."""
+    """A layer that stores every position.
+
+    Attributes:
+        absolute: what enters the layer holds its position, as with learned embeddings of positions:
+            no rotation moves its keys, and a text whose positions change is computed again.
+    """
 
     rope: Rotation | None = None
+    shares: int | None = None
+    absolute: bool = False
+    ahead: bool = True
     bounded: ClassVar[bool] = False
 
     @property
     def kind(self) -> Hashable:
-        return "causal"
+        return "causal", self.absolute, self.ahead
 
     @property
     def span(self) -> None:
@@ -85,6 +99,7 @@ class Sliding(Positions):
     window: int
     memory: int | None = None
     rope: Rotation | None = None
+    shares: int | None = None
 
     def __post_init__(self):
         need_span("window", self.window)
@@ -137,6 +152,7 @@ class Chunked(Positions):
 
     size: int
     rope: Rotation | None = None
+    shares: int | None = None
 
     def __post_init__(self):
         need_span("chunk", self.size)
@@ -151,6 +167,29 @@ class Chunked(Positions):
 
     def sees_from(self, position: P) -> P:
         return position - position % min(self.size, _MOST)
+
+
+S = TypeVar("S", bound="Causal | Sliding | Chunked")
+
+
+def share_last(layers: Sequence[S], n: int) -> list[S]:
+    """Declarations of which the last `n` layers store nothing: each reads the keys and values of
+    the last layer of its kind before these.
+
+    Raises:
+        ConfigError: `n` is no number of layers, or no layer before these is of the kind of one.
+    """
+    first = len(layers) - n
+    if not 0 <= n <= len(layers):
+        raise ConfigError(f"{n} of {len(layers)} layers share keys and values")
+    last = {spec.kind: i for i, spec in enumerate(layers[:first])}
+    for i, spec in enumerate(layers[first:], first):
+        if spec.kind not in last:
+            raise ConfigError(
+                f"layer {i} shares keys and values, but none of the {first} layers that store "
+                "some sees the same positions"
+            )
+    return [*layers[:first], *(replace(s, shares=last[s.kind]) for s in layers[first:])]
 
 
 def need_span(what: str, n: int) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
-from ..errors import TensorError
+import numpy as np
+
+from ..errors import ConfigError, TensorError
 from ..ml import Backend, Context, DType
 from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Size
-from .specs import Causal
+from .specs import Causal, Positions
 
 
 class WrapperCache(Cache):
@@ -17,10 +20,13 @@ class WrapperCache(Cache):
 
     Args:
         caches: at least one.
+        together: layer with several memories → the numbers of their caches, in its order.
     """
 
-    def __init__(self, caches: Sequence[Cache]):
-        self.caches = list(caches)
+    def __init__(
+        self, caches: Sequence[Cache], together: Mapping[int, tuple[int, ...]] | None = None
+    ):
+        self.caches, self._together = list(caches), together or {}
         self.max_batch = min(cache.max_batch for cache in self.caches)
         self.advances = all(cache.advances for cache in self.caches)
         self.ranges = max(cache.ranges for cache in self.caches)
@@ -54,9 +60,12 @@ class WrapperCache(Cache):
         return tuple(cache.shape_key(step) for cache in self.caches)
 
     def layers(self, ctx: Context, step: Step) -> dict[int, Any]:
+        found = [cache.layers(ctx, step) for cache in self.caches]
         merged: dict[int, Any] = {}
-        for cache in self.caches:
-            merged |= cache.layers(ctx, step)
+        for layers in found:
+            merged |= layers
+        for layer, caches in self._together.items():
+            merged[layer] = tuple(found[i][layer] for i in caches)
         return merged
 
     def length(self, sequence: int) -> int:
@@ -84,10 +93,12 @@ class WrapperCache(Cache):
         for cache in self.caches:
             cache.check_remove(sequence, begin, end)
 
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         self.check_remove(sequence, begin, end)  # before any cache has changed
         for cache in self.caches:
-            cache.remove(sequence, begin, end)
+            cache.remove(sequence, begin, end, moves)
 
     def wipe(self, sequence: int) -> None:
         for cache in self.caches:
@@ -98,9 +109,17 @@ class WrapperCache(Cache):
             cache.close()
 
 
+Declared = Sequence[CacheSpec | tuple[CacheSpec, ...]]
+
+
+def several(entry: CacheSpec | tuple[CacheSpec, ...]) -> tuple[CacheSpec, ...]:
+    """The declarations of one layer."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
 def new_cache(
     backend: Backend,
-    specs: Sequence[CacheSpec],
+    specs: Declared,
     *,
     dtype: DType,
     sequences: int,
@@ -110,25 +129,40 @@ def new_cache(
     """A cache for a model: one cache for each kind that its layers declare, wrapped in one.
 
     Args:
-        specs: one declaration a layer.
+        specs: one declaration a layer, or a tuple of several kinds: its entry of `Batch.cache` is
+            then a tuple, too.
         dtype: of keys and values.
         sequences: sequences are numbered 0 to sequences − 1.
         capacity: positions a sequence.
         max_batch: the most tokens in a step.
 
     Raises:
-        TensorError: an entry that is no declaration.
+        TensorError: an entry that is no declaration, or of one kind twice.
+        ConfigError: a layer shares the keys and values of one that is not declared alike.
         Unsupported: a dtype that keys and values cannot have.
         OutOfMemory: the host has no memory for the bookkeeping.
     """
     kinds: dict[Hashable, dict[int, Any]] = {}
-    for i, spec in enumerate(specs):
-        if not isinstance(spec, CacheSpec):
-            raise TensorError(
-                f"caches() must give one declaration, such as Causal(...), a layer; entry {i} is "
-                f"{spec!r}"
-            )
-        kinds.setdefault(spec.kind, {})[i] = spec
+    for i, entry in enumerate(specs):
+        for spec in several(entry):
+            if not isinstance(spec, CacheSpec):
+                raise TensorError(
+                    f"caches() must give one declaration, such as Causal(...), a layer; entry {i} "
+                    f"is {entry!r}"
+                )
+            _check_sharing(specs, i, spec)
+            layers = kinds.setdefault(spec.kind, {})
+            if i in layers:
+                raise TensorError(
+                    f"entry {i} of caches() declares two memories of one kind: {entry!r}"
+                )
+            layers[i] = spec
+    numbers = {kind: n for n, kind in enumerate(kinds)}
+    together = {
+        i: tuple(numbers[spec.kind] for spec in entry)
+        for i, entry in enumerate(specs)
+        if isinstance(entry, tuple)
+    }
     size = Size(sequences, capacity, max_batch)
     caches: list[Cache] = []
     try:
@@ -139,4 +173,18 @@ def new_cache(
         for cache in caches:
             cache.close()
         raise
-    return caches[0] if len(caches) == 1 else WrapperCache(caches)
+    return caches[0] if len(caches) == 1 and not together else WrapperCache(caches, together)
+
+
+def _check_sharing(specs: Declared, layer: int, spec: CacheSpec) -> None:
+    """Raises if the layer shares the keys and values of one that has none for it."""
+    if not isinstance(spec, Positions) or spec.shares is None:
+        return
+    source = specs[spec.shares] if 0 <= spec.shares < layer else None
+    alike = replace(cast("Any", spec), shares=None)  # all kinds are data classes
+    if source is None or alike not in several(source):
+        raise ConfigError(
+            f"layer {layer} shares the keys and values of layer {spec.shares}, which is declared "
+            f"as {source}, not as {alike}: it must be an earlier one, see the same positions and "
+            "rotate alike"
+        )

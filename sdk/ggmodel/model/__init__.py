@@ -9,7 +9,15 @@ from .loader import fill
 from .memory import LayerMemory, Rotation
 from .model import Model, config_class
 from .module import Module
-from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Span
+from .multimodal import (
+    Input,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    Pixels,
+    Prepared,
+    Span,
+)
 from .operations import (
     AddConstant,
     Computed,
@@ -24,6 +32,7 @@ from .operations import (
 )
 from .registry import find, find_hf, register, supported
 from .report import LoadReport, Missing, WrongShape
+from .speech import Speech
 
 __all__ = [
     "AddConstant",
@@ -37,6 +46,7 @@ __all__ = [
     "LoadReport",
     "MXFP4Blocks",
     "Missing",
+    "Modality",
     "Model",
     "Module",
     "Multimodal",
@@ -45,9 +55,11 @@ __all__ = [
     "Part",
     "PermuteRope",
     "Pixels",
+    "Prepared",
     "Rotation",
     "Sources",
     "Span",
+    "Speech",
     "Stack",
     "Step",
     "Transpose",

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..errors import TensorError
 from ..ml import Context, DType, Tensor
 from .multimodal import Span
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 L = TypeVar("L")
 
@@ -22,13 +25,15 @@ class Step:
     states in a cache.
 
     Attributes:
-        tokens, positions, sequences: int32 [n].
+        tokens, positions, sequences: int32 [n]; a position is the place in its sequence.
         outputs: int32 [m], the rows whose results are wanted; may be empty.
         groups: int32 [n]; tokens of one sequence with an equal number above 0, such as those of an
             image, see each other in both directions. They are always in one step. None is 0
             everywhere.
         placed: cache → its notes on this step.
-        spans: rows of images that belong to inputs of this step.
+        spans: rows of images and other items that belong to inputs of this step.
+        components: int32 [k, n], see `Model.positions`; None if a model has no positions of its
+            own.
         begun: the computation has begun, and has overwritten its cells.
     """
 
@@ -39,19 +44,34 @@ class Step:
     groups: np.ndarray | None = None
     placed: dict[Any, Any] = field(default_factory=dict, kw_only=True)
     spans: tuple[Span, ...] = field(default=(), kw_only=True)
+    components: np.ndarray | None = field(default=None, kw_only=True)
     begun: bool = field(default=False, kw_only=True)
 
+    @classmethod
+    def blank(cls, n: int, outputs: int, components: int = 0, **known: Any) -> Self:
+        """A step for recording graphs: n zeros everywhere, of which the first have outputs.
+
+        Args:
+            components: see `Model.own_components`.
+            known: further attributes.
+        """
+        zeros = np.zeros(n, np.int32)
+        own = np.zeros((components, n), np.int32) if components else None
+        return cls(zeros, zeros, zeros, zeros[:outputs], components=own, **known)
+
     @property
-    def shape(self) -> tuple[int, int, tuple[int, int]]:
-        """(tokens, outputs, (rows, width) of the spans): graphs depend on these."""
-        rows = width = 0
+    def shape(self) -> tuple[int, int, tuple[int, ...]]:
+        """(tokens, outputs, (rows of the spans, their width, widths of their parts …)): graphs
+        depend on these."""
+        laid: tuple[int, ...] = (0, 0)
         if self.spans:
             rows = sum(span.count for span in self.spans)
-            width = self.spans[0].embedding.width
-        return len(self.tokens), len(self.outputs), (rows, width)
+            widths = max((span.embedding.widths for span in self.spans), key=len)
+            laid = rows, self.spans[0].embedding.width, *widths
+        return len(self.tokens), len(self.outputs), laid
 
     def compute_images(self) -> None:
-        """Computes the images of all spans that have not been."""
+        """Computes the items of all spans that have not been."""
         for span in self.spans:
             span.embedding.compute()
 
@@ -59,6 +79,14 @@ class Step:
     def rows(self) -> np.ndarray:
         """The rows of all spans, float32 [rows, width]."""
         return np.concatenate([span.rows for span in self.spans])
+
+    def part(self, index: int, width: int) -> np.ndarray:
+        """Part `index` of the rows of all spans, float32 [rows, width]; zeros for spans that have
+        no such part."""
+        parts = ((span.part(index), span.count) for span in self.spans)
+        return np.concatenate(
+            [np.zeros((n, width), np.float32) if p is None else p for p, n in parts]
+        )
 
     @property
     def filled(self) -> np.ndarray:
@@ -73,12 +101,13 @@ class Batch:
     Attributes:
         size: number of inputs, n.
         inputs: I32 [n], token ids.
-        positions: I32 [n].
+        positions: I32 [n], the places in their sequences. For a model with `Model.positions` of
+            its own I32 [k · n], these, one component after the other.
         outputs: I32 [m], rows to give results for; not empty while recording.
         cache: the memory of each layer, a `LayerMemory` or an object of the cache's own.
         states: F32 [width, outputs], the hidden states of `outputs`, once they are recorded.
-        multimodal: F32 [width, rows], the rows of the images that belong to inputs of this batch,
-            one image after the other; None without images.
+        multimodal: F32 [width, rows], the rows of the images and other items that belong to inputs
+            of this batch, one item after the other; None without any.
     """
 
     def __init__(
@@ -87,13 +116,15 @@ class Batch:
         size: int,
         n_outputs: int,
         cache: Mapping[int, Any],
-        embedded: tuple[int, int] = (0, 0),
+        embedded: tuple[int, ...] = (0, 0),
+        components: int = 0,
     ):
         self.ctx = ctx
         self.size = size
         self.cache = [cache[layer] for layer in sorted(cache)]
         self.states: Tensor | None = None
-        self._rows, width = embedded
+        self._rows, width, *self._widths = embedded
+        self._filled: Tensor | None = None
         self.multimodal: Tensor | None = None
         if self._rows:
             self.multimodal = ctx.feed(
@@ -101,7 +132,12 @@ class Batch:
             )
         i32 = DType.I32
         self.inputs = ctx.feed(attrgetter("tokens"), i32, size, name="tokens")
-        self.positions = ctx.feed(attrgetter("positions"), i32, size, name="positions")
+        if components:
+            self.positions = ctx.feed(
+                lambda s: s.components.reshape(-1), i32, components * size, name="positions"
+            )
+        else:
+            self.positions = ctx.feed(attrgetter("positions"), i32, size, name="positions")
         self.outputs = ctx.feed(
             attrgetter("outputs"), i32, max(1, n_outputs), trusted=True, name="outputs"
         )
@@ -119,16 +155,41 @@ class Batch:
         for i, (layer, cache) in enumerate(zip(layers, self.cache, strict=True)):
             yield layer, cache, self.outputs if i == last else None
 
-    def lay_images(self, x: Tensor) -> Tensor:
-        """Replaces rows of x F32 [width, n], which an op has computed, by those of images.
+    def lay(self, x: Tensor) -> Tensor:
+        """Replaces rows of x F32 [width, n], which an op has computed, by those of images and
+        other items.
 
         Raises:
-            TensorError: images have another width.
+            TensorError: items have another width.
         """
-        if self.multimodal is None:
+        return x if self.multimodal is None else x.set_rows(self.multimodal, self._at)
+
+    lay_images = lay
+
+    def add(self, x: Tensor, part: int) -> Tensor:
+        """Adds part `part` of the items' rows to x F32 [width, n], which an op has computed, at
+        their inputs; see `Multimodal.parts`. Without such a part it is x.
+
+        Raises:
+            TensorError: the part has another width, or x not a row for each input.
+        """
+        if part >= len(self._widths):
             return x
-        at = self.ctx.feed(lambda s: s.filled, DType.I32, self._rows, name="filled")
-        return x.set_rows(self.multimodal, at)
+        if x.n_elements != x.dim(0) * self.size:
+            raise TensorError(
+                f"{x.describe()} has not a row for each of {self.size} inputs: add parts before "
+                "the rows of the outputs are taken"
+            )
+        width = self._widths[part]
+        rows = self.ctx.feed(lambda s: s.part(part, width), DType.F32, width, self._rows)
+        return x.set_rows(x.rows(self._at) + rows, self._at)
+
+    @property
+    def _at(self) -> Tensor:
+        """I32 [rows], the inputs that the items' rows fill."""
+        if self._filled is None:
+            self._filled = self.ctx.feed(lambda s: s.filled, DType.I32, self._rows, name="filled")
+        return self._filled
 
     def feed(self, fill: Callable[[Step], Any], dtype: DType, *shape: int) -> Tensor:
         """An input that follows from the step: `fill(step)` is called before each run and returns

@@ -173,8 +173,14 @@ class Cache(ABC):
         del sequence, begin, end
 
     @abstractmethod
-    def remove(self, sequence: int, begin: int, end: int | None) -> None:
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
         """Forgets positions begin to end (None: all from begin on); later ones move down.
+
+        Args:
+            moves: int32 [length − end, k], by how much the position components of later ones
+                change, see `Model.positions`; None is begin − end for each.
 
         Raises:
             Error: it cannot be done. An empty sequence can be continued after

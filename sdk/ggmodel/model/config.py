@@ -24,6 +24,15 @@ else:
         return lambda cls: cls
 
 
+DOCUMENTS = {
+    "preprocessor": "preprocessor_config.json",
+    "features": "preprocessor_config.json",
+    "video": "video_preprocessor_config.json",
+    "processor": "processor_config.json",
+    "generation": "generation_config.json",
+}
+"""Documents beside a config.json, by their names in `hf=`: "preprocessor:size.longest_edge"."""
+
 _KINDS = (bool, int, float, str, list)
 _COMPARED = 1000  # keys that a missing one is compared with
 
@@ -150,12 +159,30 @@ class Config:
                     key, what = wanted, f"what {_called(source)} computes for the hyperparameter"
                 else:
                     key, what = source, "key"
-                return check_kind(key, value, kind, "config.json", what)
+                return check_kind(key, value, kind, _file_of(source), what)
         return None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{n}={getattr(self, n)!r}" for n, *_ in key_fields(type(self)))
         return f"{type(self).__name__}({values})"
+
+
+def keys_behind(config: Config, name: str) -> dict[str, Any]:
+    """Primary key → value of the hyperparameters that an attribute of a config follows from."""
+    found: dict[str, Any] = {}
+
+    class Watching:
+        def __getattr__(self, name: str) -> Any:
+            declared = getattr(type(config), name, None)
+            if isinstance(declared, property) and declared.fget is not None:
+                return declared.fget(self)
+            value = getattr(config, name)
+            if isinstance(declared, KeyField):
+                found[declared.names[0]] = value
+            return value
+
+    getattr(Watching(), name)
+    return found
 
 
 def _check_least(metadata: KeyValues, key: str, value: Any, least: float | None) -> None:
@@ -195,16 +222,27 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
     for key, value in tree.items():
         yield f"{above}{key}"
         if isinstance(value, Mapping):
-            yield from _paths(value, f"{above}{key}.")
+            yield from _paths(value, f"{above}{key}" + "." * (not key.endswith(":")))
+
+
+def _file_of(source: Any) -> str:
+    document = source.partition(":")[0] if isinstance(source, str) else ""
+    return DOCUMENTS.get(document, "config.json")
 
 
 def _called(source: Any) -> str:
     return f"the function {getattr(source, '__name__', source)}"
 
 
+def steps(path: str) -> list[str]:
+    """The keys on the way to a value: "vision_config.hidden_size", "preprocessor:size.height"."""
+    document, colon, key = path.rpartition(":")
+    return [document + colon, *key.split(".")] if colon else key.split(".")
+
+
 def descend(tree: Any, path: str) -> Any:
-    """The value of a key of nested objects, "vision_config.hidden_size"; None if it is absent."""
-    for part in path.split("."):
+    """The value of a key of nested objects, as `steps` goes; None if it is absent."""
+    for part in steps(path):
         if not isinstance(tree, Mapping) or part not in tree:
             return None
         tree = tree[part]

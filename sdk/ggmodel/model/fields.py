@@ -29,6 +29,7 @@ class TensorField:
     prefix: str = ""
     suffix: str = ""
     default: Callable[[Any], np.ndarray | None] | None = None
+    numbers: str | None = None
 
     def apart(self) -> TensorField:
         """The same with the second name first, if there is one."""
@@ -59,13 +60,14 @@ def gguf(
     prefix: str = "",
     suffix: str = "",
     default: Callable[[Any], np.ndarray | None] | None = None,
+    numbers: str | None = None,
 ) -> Any:
     """Names the tensor of a field, or the part that a field adds to the names within it.
 
     Args:
         names: primary name, then alternates; none makes the field transparent. Names of nested
             fields are joined by "."; the first that exists in the file wins, once per module.
-            Vision tensors ("v.", "mm."): the second name is the one used in an mmproj file.
+            Tensors of towers ("v.", "a.", "mm."): the second name is that in an mmproj file.
         hf: the name in a Hugging Face checkpoint, alternates in order of preference, or `Sources`
             where the tensor is made of several or is part of one. Defaults to the primary name for
             tensors.
@@ -78,6 +80,8 @@ def gguf(
         default: a function of the hyperparameters that computes the tensor for files without it, a
             float32 array of the reversed shape, or None for nothing. The name must be absolute.
             Such a tensor is a weight like any other, and never written.
+        numbers: the config attribute with the numbers of a list's items in files, where they are
+            not 0, 1, …; in checkpoints items count from 0. It says the length, too.
 
     Raises:
         ConfigError: a default for a name that is not absolute.
@@ -96,6 +100,7 @@ def gguf(
         prefix,
         suffix,
         default,
+        numbers,
     )
 
 
@@ -110,7 +115,10 @@ def kv(
     Args:
         names: primary key, then alternates; each is looked up as "<architecture>.<key>" unless it
             begins with "general." or "tokenizer.", then as it stands ("clip.vision.block_count").
-        hf: key in a Hugging Face config ("rope_scaling.factor" descends), or a function of the
+            A key of an encoder alone, "vision.…" or "audio.…", has "clip." before it in an mmproj
+            file.
+        hf: key in a Hugging Face config ("rope_scaling.factor" descends,
+            "preprocessor:size.height" is in preprocessor_config.json), or a function of the
             config; alternates in order of preference.
         default: a value, the name of another field (unless the field is a str), or a function of
             the config. Without one the key is required, unless the type allows None.
@@ -123,4 +131,6 @@ def kv(
         raise ConfigError("kv(...) takes the metadata key of the hyperparameter")
     if isinstance(hf, str) or callable(hf):
         hf = (hf,)
+    if len(names) == 1 and names[0].startswith(("vision.", "audio.")):
+        names += (f"clip.{names[0]}",)
     return KeyField(names, tuple(hf), default, least)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ..gguf_file import TensorInfo
 from ..ml import Tensor
+from .config import keys_behind
 from .module import Module
 from .names import Names
 from .operations import value_of
@@ -69,7 +70,11 @@ class _Loader(Walk[Names]):
         expected = tuple(None if d is None else value_of(self.config, d) for d in slot.shape)
         if _fits(expected, tensor.shape):
             return []
-        return [WrongShape(tensor.name, slot.path, expected, tuple(tensor.shape))]
+        keys: dict[str, Any] = {}
+        for dim, want, have in zip(slot.shape, expected, tensor.shape, strict=False):
+            if isinstance(dim, str) and want != have:
+                keys |= keys_behind(self.config, dim)
+        return [WrongShape(tensor.name, slot.path, expected, tuple(tensor.shape), (*keys.items(),))]
 
 
 def _fits(expected: tuple[int | None, ...], found: tuple[int, ...]) -> bool:

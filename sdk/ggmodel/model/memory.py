@@ -10,18 +10,27 @@ from ..ml import Part, Tensor
 from ..ml.node import Node
 
 # Ops behind which a rotation of keys no longer shows: they mix elements or rows.
-_MIXING = {"mulmat", "mulmat_id", "flash_attention", "softmax", "rows", "conv_2d", "conv_3d"}
+_MIXING = {
+    "mulmat", "mulmat_id", "flash_attention", "softmax", "rows", "conv_1d", "conv_2d", "conv_3d",
+    "depthwise_conv_1d", "depthwise_conv_2d", "conv_transpose_1d", "conv_transpose_2d",
+    "window_partition", "window_unpartition", "roll", "pad_reflect",
+}  # fmt: skip
 
 
 class Rotation(Protocol):
     """A rotation of heads by position; `nn.Rope` is one."""
 
+    @property
+    def components(self) -> int:
+        """Components of a position, k."""
+        ...
+
     def __call__(self, x: Tensor, positions: Tensor, /) -> Tensor:
-        """x [head dim, heads, n] rotated by positions I32 [n]."""
+        """x [head dim, heads, n] rotated by positions I32 [k·n], component after component."""
         ...
 
     def move(self, x: Tensor, amounts: Tensor, /) -> Tensor:
-        """x [head dim, heads, n], rotated before, by amounts I32 [n] more."""
+        """x [head dim, heads, n], rotated before, by amounts I32 [k·n] more."""
         ...
 
     def made(self, op: Node, /) -> bool:
@@ -36,9 +45,12 @@ class LayerMemory(ABC):
         layer: its number.
         rope: the rotation of its keys that `caches()` declares; None if they are not rotated.
         parts: for `Tensor.scaled_dot_product_attention`; the mask of `get` is made for them.
+        shares: the number of the layer whose keys and values it reads; nothing is `put` then. None
+            if it has its own.
     """
 
     parts: tuple[Part, ...] = ()
+    shares: int | None = None
 
     def __init__(self, layer: int, rope: Rotation | None = None):
         self.layer, self.rope = layer, rope
@@ -75,7 +87,7 @@ class LayerMemory(ABC):
         self._given = True
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys x [head dim, heads, n], rotated by positions I32 [n] with the rope that
+        """Queries or keys x [head dim, heads, n], rotated by positions I32 [k·n] with the rope that
         `caches()` declares.
 
         Raises:

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import ConfigError, PromptError, TensorError, TokenizerError, Unsupported
+from ..image import grey, open_image, within_memory
 from ..ml import Context, DType, Tensor
 from ..ml.graph import in_scope
 from .batch import Batch
 from .cache import CacheSpec
 from .config import Config
 from .module import Module
-from .multimodal import Input, Multimodal, MultimodalEmbedding, Pixels
+from .multimodal import (
+    REFERENCE_INPUTS,
+    Input,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    Pixels,
+    Prepared,
+    Shape,
+)
 from .source_code import author_code, file_of, line_of, type_hints
+from .speech import Speech
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,7 +41,11 @@ class Model(Module):
         ignore: patterns of tensors that a file may have and the model does not need.
         ignore_hf: the same for a Hugging Face checkpoint, in its names.
         architecture: the name it is registered under.
+        pairs: a text architecture → the type of projector beside it; see `register`.
+        pair_tokens: tokens that the vocabulary of such a text has; another text of the same
+            architecture is none of this model.
         read_tokenizer: gives the file's tokenizer; see `tokenizer`.
+        position_components: k of `positions`.
         bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
         image_marker: the text that stands for an image in chat templates.
@@ -42,11 +57,14 @@ class Model(Module):
     ignore_hf: ClassVar[tuple[str, ...]] = ()
     architecture: ClassVar[str] = ""
     hf_architectures: ClassVar[tuple[str, ...]] = ()
+    pairs: ClassVar[Mapping[str, str]] = {}
+    pair_tokens: ClassVar[tuple[str, ...]] = ()
 
     config: Any
     read_tokenizer: Callable[[], Any] = staticmethod(lambda: None)
 
-    bidirectional_images: ClassVar[bool] = False
+    position_components: ClassVar[int] = 1
+    bidirectional_images: bool = False
     image_marker: ClassVar[str] = ""
     clip: ClassVar[dict[str, Any] | None] = None
 
@@ -61,6 +79,29 @@ class Model(Module):
         """
         return cls.architecture
 
+    @classmethod
+    def text_of(cls, hf: Mapping[str, Any]) -> str:
+        """The architecture of the text's file where the projector has one of its own: that of
+        `pairs` which `text_config.model_type` names, or the only one.
+
+        Args:
+            hf: the config.json.
+
+        Raises:
+            Unsupported: there are several, and the config names none of them.
+        """
+        if not cls.pairs:
+            return cls.architecture
+        kind = str((hf.get("text_config") or {}).get("model_type", "")).replace("_", "")
+        if kind in cls.pairs:
+            return kind
+        if len(cls.pairs) == 1 and not kind:
+            return next(iter(cls.pairs))
+        raise Unsupported(
+            f"text_config.model_type {kind!r:.80}: as two files {cls.architecture} has a text of "
+            f"{' or '.join(map(repr, cls.pairs))}; convert it into one file, without --mmproj"
+        )
+
     @property
     def tokenizer(self) -> Any:
         """The `Tokenizer` of the file, None without a vocabulary. It is built on first use: all
@@ -71,8 +112,9 @@ class Model(Module):
     def tokenizer(self, tokenizer: Any) -> None:
         self.read_tokenizer = lambda: tokenizer
 
-    def caches(self) -> Sequence[CacheSpec]:
-        """The memory of each layer: a list with one declaration a layer."""
+    def caches(self) -> Sequence[CacheSpec | tuple[CacheSpec, ...]]:
+        """The memory of each layer: a list with one declaration a layer, or a tuple of several, as
+        of a decoder that attends to itself and to an encoder."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
@@ -95,13 +137,70 @@ class Model(Module):
         lacking = "no logits, only embeddings: use embed" if self.only_embeds else "no forward"
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has {lacking}")
 
-    # images
+    def positions(self, inputs: Sequence[Input], before: np.ndarray) -> np.ndarray:
+        """The position components of inputs, int32 [n, k]: by default the place in the sequence, k
+        times. `batch.positions` has them, and the rope of a layer rotates by them.
+
+        They may depend on embeddings, `Input.multimodal` and its `data`, and on `before`, never on
+        the ids of tokens: positions are known before the tokens are. The inputs of an image are
+        given whole. When positions are forgotten in the middle of a sequence, the later ones are
+        asked for again.
+
+        Args:
+            inputs: they follow each other.
+            before: int32 [m, k], the components of all inputs before them; m is 0 at the beginning.
+        """
+        places = np.arange(len(before), len(before) + len(inputs), dtype=np.int32)
+        return np.repeat(places[:, None], self.position_components, axis=1)
+
+    @classmethod
+    def own_components(cls) -> int:
+        """`position_components` of a model that declares positions of its own, else 0."""
+        own = cls.positions is not Model.positions or cls.position_components != 1
+        return cls.position_components if own else 0
+
+    # what a prompt may hold besides text
+
+    def modalities(self) -> Mapping[str, Modality]:
+        """The kinds of items that a prompt may hold besides text, such as "image", "audio" and
+        "video". By default images where it `sees`, through the methods below."""
+        if not self.sees:
+            return {}
+        images = Modality(
+            marker=self.image_marker,
+            open=open_image,
+            prepare=within_memory(self.preprocess),
+            encode=self.encode_multimodal,
+            inputs=self.image_inputs,
+            largest=lambda: grey(self.largest_image),
+            shape=self.image_shape,
+        )
+        return {"image": images}
+
+    def speech(self) -> Speech:
+        """How it writes down speech; a model that `ggmodel.transcribe` can use declares it."""
+        asked = ", or ask this one for the text (ggmodel run --audio)"
+        raise Unsupported(
+            f"a model of the architecture {type(self).architecture} does not transcribe; give a "
+            f"Whisper{asked if 'audio' in self.modalities() else ''}"
+        )
+
+    @classmethod
+    def takes_items(cls) -> bool:
+        """Whether the architecture declares any kind of items besides text."""
+        own = cls.encode_multimodal, cls.modalities
+        return own != (Model.encode_multimodal, Model.modalities)
 
     @property
     def sees(self) -> bool:
         """Whether it takes images: by default whether the file fills the fields `vision` and
         `projector`."""
         return all(getattr(self, name, None) is not None for name in ("vision", "projector"))
+
+    @property
+    def image_shape(self) -> Shape:
+        """The shape of an image's prepared values: `Modality.shape`."""
+        return ("tiles", 3, "height", "width")
 
     @property
     def largest_image(self) -> tuple[int, int]:
@@ -129,17 +228,30 @@ class Model(Module):
         values = np.ascontiguousarray(inputs["pixel_values"], np.float32)
         return Pixels(values.reshape(-1, *shape[-3:]), data)
 
+    def reference_item(
+        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
+    ) -> Prepared:
+        """`reference_pixels` for any kind of item; by default the array of `REFERENCE_INPUTS`."""
+        if kind == "image":
+            return self.reference_pixels(inputs, data)
+        name = next(name for name in REFERENCE_INPUTS[kind] if name in inputs)
+        return Prepared(np.ascontiguousarray(inputs[name], np.float32), data)
+
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """Records the graph that encodes an image, in a context of its own."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_multimodal")
 
-    def post_tokenize(self, inputs: list[Input | list[MultimodalEmbedding]]) -> list[Input]:
-        """The inputs of a prompt, each image replaced by its `image_inputs`."""
-        each = (self.image_inputs(x) if isinstance(x, list) else [x] for x in inputs)
+    def post_tokenize(
+        self, inputs: list[Input | list[MultimodalEmbedding]]
+    ) -> Sequence[Input | str]:
+        """The inputs of a prompt, each item replaced by the `inputs` of its modality. A `str` among
+        them is tokenised as one string with the texts beside it."""
+        kinds = self.modalities()
+        each = (kinds[x[0].kind].inputs(x) if isinstance(x, list) else [x] for x in inputs)
         return [one for expanded in each for one in expanded]
 
-    def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
-        """The inputs of one image: placeholders for its rows, and the tokens around them.
+    def image_inputs(self, image: list[MultimodalEmbedding]) -> Sequence[Input | str]:
+        """The inputs of one image: placeholders for its rows, and the tokens or text around them.
 
         Args:
             image: an embedding for each tensor of `encode_multimodal`.

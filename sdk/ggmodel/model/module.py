@@ -27,9 +27,12 @@ class Module:
         scope: the path below the module that holds it, for the names of results.
         dims: for modules that hold plain tensors: which of the dims given as the `shape` of a
             field each tensor has, such as {"weight": (0, 1), "bias": (1,)}.
+        compared: whether `diff` compares it and what it holds with the module of the reference that
+            has its tensors; False where that one is called for other things first.
     """
 
     dims: ClassVar[dict[str, tuple[int, ...]]] = {}
+    compared: ClassVar[bool] = True
 
     def __init__(self, config: Any = None):
         self.config = config

@@ -1,59 +1,78 @@
-"""Images on their way into a text: pixels, the rows of the vision graph, inputs."""
+"""Images, sounds and videos on their way into a text: prepared, encoded to rows, inputs."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..errors import PromptError
-from ..ml import Tensor
+from ..ml import Context, Tensor
 
+# Kind → keywords of transformers' forward that hold an item's array; a model has one of them.
+REFERENCE_INPUTS = {
+    "image": ("pixel_values",),
+    "audio": ("input_features", "input_values"),
+    "video": ("pixel_values_videos",),
+}
+Shape = tuple[int | str, ...]  # with names for dimensions of any size
 IMAGE_BATCH = 512  # tokens that the graph of an image counts as, for batch sizes
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
-    """An image as `Model.encode_multimodal` takes it.
+class Prepared:
+    """An item of a prompt as its encoder takes it: pixels, a spectrogram, frames.
 
     Attributes:
-        values: float32 [tiles, 3, height, width], as the reference's processor gives them.
-        data: further results of `Model.preprocess`, such as the arrangement of the tiles.
+        values: float32 of any shape, such as [tiles, 3, height, width], as the reference's
+            processor gives them.
+        data: further results of the preparation, such as the arrangement of the tiles.
     """
 
     values: np.ndarray
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+Pixels = Prepared  # those of an image
+
+
 @dataclass(frozen=True, eq=False)
 class Multimodal:
-    """One tensor of an encoded object, not computed yet, or data alone.
+    """One tensor of an encoded item, not computed yet, or data alone.
 
     Attributes:
         tensor: F32 [width, rows]; None for data that `Model.post_tokenize` reads, without rows.
-        data: passed on to `Model.post_tokenize`.
+        data: passed on to `Model.post_tokenize`. A mapping with "token" says that its rows stand
+            for that token of the reference's prompts, not for a placeholder.
         used: number of rows, from the first on, that may be attended to; None is all.
+        parts: further tensors F32 [any width, rows] of the same rows; `Batch.add(x, part)` lays
+            them into the layers that want them.
     """
 
     tensor: Tensor | None = None
     data: Any = None
     used: int | None = None
+    parts: Sequence[Tensor] = ()
 
 
 class MultimodalEmbedding:
-    """Rows that stand for an image, or a part of one, in a text.
+    """Rows that stand for an item, or a part of one, in a text.
 
     Args:
         rows: float32 [rows, width], or a function that computes them on first use; None for data
             alone, which `Model.post_tokenize` reads and no input holds.
         shape: of the rows, for a function.
         key: identifies the content; equal keys mean equal rows. None hashes the rows.
+        parts: float32 [rows, any width] each, or a function that computes them.
+        widths: of the parts, for a function.
 
     Attributes:
         data, used: see `Multimodal`.
+        kind: that of the item, such as "image"; see `Model.modalities`.
+        widths: numbers in a row of each part.
     """
 
     def __init__(
@@ -62,23 +81,30 @@ class MultimodalEmbedding:
         data: Any = None,
         used: int | None = None,
         *,
+        kind: str = "image",
         shape: tuple[int, int] | None = None,
         key: bytes | None = None,
+        parts: Sequence[np.ndarray] | Callable[[], Sequence[np.ndarray]] = (),
+        widths: tuple[int, ...] = (),
     ):
-        self.data, self.used = data, used
+        self.data, self.used, self.kind = data, used, kind
         if rows is None:
             rows, shape, key = (lambda: np.zeros((0, 0), np.float32)), (0, 0), b""
         if callable(rows):
             assert shape is not None and key is not None
             self._compute, self.shape = rows, shape
         else:
-            try:
-                array = np.ascontiguousarray(rows, np.float32)
-            except (TypeError, ValueError) as error:
-                raise PromptError(f"rows are float32 [rows, width]: {error}") from None
-            if array.ndim != 2 or not array.size:
-                raise PromptError(f"rows of shape {list(array.shape)}; [rows, width] is needed")
+            array = _rows_of(rows)
             self._compute, self.shape = lambda: array, array.shape
+        if callable(parts):
+            self._compute_parts, self.widths = parts, widths
+        else:
+            arrays = [_rows_of(part) for part in parts]
+            if any(len(part) != len(self) for part in arrays):
+                counts = [len(part) for part in arrays]
+                raise PromptError(f"parts of {counts} rows for {len(self)} rows; give as many each")
+            self._compute_parts = lambda: arrays
+            self.widths = tuple(part.shape[1] for part in arrays)
         self._rows: np.ndarray | None = None
         self._key = key
 
@@ -104,14 +130,38 @@ class MultimodalEmbedding:
         return self.compute()
 
     @property
+    def parts(self) -> Sequence[np.ndarray]:
+        """Further arrays float32 [rows, any width]; see `Multimodal`."""
+        return self._compute_parts()
+
+    @property
     def key(self) -> bytes:
         """Equal for equal content."""
         if self._key is None:
-            self._key = hashlib.blake2b(self.rows.tobytes(), digest_size=16).digest()
+            digest = hashlib.blake2b(self.rows.tobytes(), digest_size=16)
+            digest.update(repr(self.data).encode())  # positions may follow from it
+            for part in self.parts:
+                digest.update(repr(part.shape).encode() + part.tobytes())
+            self._key = digest.digest()
         return self._key
+
+    def token(self, placeholder: int) -> int:
+        """The token that a row stands for in the reference's prompts; see `Multimodal`."""
+        said = self.data if isinstance(self.data, Mapping) else {}
+        return said.get("token", placeholder)
 
     def __repr__(self) -> str:
         return f"MultimodalEmbedding({len(self)} rows of {self.width})"
+
+
+def _rows_of(values: Any) -> np.ndarray:
+    try:
+        array = np.ascontiguousarray(values, np.float32)
+    except (TypeError, ValueError) as error:
+        raise PromptError(f"rows are float32 [rows, width]: {error}") from None
+    if array.ndim != 2 or not array.size:
+        raise PromptError(f"rows of shape {list(array.shape)}; [rows, width] is needed")
+    return array
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,3 +199,71 @@ class Span:
     def rows(self) -> np.ndarray:
         """float32 [count, width]."""
         return self.embedding.rows[self.first : self.first + self.count]
+
+    def part(self, index: int) -> np.ndarray | None:
+        """Part `index` of these rows, float32 [count, any width]; None where they have none."""
+        if index >= len(self.embedding.widths):
+            return None
+        return self.embedding.parts[index][self.first : self.first + self.count]
+
+
+@dataclass(frozen=True, eq=False)
+class Modality:
+    """A kind of item that a prompt may hold besides text: how it gets from a file into inputs.
+
+    Attributes:
+        marker: the text that stands for an item in prompts and chat templates; "" for none: items
+            precede the text.
+        open: makes an item of whatever a user gives, such as a path or bytes; raises an `Error`
+            that names it and the limit that it exceeds. `ggmodel.image.open_image` opens pictures.
+        prepare: an opened item as the encoder takes it.
+        encode: records the graph that encodes an item, in a context of its own.
+        inputs: the inputs of an item, given an embedding for each `Multimodal` of `encode`:
+            placeholders for its rows, and what stands around them. A `str` is tokenised as one
+            string with the texts beside it.
+        largest: makes an item that needs the most memory, opened or prepared already.
+        shape: sizes of the values that `encode` takes, a name for any number. Arrays that a user
+            gives are held against it.
+        apart: parts along the first dim of the values do not depend on each other: the graph of one
+            is run for each, and takes the memory of one. `encode` takes any number of them.
+    """
+
+    marker: str
+    open: Callable[[Any], Any]
+    prepare: Callable[[Any], Prepared]
+    encode: Callable[[Context, Prepared], list[Multimodal]]
+    inputs: Callable[[list[MultimodalEmbedding]], Sequence[Input | str]]
+    largest: Callable[[], Any]
+    shape: Shape | None = None
+    apart: bool = False
+
+    def pieces(self, item: Prepared) -> list[Prepared]:
+        """The parts of an item, each with a graph run of its own."""
+        if not self.apart:
+            return [item]
+        return [Prepared(item.values[i : i + 1], item.data) for i in range(len(item.values))]
+
+    def check(self, kind: str, values: np.ndarray) -> None:
+        """Raises PromptError for a prepared array of another shape, or one without numbers, or with
+        numbers that are not finite; and for no array.
+
+        Args:
+            kind: of the item, in messages.
+        """
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+            shown = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+            raise PromptError(f"the values of this {kind} are {shown}; give an array of float32")
+        said = f"this {kind} is an array {list(values.shape)}"
+        if self.shape is not None and not _fits(values.shape, self.shape):
+            raise PromptError(f"{said}; this model takes [{', '.join(map(str, self.shape))}]")
+        if not values.size:
+            raise PromptError(f"{said}: it holds no numbers")
+        if not np.isfinite(values).all():
+            at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
+            raise PromptError(f"{said} that holds {values[tuple(at)]} at {at}; give finite numbers")
+
+
+def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:
+    return len(shape) == len(wanted) and all(
+        isinstance(n, str) or n == m for n, m in zip(wanted, shape, strict=True)
+    )

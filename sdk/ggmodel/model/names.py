@@ -1,4 +1,4 @@
-"""Names of nested fields in GGUF files, and which of them belong to vision."""
+"""Names of nested fields in GGUF files, and which of them belong to encoders of other things."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from .fields import TensorField
 
-_VISION = ("v.", "mm.")  # the vision tower, and the projector to the width of the text
+# The towers of images and sounds, and the projector to the width of the text.
+_TOWERS = ("v.", "a.", "mm.")
 
 
-def of_vision(tensor: str) -> bool:
-    """Whether the tensor of that name belongs to the vision tower or its projector."""
-    return tensor.startswith(_VISION)
+def of_tower(tensor: str) -> bool:
+    """Whether the tensor of that name belongs to a tower or its projector."""
+    return tensor.startswith(_TOWERS)
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,10 @@ class Names:
         joined = tuple(join(c, n) for c in self.candidates for n in names)
         return Names(joined, tag.prefix, tag.suffix)
 
-    def item(self, i: int) -> Names:
-        """The names of item i of this list."""
-        return Names(tuple(join(c, str(i)) for c in self.candidates), self.prefix, self.suffix)
+    def item(self, i: int, number: int) -> Names:
+        """The names of item i of this list, which has that number in files."""
+        names = tuple(join(c, str(number)) for c in self.candidates)
+        return Names(names, self.prefix, self.suffix)
 
 
 def join(outer: str, name: str) -> str:

@@ -48,19 +48,30 @@ _of_files: dict[str, dict[str, type[Model]]] = {}
 
 
 def register(
-    name: str, *, hf: tuple[str, ...] | str = (), pooled: bool = False
+    name: str,
+    *,
+    hf: tuple[str, ...] | str = (),
+    pairs: Mapping[str, str] | None = None,
+    pooled: bool = False,
 ) -> Callable[[M], M]:
     """Decorator: registers a model class for files whose `general.architecture` is `name`.
 
     Args:
         hf: the `architectures` of Hugging Face configs that this class serves.
+        pairs: a text architecture → the type of projector beside its file with which this class
+            serves the two, as llama.cpp writes them: `{"llama": "idefics3"}`.
         pooled: the class is the embedding variant, for files with a `pooling_type`.
 
     Raises:
-        ArchitectureError: the name is taken by a class of another module.
+        ArchitectureError: the name is taken by a class of another module, or the class is no model.
     """
 
     def enter(cls: M) -> M:
+        if not (isinstance(cls, type) and issubclass(cls, Model) and isinstance(name, str)):
+            raise ArchitectureError(
+                f"@register({name!r:.80}) stands before {cls!r:.80}; it takes the name of "
+                "an architecture, and stands before a class that inherits from Model"
+            )
         with _lock:
             target = _of_files.get(cls.__module__.partition(".")[0], _registered)
             key = name + _POOLED if pooled else name
@@ -75,6 +86,7 @@ def register(
                 )
             cls.architecture = name
             cls.hf_architectures = (hf,) if isinstance(hf, str) else tuple(hf)
+            cls.pairs = dict(pairs or {})
             target[key] = cls
         return cls
 
@@ -141,10 +153,7 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         for name in names:
             if found := [own[name] for own in in_folder if name in own]:
                 return _only(found, f"serve {name}")
-        _import_built_in(_built_in())
-        for entry in _entry_points():
-            with author_code(f"the entry point {entry.value!r} cannot be imported", None):
-                entry.load()
+        _import_all()
         served = _serving(_registered)
     for name in names:
         if name in served:
@@ -157,6 +166,35 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         f"no architecture serves {wanted}{hint} Served are: {', '.join(known)}. Another "
         "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
     )
+
+
+def find_pair(
+    text: str, projectors: Sequence[str], folder: str | Path | None = None
+) -> type[Model] | None:
+    """The model class that serves files of a text architecture beside a projector of one of these
+    types; None without.
+
+    Args:
+        folder: searched first.
+
+    Raises:
+        ArchitectureError: two files of the folder do, or one of its files cannot be imported.
+    """
+    with _lock:
+        in_folder = [cls for own in _of_folder(folder).values() for cls in own.values()]
+        if found := [cls for cls in in_folder if cls.pairs.get(text) in projectors]:
+            return _only(found, f"serve {text!r} beside {', '.join(map(repr, projectors))}")
+        _import_all()
+        return next((c for c in _registered.values() if c.pairs.get(text) in projectors), None)
+
+
+def paired(text: str, folder: str | Path | None = None) -> list[str]:
+    """The types of projectors that are supported beside files of a text architecture, sorted."""
+    with _lock:
+        in_folder = [cls for own in _of_folder(folder).values() for cls in own.values()]
+        _import_all()
+        every = [*in_folder, *_registered.values()]
+    return sorted({cls.pairs[text] for cls in every if text in cls.pairs})
 
 
 def _serving(registered: Mapping[str, type[Model]]) -> dict[str, type[Model]]:
@@ -181,9 +219,16 @@ def supported(folder: str | Path | None = None) -> list[str]:
         _import_built_in(_built_in())
         names = {n for n in _registered if not n.endswith(_POOLED)}
     names |= {entry.name for entry in _entry_points()}
-    if folder is not None and Path(folder).is_dir():
+    if folder is not None and _is_folder(folder):
         names = names.union(*map(_named_in, _units(Path(folder))))
     return sorted(names)
+
+
+def _is_folder(path: str | Path) -> bool:
+    try:
+        return Path(path).is_dir()
+    except OSError:  # its name is too long
+        return False
 
 
 def _units(folder: Path) -> list[Path]:
@@ -239,6 +284,14 @@ def _import_built_in(modules: list[str]) -> None:
         importlib.import_module(f"ggmodel.models.{module}")
 
 
+def _import_all() -> None:
+    """Imports whatever registers architectures outside of folders."""
+    _import_built_in(_built_in())
+    for entry in _entry_points():
+        with author_code(f"the entry point {entry.value!r} cannot be imported", None):
+            entry.load()
+
+
 def _entry_points() -> EntryPoints:
     # Imported late: slow, and needed only for architectures of other packages.
     from importlib import metadata
@@ -266,8 +319,8 @@ def _of_folder(
     or any. Imports all of them."""
     if folder is None:
         return {}
-    if not Path(folder).is_dir():
-        raise ArchitectureError(f"models={str(folder)!r} is no folder")
+    if not _is_folder(folder):
+        raise ArchitectureError(f"models={str(folder)!r:.200} is no folder")
     units = _units(Path(folder))
     return {unit: _registered_by(unit, *_registering(unit, name)) for unit in units}
 

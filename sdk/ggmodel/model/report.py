@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import LoadError
 
@@ -48,16 +49,23 @@ class Missing:
 
 @dataclass(frozen=True)
 class WrongShape:
-    """A tensor whose shape is not the declared one (ggml order; None stands for any)."""
+    """A tensor whose shape is not the declared one (ggml order; None stands for any).
+
+    Attributes:
+        keys: key and value of the hyperparameters that the declared shape follows from.
+    """
 
     tensor: str
     field: str
     expected: tuple[int | None, ...]
     found: tuple[int, ...]
+    keys: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
         want = ", ".join("any" if n is None else str(n) for n in self.expected)
-        return f"{self.tensor} ({self.field}) is {list(self.found)}, not [{want}]"
+        said = ", ".join(f"{key} = {value!r:.40}" for key, value in self.keys)
+        text = f"{self.tensor} ({self.field}) is {list(self.found)}, not [{want}]"
+        return f"{text} by {said}" if said else text
 
 
 @dataclass

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import ArchitectureError, ConfigError, Error
+from ..errors import ArchitectureError, ConfigError, Error, OutOfMemory
 
 
 def declared(cls: type) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def line_of(cls: type, field: str = "") -> str:
 @contextmanager
 def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Iterator[None]:
     """Runs code of a model's author. Its exceptions become an `ArchitectureError` that names the
-    line; the original is the cause.
+    line, or `OutOfMemory`; the original is the cause.
 
     Args:
         what: the activity, for the message.
@@ -108,12 +108,14 @@ def author_code(what: str, file: str | None, keep: type[Error] = Error) -> Itera
     """
     try:
         yield
-    except MemoryError:
-        raise
     except keep as error:
         if error.args and "\n  at " not in str(error) and _own_frames(error, file):
             error.args = (f"{error.args[0]}\n  at {_blamed(error, file)}", *error.args[1:])
         raise
+    except MemoryError as error:
+        if isinstance(error, Error):
+            raise
+        raise OutOfMemory(f"{_blamed(error, file)}: {what}: memory ran out") from error
     except Exception as error:
         text = str(error.msg if isinstance(error, SyntaxError) else error)
         reason = type(error).__name__ + (f": {text}" if text else "")

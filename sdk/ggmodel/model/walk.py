@@ -20,7 +20,7 @@ from .module import FieldType, Module, module_fields
 from .names import join
 from .operations import value_of
 from .report import Missing, WrongShape
-from .source_code import author_code, file_of
+from .source_code import author_code, file_of, line_of
 
 if typing.TYPE_CHECKING:
     from typing_extensions import Self
@@ -30,11 +30,11 @@ LONGEST = 1024  # items of a list or layers, unless there are more tensors than 
 
 class Naming(Protocol):
     """The candidate names of a field: from those of a module come those of its `field`, from those
-    of a list those of its `item`. `alternates` are the single candidates, the preferred one first;
-    `plain` ones are of a tensor, not of a module."""
+    of a list those of its `item`, which may have another number in files. `alternates` are the
+    single candidates, the preferred one first; `plain` ones are of a tensor, not of a module."""
 
     def field(self, tag: TensorField) -> Self: ...
-    def item(self, i: int) -> Self: ...
+    def item(self, i: int, number: int) -> Self: ...
     def alternates(self, plain: bool) -> Iterable[Self]: ...
 
 
@@ -115,6 +115,7 @@ class Walk(ABC, Generic[N]):
 
     def __init__(self, config: Any, tensors: Collection[str]):
         self.config, self.tensors = config, tensors
+        self._within: list[tuple[Module, bool]] = []  # outer modules; whether the walk made them
 
     @abstractmethod
     def find(self, names: N) -> tuple[Any, tuple[str, ...]]:
@@ -130,7 +131,29 @@ class Walk(ABC, Generic[N]):
         return []
 
     def module(self, module: Module, slot: Slot[N]) -> Found[N]:
-        """The outcome for a module under the first of its names that has any of its tensors."""
+        """The outcome for a module under the first of its names that has any of its tensors.
+
+        Raises:
+            ConfigError: it holds itself, or a module of its own class that the walk has to make,
+                and so on without end.
+        """
+        if any(outer is module for outer, _ in self._within):
+            raise self._endless(type(module), slot)
+        self._within.append((module, slot.given is None))
+        try:
+            return self._module(module, slot)
+        finally:
+            self._within.pop()
+
+    def _endless(self, inner: type[Module], slot: Slot[N]) -> ConfigError:
+        holder, _ = self._within[-1]
+        name = slot.path.rpartition(".")[2].partition("[")[0]
+        return ConfigError(
+            f"{line_of(type(holder), name)}: {slot.path}: {inner.__name__} holds itself, without "
+            "end; leave this field out, or give it another type"
+        )
+
+    def _module(self, module: Module, slot: Slot[N]) -> Found[N]:
         tried: list[Found[N]] = []
         for names in slot.names.alternates(False):
             found = self._fields(module, names, slot)
@@ -164,12 +187,13 @@ class Walk(ABC, Generic[N]):
         items: list[Any] = []
         whole: Found[N] = Found()
         label = tag.names[0] if tag.names else slot.path
+        numbers = None if tag.numbers is None else list(getattr(self.config, tag.numbers))
         given = slot.given if isinstance(slot.given, list) else self._blanks(tag, slot.path)
         for i, item in enumerate(given):
             value, found = self._choose(
                 replace(
                     slot,
-                    names=slot.names.item(i),
+                    names=slot.names.item(i, i if numbers is None else numbers[i]),
                     path=f"{slot.path}[{i}]",
                     scope=f"{label}.{i}",
                     optional=slot.kind.items_optional,
@@ -183,6 +207,8 @@ class Walk(ABC, Generic[N]):
         return items, whole
 
     def _blanks(self, tag: TensorField, path: str) -> list[None]:
+        if tag.numbers is not None:
+            return [None] * len(getattr(self.config, tag.numbers))
         if tag.n is None:
             raise ConfigError(f"{path}: a list needs its length, gguf(..., n=...)")
         length, there = value_of(self.config, tag.n), len(self.tensors)
@@ -221,6 +247,8 @@ class Walk(ABC, Generic[N]):
             return self._tensor(slot)
         module = given
         if module is None:
+            if any(made and type(outer) is choice for outer, made in self._within):
+                raise self._endless(choice, slot)
             with author_code(f"{slot.path} cannot be made", file_of(choice)):
                 module = choice(self.config)
         found = self.module(module, slot)
@@ -293,12 +321,23 @@ class Instance:
 
 
 def instances(module: Module, path: str = "", scope: str = "") -> Iterator[Instance]:
-    """A module and all modules in its fields, in order of declaration."""
+    """A module and all modules in its fields, in order of declaration.
+
+    Raises:
+        ConfigError: one of them holds itself.
+    """
+    return _instances(module, path, scope, [])
+
+
+def _instances(module: Module, path: str, scope: str, within: list[Module]) -> Iterator[Instance]:
     yield Instance(path, scope, module)
+    within = [*within, module]
     for label, value in _held(module):
         if isinstance(value, Module):
             inner = f"{path}.{label}" if path else label
-            yield from instances(value, inner, join(scope, value.scope))
+            if any(outer is value for outer in within):
+                raise ConfigError(f"{inner}: {type(value).__name__} holds itself, without end")
+            yield from _instances(value, inner, join(scope, value.scope), within)
 
 
 def tensors(module: Module) -> Iterator[Tensor]:

@@ -2,49 +2,159 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
+from ..homes import lazily
 from .attention import attention
 from .decoder import Decoder, DecoderConfig, PreNormLayer, keep_rows
-from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
 from .feedforward import GatedMLP, activate, activation, check_activation, unless
-from .layers import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
+from .layers import Conv1D, Conv2D, Embedding, LayerNorm, Linear, RMSNorm
 from .rope import Rope
-from .scaling import RopeConfig, Rotary, llama3_factors, scaling_factor
+from .scaling import (
+    RopeConfig,
+    Rotary,
+    llama3_factors,
+    paper_magnitude,
+    rope_sections,
+    scaling_factor,
+    yarn_magnitude,
+)
 from .windows import local_layers, sliding_layers, sliding_window
 
+if TYPE_CHECKING:
+    from .audio import (
+        AUDIO_HOP,
+        AUDIO_RATE,
+        ColumnConv1D,
+        ColumnSoundEncoder,
+        SoundAttention,
+        SoundConfig,
+        SoundEncoder,
+        SoundLayer,
+        whisper_features,
+    )
+    from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
+    from .nearby import NEARBY_MOST, Nearby
+    from .positions import grid_positions
+    from .vision import (
+        CLIP_MEAN,
+        CLIP_STD,
+        Clip,
+        Frame,
+        FramePatchEmbedding,
+        GridConfig,
+        GridMerger,
+        GridTower,
+        ImageConfig,
+        PatchEmbedding,
+        Rope2D,
+        SeesGrids,
+        SeesVideos,
+        SwappedVisionMLP,
+        VideoConfig,
+        VisionAttention,
+        VisionLayer,
+        VisionMLP,
+        attention_in_blocks,
+        blank_frames,
+        image_mean,
+        image_std,
+        in_pairs,
+        merge_patches,
+        resample,
+        vision_windows,
+    )
+
 __all__ = [
+    "AUDIO_HOP",
+    "AUDIO_RATE",
+    "CLIP_MEAN",
+    "CLIP_STD",
+    "NEARBY_MOST",
+    "Clip",
+    "ColumnConv1D",
+    "ColumnSoundEncoder",
+    "Conv1D",
     "Conv2D",
     "Decoder",
     "DecoderConfig",
     "Embedding",
     "ExpertLinear",
+    "Frame",
+    "FramePatchEmbedding",
     "GatedExperts",
     "GatedMLP",
+    "GridConfig",
+    "GridMerger",
+    "GridTower",
+    "ImageConfig",
     "LayerNorm",
     "Linear",
+    "Nearby",
+    "PatchEmbedding",
     "PreNormLayer",
     "RMSNorm",
     "Rope",
+    "Rope2D",
     "RopeConfig",
     "Rotary",
+    "SeesGrids",
+    "SeesVideos",
+    "SoundAttention",
+    "SoundConfig",
+    "SoundEncoder",
+    "SoundLayer",
+    "SwappedVisionMLP",
+    "VideoConfig",
+    "VisionAttention",
+    "VisionLayer",
+    "VisionMLP",
     "activate",
     "activation",
     "attention",
+    "attention_in_blocks",
+    "blank_frames",
     "check_activation",
     "choose_experts",
+    "grid_positions",
+    "image_mean",
+    "image_std",
+    "in_pairs",
     "keep_rows",
     "llama3_factors",
     "local_layers",
+    "merge_patches",
+    "paper_magnitude",
+    "resample",
+    "rope_sections",
     "scaling_factor",
     "sliding_layers",
     "sliding_window",
     "sum_experts",
     "unless",
+    "vision_windows",
+    "whisper_features",
+    "yarn_magnitude",
 ]
 
 _FORMER = ("linear_factor", "linear_scale", "linear_type")
+
+# A model of text needs no blocks of towers.
+_find, __dir__ = lazily(
+    __name__,
+    {
+        "audio": "AUDIO_HOP AUDIO_RATE ColumnConv1D ColumnSoundEncoder SoundAttention SoundConfig "
+        "SoundEncoder SoundLayer whisper_features",
+        "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
+        "nearby": "NEARBY_MOST Nearby",
+        "positions": "grid_positions",
+        "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
+        "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
+        "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "
+        "image_mean image_std in_pairs merge_patches resample vision_windows",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -53,4 +163,4 @@ def __getattr__(name: str) -> Any:
             f"nn.{name} is gone: inherit nn.RopeConfig, declare `rotary: nn.Rotary`, and give "
             "rotary.rope(type) to caches()"
         )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _find(name)

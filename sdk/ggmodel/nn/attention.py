@@ -8,8 +8,8 @@ from ..model.memory import LayerMemory
 
 def attention(
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
     cache: LayerMemory,
     *,
     scale: float,
@@ -20,14 +20,16 @@ def attention(
     """Stores keys and values, then attends to all positions that each row sees.
 
     Args:
-        q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n].
+        q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n]. No k and v (None) in a layer
+            that shares those of another, `cache.shares`.
         scale: of the scores, usually 1/√d.
         softcap, sinks, vmla: see `Tensor.scaled_dot_product_attention`.
 
     Returns:
         F32 [dv · heads, n].
     """
-    cache.put(k, v)
+    if k is not None and v is not None:
+        cache.put(k, v)
     keys, values, mask = cache.get()
     out = q.scaled_dot_product_attention(
         keys,

@@ -53,8 +53,9 @@ def sum_experts(y: Tensor) -> Tensor:
 
 
 class GatedExperts(Module):
-    """Gated feed-forward experts, weighted by a router's softmax. A subclass declares the fields;
-    the config has `experts_used`, and may have `activation` and `normalize`.
+    """Gated feed-forward experts, weighted by a router's softmax, or as a subclass's `choose` says.
+    A subclass declares the fields; the config has `experts_used`, and may have `activation` and
+    `normalize`.
 
     Raises:
         ConfigError: an unknown activation; lists the supported ones.
@@ -69,11 +70,15 @@ class GatedExperts(Module):
         super().__init__(config)
         check_activation(getattr(config, "activation", "silu"))
 
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [width, n] → its experts, ids I32 [used, n], and their weights F32 [1, used, n]."""
+        h = self.config
+        return choose_experts(self.router(x), h.experts_used, getattr(h, "normalize", True))
+
     def forward(self, x: Tensor) -> Tensor:
         """x [width, n] → [width, n]."""
-        h = self.config
-        normalize, activation = getattr(h, "normalize", True), getattr(h, "activation", "silu")
-        ids, weights = choose_experts(self.router(x), h.experts_used, normalize)
+        activation = getattr(self.config, "activation", "silu")
+        ids, weights = self.choose(x)
         x = x.reshape(x.dim(0), 1, -1)
         y = activate(activation, self.gate(x, ids), self.up(x, ids))
         return sum_experts(self.down(y, ids) * weights)

@@ -21,6 +21,20 @@ class Linear(Module):
         return y if self.bias is None else y.add(self.bias)
 
 
+class Conv1D(Module):
+    """A kernel moved over a sound, + bias. As a field: shape=(length, in, out)."""
+
+    dims = {"weight": (0, 1, 2), "bias": (2,)}
+
+    weight: Tensor = gguf("weight")
+    bias: Tensor | None = gguf("bias")
+
+    def forward(self, x: Tensor, stride: int = 1, pad: int = 0) -> Tensor:
+        """x [n, in] → [n', out] F32; n' = ⌊(n + 2 pad − length) / stride⌋ + 1."""
+        y = self.weight.conv_1d(x, stride, pad)
+        return y if self.bias is None else y.add(self.bias.reshape(1, -1))
+
+
 class Conv2D(Module):
     """A kernel moved over an image, + bias. As a field: shape=(width, height, in, out)."""
 

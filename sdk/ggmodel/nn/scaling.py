@@ -7,7 +7,7 @@ tensors, or hyperparameters to compute them from.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,32 @@ def scaling_of(hf: HF) -> Mapping[str, Any]:
 
 
 def scaling_kind(hf: HF) -> str:
-    """ "" for none, "linear", "llama3", "yarn" or "longrope"."""
+    """ "" for none, "linear", "llama3", "yarn" or "longrope".
+
+    "dynamic" is none: it scales texts alone that are longer than the context of the training
+    (transformers, modeling_rope_utils, `_compute_dynamic_ntk_parameters`).
+    """
     scaling = scaling_of(hf)
     kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
     # The sections of "mrope" are a key of their own.
-    kind = {None: "", "default": "", "mrope": "", "su": "longrope"}.get(kind, kind)
+    usual = dict.fromkeys((None, "default", "mrope", "dynamic"), "")
+    kind = {**usual, "su": "longrope"}.get(kind, kind)
     if kind not in ("", "linear", "llama3", "yarn", "longrope"):
         raise Unsupported(
             f"rope scaling {kind!r} is unsupported; supported: linear, llama3, yarn, longrope"
         )
     return kind
+
+
+def rope_sections(hf: HF) -> list[int] | None:
+    """The four sections of a rope, from `mrope_section`, which lists three in most configs; None
+    for other configs."""
+    found = scaling_of(hf).get("mrope_section")
+    if found is None:
+        return None
+    if not isinstance(found, (list, tuple)) or not 3 <= len(found) <= 4:
+        raise ConfigError(f"mrope_section is {found!r:.60}; three or four numbers are needed")
+    return [*found, 0][:4]
 
 
 def llama3_factors(hf: HF) -> np.ndarray | None:
@@ -141,8 +157,8 @@ def _truncate(hf: HF) -> bool | None:
     return False if _of("yarn", "truncate")(hf) is False else None
 
 
-def _yarn_magnitude(hf: HF) -> float | None:
-    """The magnitude if it is not the paper's: as given, or from DeepSeek's two scales."""
+def yarn_magnitude(hf: HF) -> float | None:
+    """YaRN's magnitude if it is not the paper's: as given, or from DeepSeek's two scales."""
     given = _of("yarn", "attention_factor")(hf)
     scales = [_of("yarn", key)(hf) for key in ("mscale", "mscale_all_dim")]
     if given is not None or not all(scales):
@@ -203,7 +219,7 @@ class RopeConfig(Config):
     )
     attn_factor: float = kv("rope.scaling.attn_factor", hf=_longrope_magnitude, default=1.0)
     yarn_magnitude: float | None = kv(
-        "rope.scaling.yarn_attn_factor", hf=_yarn_magnitude, default=None
+        "rope.scaling.yarn_attn_factor", hf=yarn_magnitude, default=None
     )
     beta_fast: float = kv("rope.scaling.yarn_beta_fast", hf=_of("yarn", "beta_fast"), default=32.0)
     beta_slow: float = kv("rope.scaling.yarn_beta_slow", hf=_of("yarn", "beta_slow"), default=1.0)
@@ -229,8 +245,11 @@ class Rotary(Module):
         "rope_factors_short.weight", root=True, hf=_longrope_factors("short")
     )
 
-    def rope(self, type: RopeType = RopeType.NORM) -> Rope:
+    def rope(self, type: RopeType = RopeType.NORM, sections: Sequence[int] = ()) -> Rope:
         """The rope of layers with scaled positions, to declare in `caches()`.
+
+        Args:
+            sections: see `Rope.sections`; three of them count as four, the last being empty.
 
         Raises:
             Unsupported: an unknown `rope.scaling.type`.
@@ -253,4 +272,5 @@ class Rotary(Module):
                 f"rope.scaling.type is {h.scaling}, but there are no factors: no rope_freqs.weight "
                 "and no rope_factors_long.weight and rope_factors_short.weight"
             )
-        return Rope(h.rope_dims, h.rope_base, scale, type, factors, magnitude)
+        four = (*sections, 0) if len(sections) == 3 else tuple(sections)
+        return Rope(h.rope_dims, h.rope_base, scale, type, factors, magnitude, four)

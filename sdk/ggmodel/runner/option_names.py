@@ -49,6 +49,8 @@ OF_REQUESTS = {
     "typical": "typical_p",
     "n_keep": "num_keep",
     "image": "images=[image]",
+    "video": "videos=[video]",
+    **dict.fromkeys(("audios", "sound"), "audio=[sound]"),
 }
 
 

@@ -67,6 +67,14 @@ def test_chances_grow_with_what_is_alike_and_follow_what_happens():
     assert next(wrong.chances()) < before[0] / 2
 
 
+def test_the_first_chances_are_those_that_were_measured():
+    chances = Lookup([*range(9), 0, 1]).chances()
+    by_alike = dict(zip(range(2, 80), chances, strict=False))
+    assert [by_alike[n] for n in (2, 3, 7, 8, 15, 16, 31, 32, 79)] == [
+        *(0.3, 0.5, 0.75, 0.85, 0.85, 0.9, 0.9, 0.97, 0.97)
+    ]
+
+
 def test_a_token_costs_microseconds():
     chance = random.Random(0)
     lookup = Lookup([chance.randrange(300) for _ in range(20_000)])
@@ -183,6 +191,14 @@ def test_where_batches_do_not_pay_little_is_lost(run: Run, graph: float):
     costs = {size: float(size) for size in LINEAR}
     # One trial may take all that a graph takes.
     assert run(Clock(costs, graph), passage, passage) > 0.95 - 2 * graph / len(passage)
+
+
+def test_a_slower_machine_tries_as_often(run: Run):
+    passage = random.Random(3).choices(range(30_000), k=600)
+    clocks = [Clock({n: float(n * unit) for n in LINEAR}, unit) for unit in (1, 1024)]
+    for clock in clocks:
+        run(clock, passage, passage)
+    assert clocks[0].sizes == clocks[1].sizes and 0 < sum(n > 1 for n in clocks[0].sizes) < 100
 
 
 def test_where_others_fill_the_batch_nothing_is_guessed(run: Run):

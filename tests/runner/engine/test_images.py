@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.model import Multimodal, Pixels, find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.images import Encoded
-from ggmodel.workbench.observe import watch_image
+from ggmodel.workbench.observe import watch_item
 
 MODELS = Path(__file__).parents[1] / "models"
 TEXT = [3, 17, 40, 9, 22, 31]
@@ -159,9 +159,9 @@ def test_an_image_is_encoded_once(open_model: Open, monkeypatch: pytest.MonkeyPa
     made: list[bytes] = []
     init = Encoded.__init__
 
-    def counted(self: Encoded, model, backend, pixels, digest: bytes, guard) -> None:
-        made.append(digest)
-        init(self, model, backend, pixels, digest, guard)
+    def counted(self: Encoded, *args) -> None:
+        made.append(args[-2])  # the digest
+        init(self, *args)
 
     model = open_model(batch_size=3)
     monkeypatch.setattr(Encoded, "__init__", counted)
@@ -258,11 +258,11 @@ def test_one_user_whose_image_cannot_be_encoded_fails_alone(
 
 def test_markers_say_where_images_belong(open_model: Open):
     model = open_model()
-    parts = model.prompts.with_images("a<image>b", [picture(1)])
-    assert [parts[0], parts[2]] == ["a", "b"]
-    assert model.prompts.with_images("a", [picture(1)])[1:] == ["a"]
-    with pytest.raises(PromptError, match="2 times for 1 images"):
-        model.prompts.with_images("<image><image>", [picture(1)])
+    parts: Any = model.prompts.with_items("a<image>b", {"images": [picture(1)]})
+    assert [parts[0].text, parts[2].text] == ["a", "b"]
+    assert model.prompts.with_items("a", {"images": [picture(1)]})[1:] == ["a"]
+    with pytest.raises(PromptError, match="2 times for 1 images: image 2 is missing"):
+        model.prompts.with_items("<image><image>", {"images": [picture(1)]})
     with pytest.raises(PromptError, match="goes with a text"):
         model.generate([1, 2], images=[picture(1)])
 
@@ -280,7 +280,7 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
         MultimodalEmbedding(np.zeros(3))
     with pytest.raises(Error, match="multimodal"):
         model.logits([Input(1, MultimodalEmbedding(np.ones((1, 3))))])
-    with pytest.raises(PromptError, match=r"\[2, 2\].*preprocessed pixels"):
+    with pytest.raises(PromptError, match=r"array \[2, 2\]; this model takes \[tiles, 3, height"):
         model.encode_image(np.zeros((2, 2)))
     with pytest.raises(PromptError, match="images have no log-probabilities"):
         model.score([*TEXT, picture(1)])
@@ -293,7 +293,9 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
 
 def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
     model = open_model("gazer")
-    (one,), (two,) = (model.engine.images.encode(picture(n)) for n in (1, 2))  # not yet computed
+    (one,), (two,) = (
+        model.engine.images.encode("image", picture(n)) for n in (1, 2)
+    )  # not yet computed
     seen: dict[str, np.ndarray] = {}
     threads = [
         threading.Thread(target=lambda: seen.update(one=one.rows), daemon=True),
@@ -306,6 +308,45 @@ def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
         thread.join(20)
         assert not thread.is_alive()
     assert seen["one"] is one.rows and seen["two"] is two.rows
+
+
+def test_who_prepares_an_image_keeps_no_other_waiting(
+    open_model: Open, monkeypatch: pytest.MonkeyPatch
+):
+    glancer = find("glancer", MODELS)
+    preprocess, large = glancer.preprocess, (9, 9)
+    begun, over, prepared = threading.Event(), threading.Event(), []
+
+    def slow(self: Any, image: Any) -> Pixels:
+        prepared.append(image.size)
+        if image.size == large:
+            begun.set()
+            assert over.wait(20)
+        return preprocess(self, image)
+
+    monkeypatch.setattr(glancer, "preprocess", slow)
+    model = open_model()
+    seen: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(model.embeddings(picture(1, large))))
+        for _ in range(2)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        assert begun.wait(20)
+        small = threading.Thread(
+            target=lambda: model.generate([picture(2)], max_tokens=1), daemon=True
+        )
+        small.start()
+        small.join(20)
+        assert not small.is_alive()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(20)
+    assert prepared.count(large) == 1  # two users gave the same picture
+    assert len(seen) == 2 and seen[0] is seen[1]
 
 
 def test_groups_are_computed_together(open_model: Open):
@@ -375,7 +416,7 @@ def test_data_alone_passes_through(open_model: Open, monkeypatch: pytest.MonkeyP
     def labelled(self: Any, ctx: Any, image: Any) -> list[Multimodal]:
         return [Multimodal(data={"label": 23}), *(encode(self, ctx, image) if rows else ())]
 
-    def placed(self: Any, inputs: list[Any]) -> list[Input]:
+    def placed(self: Any, inputs: list[Any]) -> Sequence[Input | str]:
         out: list[Any] = []
         for one in inputs:
             if isinstance(one, list):
@@ -431,7 +472,7 @@ def test_what_is_no_list_of_parts(
 
     match = rf"must return a list of Multimodal\(.*{shown.get(wrong, '')}"
     with pytest.raises(TensorError, match=match):
-        watch_image(model, Pixels(pixels), never) if watched else model.embeddings(pixels)
+        watch_item(model, "image", Pixels(pixels), never) if watched else model.embeddings(pixels)
 
 
 def test_inputs_are_checked(open_model: Open):
@@ -439,6 +480,8 @@ def test_inputs_are_checked(open_model: Open):
     for bad in (Input(-19), Input(1.5), Input("a"), Input(3, "x"), Input(3, same_batch=-3)):  # type: ignore[arg-type]
         with pytest.raises(PromptError, match="input 1"):
             model.logits([3, bad])
+    with pytest.raises(PromptError, match="2147483647 is not in the vocabulary"):
+        model.logits([3, Input((1 << 31) - 1)])
     for bad in (5, None, picture(1), np.array(3), Path("a.png"), b"PNG"):
         with pytest.raises(PromptError, match="a prompt is text, or a list"):
             model.generate(bad)  # type: ignore[arg-type]
@@ -449,11 +492,10 @@ def test_inputs_are_checked(open_model: Open):
 
 def test_memory_of_vision(open_model: Open, seeing: Callable[[str], MemorySource]):
     model = open_model("gazer")
-    assert model.vision_memory is not None
-    assert model.vision_memory.weights == 12 * HIDDEN * 4
-    assert model.vision_memory.image == ROWS * HIDDEN * 4
+    vision = model.encoder_memory["image"]
+    assert (vision.weights, vision.rows) == (12 * HIDDEN * 4, ROWS * HIDDEN * 4)
     result = ggmodel.estimate(seeing("gazer"), models=MODELS, kv_type="f32", context_length=128)
-    assert result.vision == model.vision_memory
+    assert result.encoders == model.encoder_memory
 
 
 def test_a_batch_that_is_smaller_than_an_image_reserves_for_it(open_model: Open):
@@ -462,3 +504,19 @@ def test_a_batch_that_is_smaller_than_an_image_reserves_for_it(open_model: Open)
     model.generate([*TEXT, picture(1), *TEXT], max_tokens=4)
     assert model.memory.size() == before
     assert model.engine.cache.max_batch == ROWS + 2
+
+
+def test_an_item_that_is_closed_while_it_is_measured():
+    """As by the engine's thread, between any two looks at it."""
+    left: list[Any] = [Pixels(np.zeros(4, np.float32))]
+
+    class Closing(Encoded):
+        @property
+        def prepared(self) -> Any:  # type: ignore[override]
+            return left.pop() if left else None
+
+        _recorded = None  # type: ignore[assignment]
+        embeddings = ()  # type: ignore[assignment]
+
+    one: Encoded = object.__new__(Closing)
+    assert one.held == 16 and one.held == 0

@@ -21,16 +21,13 @@ from ggmodel.ml.process import RunnerProcess
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.batches import Chunk
-from ggmodel.runner.engine.slots import common_prefix
 from ggmodel.runner.loading.options import Options
 from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.runner.requests.generation import Generation
 from tests.runner.ahead import prepared
+from tests.runner.engine.alike import nothing_is_in_use, same_or_tied
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
-# Kernels round differently at other batch sizes: where the two best tokens are this close, the
-# choice between them is not the model's.
-TIE = 1e-3
 # ggml's fused attention sums up in F16, in tiles that hang on the batch, and it rounds activations
 # to 8 bits before they meet 8-bit weights: a bit that falls the other way moves logits by more than
 # a tie.
@@ -48,27 +45,6 @@ def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator
         ) as model,
     ):
         yield model
-
-
-def nothing_is_in_use(model: LoadedModel) -> None:
-    model.engine.call(lambda: None)  # after what was posted before
-    slots = model.engine.slots.all
-    assert all(slot.free and not len(slot.pending) for slot in slots)
-    cache: Any = model.engine.cache
-    for slot in slots:
-        held = np.sort(cache.table.position[cache.table.member[slot.sequence]])
-        np.testing.assert_array_equal(held, np.arange(len(slot.tokens)))
-
-
-def same_or_tied(model: LoadedModel, prompt: list[int], got: list[int], want: list[int]) -> bool:
-    """Whether the tokens are equal; False where they part at a tie."""
-    if got == want:
-        return True
-    n = common_prefix(got, want)
-    assert n < min(len(got), len(want))
-    best = np.sort(model.logits([*prompt, *want[:n]])[-1])[-2:]
-    assert best[1] - best[0] < TIE, f"token {n}: {got[n]}, not {want[n]}"
-    return False
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError
+from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError, OutOfMemory
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.batches import Chunk
@@ -111,6 +111,23 @@ def test_a_step_that_fails_ends_the_requests(
         with pytest.raises(ComputeError, match="should not be"):
             tokens()
     assert tokens() == want
+
+
+def test_requests_are_told_even_if_their_slots_cannot_be_freed(
+    both: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(*_: object) -> None:
+        raise ComputeError("something that should not be")
+
+    def ask() -> None:
+        with pytest.raises(ComputeError, match="should not be"):
+            both.generate(PROMPT, max_tokens=3)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(both.engine.scheduler, "collect", fails)
+        patch.setattr(both.engine.slots, "release", fails)
+        within(DEADLINE, ask)
+    assert len(both.generate(PROMPT, max_tokens=3).tokens) == 3
 
 
 def test_a_stream_is_computed_a_little_ahead_and_no_further(both: LoadedModel):
@@ -441,7 +458,7 @@ def test_a_thread_that_cannot_start_is_tried_again(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fails)
-        with pytest.raises(RuntimeError, match="start"):
+        with pytest.raises(OutOfMemory, match="can't start new thread"):
             both.generate(PROMPT, max_tokens=2)
     assert len(both.generate(PROMPT, max_tokens=2).tokens) == 2
 
@@ -463,6 +480,25 @@ def test_memory_is_told_while_the_engine_records(both: LoadedModel):
     over.set()
     thread.join(DEADLINE)
     assert errors == []
+
+
+def test_the_engine_does_not_begin_while_its_memory_is_told(both: LoadedModel):
+    looking, enough = threading.Event(), threading.Event()
+
+    def look() -> None:
+        looking.set()
+        enough.wait(DEADLINE)
+
+    look_on = threading.Thread(target=both.engine.between_steps, args=(look,), daemon=True)
+    look_on.start()
+    assert looking.wait(DEADLINE)
+    ask = threading.Thread(target=both.logits, args=([1, 2],), daemon=True)
+    ask.start()
+    ask.join(0.3)
+    begun = both.engine._thread._thread
+    enough.set()
+    ask.join(DEADLINE)
+    assert begun is None and not ask.is_alive()
 
 
 def test_masked_logits_are_not_computed_anew(source: MemorySource, monkeypatch: pytest.MonkeyPatch):

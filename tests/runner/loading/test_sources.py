@@ -12,6 +12,7 @@ import ggmodel
 from ggmodel.errors import ConfigError, Error, Unsupported
 from ggmodel.gguf_file import MemorySource
 from tests.conftest import WriteGGUF
+from tests.names.stores import put_hub, put_ollama
 
 MODELS = Path(__file__).parents[1] / "models"
 PIXELS = np.random.default_rng(1).random((1, 3, 6, 6)).astype(np.float32)
@@ -39,7 +40,7 @@ def projector(source: MemorySource, write_gguf: WriteGGUF, tmp_path: Path):
     return write
 
 
-def scale_of(path: Path, **options: Any) -> float:
+def scale_of(path: Path | str, **options: Any) -> float:
     """How large the rows are of which a projector makes an image; tells them apart."""
     with ggmodel.load(path, models=MODELS, context_length=64, **options) as model:
         (rows,) = model.encode_image(PIXELS)
@@ -53,6 +54,19 @@ def test_it_is_found_beside_the_model(text: Path, projector):
     found = scale_of(text)
     assert scale_of(text, mmproj=named) == pytest.approx(2 * found)
     assert scale_of(text, mmproj=str(text.parent / "other-mmproj.gguf")) == pytest.approx(4 * found)
+
+
+def test_stores_say_which_it_is(text: Path, projector, tmp_path: Path, monkeypatch):
+    model, eyes = text.read_bytes(), projector("elsewhere.gguf", 2).read_bytes()
+    put_hub(tmp_path / "hub", "org/eyes", {"m-F32.gguf": model, "mmproj-F16.gguf": eyes})
+    put_ollama(tmp_path / "ollama", "library/m:latest", ("model", model), ("projector", eyes))
+    put_ollama(tmp_path / "ollama", "library/blind:latest", ("model", model))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert scale_of("org/eyes") == scale_of("m") == scale_of(text, mmproj=projector("x.gguf", 2))
+    with pytest.raises(Error, match=r"v\.proj"):
+        scale_of("blind")
 
 
 def test_one_of_another_model_is_left_alone(text: Path, projector):

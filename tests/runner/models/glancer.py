@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggmodel import Context, Input, MultimodalEmbedding, gguf, register
+from ggmodel.errors import PromptError
 from ggmodel.model import Multimodal, Pixels
 from ggmodel.models.llama import Llama
 from ggmodel.nn import Linear
@@ -27,6 +28,8 @@ class Glancer(Llama):
         return Pixels(planes.transpose(2, 0, 1)[None])
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
+        if image.values.shape != (1, 3, 6, 6):
+            raise PromptError(f"pixels {list(image.values.shape)}; [1, 3, 6, 6] is needed")
         patches = image.values[0].reshape(3, 3, 2, 3, 2).transpose(1, 3, 0, 2, 4).reshape(ROWS, 12)
         return [Multimodal(self.vision(ctx.input().from_floats(patches)), image.data)]
 

@@ -191,10 +191,11 @@ def test_several_texts_are_no_prompt(stories: LoadedModel):
 
 
 def test_a_batch_answers_each_in_order(stories: LoadedModel):
-    prompts = [f"Once upon a time there was a {who}" for who in ("fox", "bear", "owl", "cat")]
+    # the best token always leads by > 0.1: batches of Q8_0 round otherwise, as processors do
+    prompts = [f"Once upon a time there was a {who}" for who in ("fox", "boy", "hen", "cow")]
     prompts = [*prompts, stories.tokenize(prompts[0])]
     shares: list[float] = []
-    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0}
     answers = stories.batch(iter(prompts), progress=shares.append, **options)
     assert answers == [stories.generate(p, **options) for p in prompts]
     assert shares == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
@@ -265,3 +266,47 @@ def test_a_truncated_prompt_is_answered(stories: LoadedModel):
     assert answer.usage.completion_tokens == 5
     message = {"role": "user", "content": "a fox ran. " * 400}
     assert stories.chat([message], truncate=True, max_tokens=5, temperature=0)
+
+
+# many requests, one consumer
+
+
+class TestTaking:
+    def test_pieces_without_waiting(self, stories: LoadedModel):
+        came = threading.Semaphore(0)
+        requests = [stories.request(PROMPT, max_tokens=20, seed=seed) for seed in range(3)]
+        expected = [stories.generate(PROMPT, max_tokens=20, seed=seed) for seed in range(3)]
+        for request in requests:
+            request.watch(came.release)
+        texts, open_ = [""] * 3, {0, 1, 2}
+        while open_:
+            assert came.acquire(timeout=20)
+            for i in [*open_]:
+                pieces = requests[i].take(4)
+                while pieces:
+                    assert len(pieces) <= 4
+                    texts[i] += "".join(pieces)
+                    pieces = requests[i].take(4)
+                if pieces is None:
+                    open_.remove(i)
+                    assert requests[i].take(1) is None
+        assert texts == expected
+        assert all(0 <= r.usage.queue_seconds <= r.usage.prompt_seconds for r in requests)
+
+    def test_who_takes_none_of_an_endless_answer_holds_it_up(self, stories: LoadedModel):
+        request = stories.request(PROMPT, context_shift=True)
+        request.watch(lambda: None)
+        stories.generate(PROMPT, max_tokens=60)
+        assert len(request.tokens) <= 9
+        request.cancel()
+
+    def test_it_is_begun_once(self, stories: LoadedModel):
+        request = stories.request(PROMPT, max_tokens=1)
+        request.watch(lambda: None)
+        with pytest.raises(GraphError, match="once"):
+            request.run()
+
+    def test_the_end(self, stories: LoadedModel):
+        answer = stories.request(PROMPT, temperature=0, stop=["zzz", " was"])
+        answer.run()
+        assert (answer.ended_by, answer.stop) == (None, " was")

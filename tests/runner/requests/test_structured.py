@@ -15,7 +15,7 @@ import pytest
 
 import ggmodel
 from ggmodel import LoadedModel, Sampler
-from ggmodel.errors import ComputeError, Error, GrammarError, Unsupported
+from ggmodel.errors import Error, GrammarError, Unsupported
 from ggmodel.runner.requests.structured import Grammar
 from ggmodel.runner.sampling import Sampling
 from ggmodel.tokenizer import Tokenizer
@@ -158,6 +158,65 @@ def test_noise_becomes_what_the_grammar_says(tokenizer, seed: int, temperature: 
     assert re.fullmatch(r"\(*[ab]{2}\)*", pairs) and pairs.count("(") == pairs.count(")")
 
 
+GBNF = r"""
+root   ::= object  # as llama.cpp's examples have it
+object ::= "{" ws (pair ("," ws pair)*)? "}"
+pair   ::= string ":" ws ("true" | number | object)
+string ::= "\"" [^"\\\x7F\x00-\x1F]{0,5} "\x22"
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,3}) ("." [0-9]{1,2})?
+ws     ::= | " "
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_becomes_what_a_grammar_of_llama_cpp_says(tokenizer: Tokenizer, seed: int):
+    def text(grammar: str) -> str:
+        rows = noise(seed, tokenizer.size)
+        return written(Grammar.gbnf(grammar), tokenizer, rows, Sampler(1.0, seed=seed))[0].decode()
+
+    assert isinstance(json.loads(text(GBNF)), dict)
+    assert re.fullmatch("[A-C]{2}é日.", text(r'root ::= [\u0041-C]{2} "\u00e9日" .'), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('root ::= word "x"\nword ::= [a-z]+', "abx"),
+        ('root ::= as as\nas ::= "a"+', "aaa"),
+        ('root ::= "true" | [a-z]+', "tree"),
+        ('root ::= X x\nX ::= "u"\nx ::= "l"', "ul"),
+        ('root ::= a-b a_b\na-b ::= "x"\na_b ::= "y"', "xy"),
+        ('root ::= "a" start\nstart ::= "k"{2}', "akk"),
+        ('root ::= 1st\n1st ::= "k"', "k"),
+        ("root ::= [a&&b]{2} [~~]", "&b~"),
+        ('root ::= "a\nb" "" "\\\\n"', "a\nb\\n"),
+    ],
+)
+def test_texts_that_grammars_of_llama_cpp_have(tokenizer: Tokenizer, grammar: str, text: str):
+    state = Grammar.gbnf(grammar).begin(tokenizer)
+    for token in tokenizer.encode(text, add_special=False):
+        assert state.allows(token)
+        state.accept(token)
+    assert any(map(state.allows, tokenizer.eog))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ("root ::= other", "'other' not found"),
+        ('other ::= "x"', "No 'root'"),
+        ('root ::= "x', "Unexpected end"),
+        (r'root ::= "\ud800"', "no character"),
+        ("root ::= <think>", "Expected name"),
+        (f"root ::= {'(' * 3000}'x'{')' * 3000}", "nested too deeply"),
+        (3, "is a text"),
+    ],
+)
+def test_grammars_of_llama_cpp_that_cannot_be_used(grammar: str, why: str):
+    with pytest.raises(GrammarError, match=why):
+        Grammar.gbnf(grammar)
+
+
 @pytest.mark.parametrize("end", ["<|end|>", "<|eot|>"])
 def test_generation_may_end_only_after_what_is_complete(tokenizer: Tokenizer, end: str):
     def answer(pattern: str) -> tuple[bytes, Sampling]:
@@ -198,7 +257,7 @@ def test_masks_and_single_questions_agree(tokenizer: Tokenizer):
         state.accept(token)
     mask = state.mask(tokenizer.size + 5)
     assert mask.tolist() == [state.allows(i) for i in range(tokenizer.size + 5)]
-    with pytest.raises(ComputeError, match="cannot go on"):
+    with pytest.raises(GrammarError, match="cannot go on"):
         state.accept(tokenizer.encode("\n")[0])
 
 
@@ -225,7 +284,7 @@ def test_a_vocabulary_that_cannot_spell_it():
     tokenizer = sentence_piece(byte_tokens=False)
     with pytest.raises(GrammarError, match="no text of this vocabulary"):
         Grammar.regex("[zZ]+").begin(tokenizer)
-    with pytest.raises(ComputeError, match="cannot go on"):
+    with pytest.raises(GrammarError, match="cannot go on"):
         written(Grammar.regex("a[zZ]"), tokenizer, noise(0, tokenizer.size), Sampler(0))
 
 
@@ -276,7 +335,7 @@ def test_a_vocabulary_without_an_end():
         ("json_schema", '{"items":' * 300 + "{}" + "}" * 300, "recursion"),
         ("regex", "(ab", "unclosed group"),
         ("regex", "\ud800", "surrogates"),
-        ("regex", None, "str"),
+        ("regex", None, "a text, not NoneType"),
         ("lark", "start: foo", "unknown name"),
         ("lark", "start: /a", "start: /a"),
         ("choice", [], "list of texts"),

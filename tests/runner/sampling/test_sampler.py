@@ -305,6 +305,7 @@ def test_bias_that_leaves_nothing():
         {"presence_penalty": -math.inf},
         {"logit_bias": {1: math.inf}},
         {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: 1e308}},
         {"logit_bias": {-1: 1.0}},
         {"logit_bias": {"a": 1.0}},
     ],

@@ -14,6 +14,7 @@ from ...kvcache import Cache
 from ...model import Step
 from .batches import Batches
 from .graphs import Forward, Graphs
+from .positions import Histories
 from .slots import Slot
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Runs(Protocol):
     """Computes steps that a cache has placed, as `Graphs` does."""
 
     cache: Cache
+    histories: Histories | None
 
     def run(self, step: Step, /) -> np.ndarray: ...
 
@@ -151,7 +153,7 @@ class Apart:
         if not engine.here:
             raise GraphError("graphs belong to the engine's thread: wrap this in Engine.call")
         cache = engine.new_cache(sequences, capacity, max(engine.batch_size, group))
-        graphs = Graphs(forward, engine.backend, cache)
+        graphs = Graphs(forward, engine.backend, cache, Histories.of(engine.model, engine.inputs))
         try:
             yield graphs
         finally:
@@ -179,8 +181,9 @@ class Apart:
             Cancelled: the caller waits no longer.
         """
         engine = self._engine
-        most = graphs.cache.max_batch
-        planner = Batches(engine.inputs, size or engine.batch_size, most, engine.worst.rows)
+        most, histories = graphs.cache.max_batch, graphs.histories
+        size = size or engine.batch_size
+        planner = Batches(engine.inputs, size, most, engine.worst.rows, histories)
         for lo, hi in planner.split(tokens.tolist()):
             engine.check_wanted()
             step = planner.step_of(

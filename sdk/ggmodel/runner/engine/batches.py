@@ -9,6 +9,7 @@ import numpy as np
 
 from ...model import Step
 from .inputs import InputTable
+from .positions import Histories
 from .slots import Slot
 
 _NONE: Mapping[Slot, list[int]] = {}
@@ -53,10 +54,22 @@ class Batches:
         size: the most inputs in a batch.
         most: hard limit, for a group that cannot be split.
         rows: the most rows of whole images in a batch; a single image may have more.
+        histories: of the sequences; None for models without positions of their own.
+        after_items: whether a sequence's last image or other item ends its part of a batch: states
+            that are kept only where a part ended serve the next question about it, too.
     """
 
-    def __init__(self, inputs: InputTable, size: int, most: int, rows: int):
+    def __init__(
+        self,
+        inputs: InputTable,
+        size: int,
+        most: int,
+        rows: int,
+        histories: Histories | None = None,
+        after_items: bool = False,
+    ):
         self.inputs, self.size, self.most, self.rows = inputs, size, most, rows
+        self.histories, self.after_items = histories, after_items
 
     def plan(
         self,
@@ -93,6 +106,8 @@ class Batches:
         used = rows = 0
         for slot, start, numbers in order:
             n = self._fitting(numbers, used, rows)
+            if self.after_items:
+                n = self._after_last_item(numbers, n)
             if n:
                 chunks.append(Chunk(slot, start, numbers[:n], n == len(numbers)))
                 used, rows = used + n, rows + self.inputs.whole_rows(numbers[:n])
@@ -116,6 +131,11 @@ class Batches:
                 if numbers[i] < 0 and rows > self.rows and used + i > 0:
                     return i
         return n
+
+    def _after_last_item(self, numbers: Sequence[int], n: int) -> int:
+        """n, or less: the inputs up to the last row of the last item."""
+        behind = next((i for i, number in enumerate(reversed(numbers)) if number < 0), 0)
+        return min(n, len(numbers) - behind)
 
     def split(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The bounds of batches for a single sequence."""
@@ -149,4 +169,7 @@ class Batches:
         """The batch of these inputs; arguments are named like the attributes of `Step`."""
         n, p, s, o = (np.array(x, np.int32) for x in (numbers, positions, sequences, outputs))
         tokens, groups, spans = self.inputs.resolve(n, p)
-        return Step(tokens, p, s, o, groups, spans=spans)
+        step = Step(tokens, p, s, o, groups, spans=spans)
+        if self.histories is not None:
+            step.components = self.histories.components(n, p, s)
+        return step

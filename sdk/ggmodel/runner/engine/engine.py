@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from ...errors import GraphError, PromptError, TensorError
-from ...kvcache import Cache, CacheSpec, new_cache
+from ...kvcache import Cache, Declared, new_cache, several
 from ...ml import Backend, DType
 from ...model import Input, Model
 from .apart import Apart
@@ -17,6 +17,7 @@ from .graphs import Graphs
 from .guessing import Speculation
 from .images import MultimodalStore
 from .inputs import InputTable
+from .positions import Histories
 from .request import Request
 from .reservation import Reservation
 from .scheduler import Scheduler
@@ -59,7 +60,7 @@ class Engine:
     ):
         self.model, self.backend, self.kv_type = model, backend, kv_type
         self.context_length, self.batch_size = context_length, batch_size
-        specs = self._declared_caches()
+        specs = [spec for entry in self._declared_caches() for spec in several(entry)]
         self.single_step = any(s.single_step for s in specs)
         self.can_rewind = all(s.can_rewind for s in specs)
         self._thread = EngineThread(self)
@@ -69,11 +70,15 @@ class Engine:
         self.inputs.forget(())
         # A group of an image and a token of every other sequence fit together.
         most = max(batch_size, self.worst.largest_group + parallel - 1)
-        self.planner = Batches(self.inputs, batch_size, most, self.worst.rows)
         self.cache = self.new_cache(parallel, context_length, most)
-        self.graphs = Graphs(model, backend, self.cache)
+        histories = Histories.of(model, self.inputs)
+        after_items = not self.can_rewind and bool(model.modalities())
+        self.planner = Batches(
+            self.inputs, batch_size, most, self.worst.rows, histories, after_items
+        )
+        self.graphs = Graphs(model, backend, self.cache, histories)
         backend.keep_graphs(self.graphs.usual)
-        self.slots = Slots(self.cache, self.inputs, parallel)
+        self.slots = Slots(self.cache, self.inputs, parallel, histories)
         self.speculation = Speculation(context_length, batch_size)
         self.scheduler = Scheduler(
             self.cache, self.slots, self.inputs, self.planner, self.speculation, context_length
@@ -100,7 +105,7 @@ class Engine:
             max_batch=max_batch,
         )
 
-    def _declared_caches(self) -> Sequence[CacheSpec]:
+    def _declared_caches(self) -> Declared:
         layers = self.model.caches()
         if not isinstance(layers, list):
             raise TensorError(
@@ -118,7 +123,14 @@ class Engine:
             GraphError: the engine is closed, or belongs to another process.
             Busy: the engine's own thread asks, from a callback.
         """
-        return self._thread.call(work)
+        self.backend.turn.check()  # a feed that waits for this thread would wait for ever
+        return self._thread.call(lambda: self._in_turn(work))
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        """Calls `work` while no other thread computes on the backend: it may read results that the
+        next graph overwrites."""
+        with self.backend.turn.lock:
+            return work()
 
     def post(self, message: Callable[[], object]) -> None:
         """Has the engine's thread call something brief between two steps; never waits."""
@@ -131,12 +143,14 @@ class Engine:
 
     def _in_thread(self, work: Callable[[], None]) -> None:
         """`call`, or just a call within a step."""
-        return work() if self._thread.here else self._thread.call(work)
+        return work() if self._thread.here else self.call(work)
 
     def between_steps(self, work: Callable[[], T]) -> T:
         """Runs `work` between steps, and returns its result; also in a closed engine, or in one of
         its callbacks."""
-        return self._thread.between_steps(work)
+        if not self._thread.here:
+            self.backend.turn.check()
+        return self._thread.between_steps(lambda: self._in_turn(work), self.backend.turn.lock)
 
     def check_wanted(self) -> None:
         """Raises Cancelled in a `call` whose caller waits no longer."""
@@ -160,6 +174,7 @@ class Engine:
             PromptError: inputs that must be computed together exceed a batch.
         """
         self._thread.check_caller()
+        self.backend.turn.check()
         group = self.inputs.largest_group(request.prompt.tolist())
         if group > self.planner.most:
             raise PromptError(
@@ -199,13 +214,24 @@ class Engine:
 
         Returns:
             Whether everything is freed.
+
+        Raises:
+            GraphError: a feed of the backend asks, which the engine's thread would wait for.
+            Busy: the engine's own thread asks, from a callback.
         """
-        return self.forked or self._thread.close(timeout)
+        if self.forked:
+            return True
+        self.backend.turn.check()
+        return self._thread.close(timeout)
 
     # in the engine's thread
 
     def step(self) -> bool:
         """Computes a batch; False if there is nothing to compute."""
+        with self.backend.turn.lock:
+            return self._step()
+
+    def _step(self) -> bool:
         self.scheduler.sweep()
         chunks = self.scheduler.collect()
         if chunks:
@@ -222,6 +248,7 @@ class Engine:
         """Ends all requests, and frees graphs and cache."""
         self.abandon(GraphError("the model was closed while it generated"))
         self.graphs.close()
+        self.images.encoders.close()
         self.cache.close()
 
     def abandon(self, error: BaseException) -> None:

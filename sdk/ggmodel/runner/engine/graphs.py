@@ -12,6 +12,7 @@ import numpy as np
 from ...closing import closed_on_error
 from ...ml import Backend, Context, Executable, Tensor
 from ...model import Batch, Step
+from .positions import Histories
 
 if TYPE_CHECKING:
     from ...kvcache import Cache
@@ -52,7 +53,8 @@ def trace(forward: Forward, backend: Backend, cache: Cache, step: Step) -> Trace
     ctx = backend.new_context().set_batch_size(len(step.tokens))
     with ctx.trace():
         tokens, outputs, embedded = step.shape
-        batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded)
+        k = 0 if step.components is None else len(step.components)
+        batch = Batch(ctx, tokens, outputs, cache.layers(ctx, step), embedded, k)
         output = forward(ctx, batch)
     if len(step.outputs):
         ctx.forward(output)
@@ -78,14 +80,22 @@ class Graphs:
 
     Args:
         forward: the model, or a part of it with a result F32 [width, outputs].
+        histories: of the sequences of the cache; None for models without positions of their own.
 
     Attributes:
         usual: how many graphs are kept of a text that fills the cache.
         recorded, replayed: counts of steps with a new graph, and with a known one.
     """
 
-    def __init__(self, forward: Forward, backend: Backend, cache: Cache):
+    def __init__(
+        self,
+        forward: Forward,
+        backend: Backend,
+        cache: Cache,
+        histories: Histories | None = None,
+    ):
         self.forward, self.backend, self.cache = forward, backend, cache
+        self.histories = histories
         self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self.recorded = self.replayed = 0

@@ -48,8 +48,10 @@ class Head:
 
     def step(self, states: np.ndarray) -> Step:
         """The step of these states, float32 [n, width], in no sequence."""
-        zeros = np.zeros(len(states), np.int32)
-        return Known(zeros, zeros, zeros, np.arange(len(states), dtype=np.int32), states=states)
+        n = len(states)
+        step = Known.blank(n, 0, self._model.own_components(), states=states)
+        step.outputs = np.arange(n, dtype=np.int32)
+        return step
 
     def largest(self) -> Step:
         """A step of the most rows."""

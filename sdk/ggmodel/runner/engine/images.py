@@ -1,24 +1,29 @@
-"""Images of prompts: each is encoded once, in a graph of its own, for any number of batches."""
+"""Images and other items of prompts: each is encoded once, in a graph of its own, for any number of
+batches."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...errors import PromptError, TensorError, Unsupported
+from ...errors import TensorError, Unsupported
 from ...ml import Backend, Context, DType, Tensor
-from ...model import Input, Model, Multimodal, MultimodalEmbedding, Pixels
+from ...model import Input, Modality, Model, Multimodal, MultimodalEmbedding, Prepared
 from ...model.multimodal import IMAGE_BATCH
 from ...model.source_code import author_code, file_of, line_of
+from .content import content_key
+from .encoders import Encoders, Layout, Recorded, shape_key
 
-_KEPT = 256 << 20  # bytes of encoded images that are kept without a prompt that has them
+_KEPT = 256 << 20  # bytes of encoded items that are kept without a prompt that has them
+
+_LARGEST = b"largest"  # whose graph is always recorded
 
 # Calls something in the engine's thread.
 InThread = Callable[[Callable[[], None]], None]
@@ -29,72 +34,130 @@ def _here(work: Callable[[], None]) -> None:
 
 
 class Encoded:
-    """One image. Its graph is recorded when the image is first seen, and computed when a row of its
-    embeddings is first needed.
+    """One item. Its graph is recorded when the item is first seen, unless that of its shape is
+    known, and computed when a row of its embeddings is first needed. An item whose parts are
+    encoded apart has the graph of one part, which is run for each.
 
     Attributes:
-        embeddings: one for each tensor of `encode_multimodal`.
-        ctx: the recorded graph, until it has been computed.
+        prepared: the item, until it has been computed.
+        embeddings: one for each `Multimodal` that the encoder made.
+        ctx: the graph that was recorded for this item, until it has been computed; None if that of
+            another one serves.
     """
 
-    def __init__(
-        self, model: Model, backend: Backend, pixels: Pixels, digest: bytes, in_thread: InThread
-    ):
-        self._in_thread = in_thread
-        self.ctx: Context | None = backend.new_context().set_batch_size(IMAGE_BATCH)
-        cls = type(model)
-        with self.ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
-            made = need_parts(model, model.encode_multimodal(self.ctx, pixels))
-        self._tensors = [m.tensor for m in made if m.tensor is not None]
-        self.ctx.forward(*self._tensors)
-        self._rows: list[np.ndarray] = []
-        numbers = count()
-        self.embeddings = [
-            MultimodalEmbedding(None, m.data)
-            if m.tensor is None
-            else self._embedding(next(numbers), m.tensor, m, digest)
-            for m in made
-        ]
+    def __init__(self, store: MultimodalStore, kind: str, prepared: Prepared, digest: bytes):
+        self._store, self._kind = store, kind
+        self.prepared: Prepared | None = prepared
+        self._pieces = store.modality(kind).pieces(prepared)
+        first, count = self._pieces[0], len(self._pieces)
+        self._key = shape_key(kind, first)
+        self._in_thread = store.in_thread
+        layouts = None if digest == _LARGEST else store.encoders.layout(self._key)
+        self._recorded = self._record(first) if layouts is None else None
+        if self._recorded is not None:
+            layouts = store.encoders.know(self._key, self._recorded)
+        self._arrays: list[list[np.ndarray]] = []
+        all_layouts = list(layouts or ()) * count
+        self.embeddings = [self._embedding(i, x, digest) for i, x in enumerate(all_layouts)]
 
-    def _embedding(
-        self, i: int, tensor: Tensor, made: Multimodal, digest: bytes
-    ) -> MultimodalEmbedding:
-        width = tensor.dim(0)
-        shape = (tensor.n_elements // width, width)
-        key = hashlib.blake2b(digest + b"%d" % i, digest_size=16).digest()
-        return MultimodalEmbedding(lambda: self._row(i), made.data, made.used, shape=shape, key=key)
+    @property
+    def ctx(self) -> Context | None:
+        recorded = self._recorded  # the engine's thread may close the item meanwhile
+        return None if recorded is None else recorded.ctx
+
+    def _record(self, prepared: Prepared) -> Recorded:
+        ctx = self._store.backend.new_context().set_batch_size(IMAGE_BATCH)
+        with ctx.trace():
+            recorded = Recorded(ctx, record(self._store.model, self._kind, ctx, prepared))
+        ctx.forward(*(t for tensors in recorded.tensors for t in tensors))
+        return recorded
+
+    def _embedding(self, i: int, made: Layout, digest: bytes) -> MultimodalEmbedding:
+        if made.shape is None:
+            return MultimodalEmbedding(None, made.data, kind=self._kind)
+        return MultimodalEmbedding(
+            lambda: self._row(i),
+            made.data,
+            made.used,
+            kind=self._kind,
+            shape=made.shape,
+            key=hashlib.blake2b(digest + b"%d" % i, digest_size=16).digest(),
+            parts=lambda: self._computed(i)[1:],
+            widths=made.widths,
+        )
 
     def _row(self, i: int) -> np.ndarray:
-        if not self._rows:
+        return self._computed(i)[0]
+
+    def _computed(self, i: int) -> list[np.ndarray]:
+        """Rows and parts of embedding i."""
+        if not self._arrays:
             self._in_thread(self._compute)
-        return self._rows[i]
+        return self._arrays[i]
 
     def _compute(self) -> None:
-        if self.ctx is not None:
-            self.ctx.compute(*self._tensors)
-            self._rows = [t.floats().reshape(-1, t.dim(0)) for t in self._tensors]
+        if self.prepared is not None:
+            with self._store.backend.turn.lock:
+                self._arrays = [rows for piece in self._pieces for rows in self._run(piece)]
             self.close()
             self._in_thread = _here  # computed rows need no engine
 
+    def _run(self, piece: Prepared) -> list[list[np.ndarray]]:
+        def recorded() -> Recorded:
+            found, self._recorded = self._recorded, None
+            return found or self._record(piece)
+
+        return self._store.encoders.run(self._key, piece, recorded)
+
     def close(self) -> None:
-        """Frees the graph; idempotent."""
-        if self.ctx is not None:
-            self.ctx.close()
-        self.ctx, self._tensors = None, []
+        """Frees the item and its graph; idempotent."""
+        recorded, self.prepared, self._recorded = self._recorded, None, None
+        self._pieces = []
+        if recorded is not None:
+            recorded.ctx.close()
 
     @property
     def size(self) -> int:
         """Bytes of its rows once they are computed."""
-        return sum(4 * len(one) * one.width for one in self.embeddings)
+        return sum(4 * len(one) * (one.width + sum(one.widths)) for one in self.embeddings)
+
+    @property
+    def held(self) -> int:
+        """Bytes that it takes at most: its rows, and until they are computed the prepared item,
+        which a recorded graph holds once more."""
+        prepared = self.prepared  # the engine's thread may close the item meanwhile
+        if prepared is None:
+            return self.size
+        return self.size + (1 + (self._recorded is not None)) * prepared.values.nbytes
 
     @property
     def nbytes(self) -> int:
         """Bytes of system memory that its rows take now."""
-        return sum(rows.nbytes for rows in self._rows)
+        return sum(array.nbytes for arrays in self._arrays for array in arrays)
 
 
-def need_parts(model: Model, made: Any) -> list[Multimodal]:
-    """Raises `TensorError` unless this is what `encode_multimodal` is to return."""
+def record(model: Model, kind: str, ctx: Context, prepared: Prepared) -> list[Multimodal]:
+    """Records the graph that encodes an item, in a context that is traced.
+
+    Raises:
+        TensorError: the encoder returned something else than it is to.
+    """
+    encode = model.modalities()[kind].encode
+    with _code_of(model, encode) as name:
+        return _need_parts(model, name, encode(ctx, prepared))
+
+
+@contextmanager
+def _code_of(model: Model, method: Callable[..., Any]) -> Iterator[str]:
+    """Runs a method of a model's author; gives its name."""
+    cls = type(model)
+    name = f"{cls.__name__}.{getattr(method, '__name__', type(method).__name__)}"
+    with author_code(name, file_of(cls)):
+        yield name
+
+
+def _need_parts(model: Model, name: str, made: Any) -> list[Multimodal]:
+    """Raises `TensorError` unless this is what an encoder is to return."""
     if not isinstance(made, list):
         shown = type(made).__name__
     elif not made:
@@ -105,8 +168,8 @@ def need_parts(model: Model, made: Any) -> list[Multimodal]:
     else:
         return made
     raise TensorError(
-        f"{line_of(type(model))}: {type(model).__name__}.encode_multimodal must return a list of "
-        "Multimodal(tensor, …), each computed, F32 [width, rows], or Multimodal(data=…); "
+        f"{line_of(type(model))}: {name} must return a list of Multimodal(tensor, …), each "
+        "computed, F32 [width, rows], with parts of as many rows, or Multimodal(data=…); "
         f"not {shown}"
     )
 
@@ -114,73 +177,110 @@ def need_parts(model: Model, made: Any) -> list[Multimodal]:
 def _is_part(part: object) -> bool:
     if not isinstance(part, Multimodal):
         return False
-    tensor = part.tensor
-    return tensor is None or (
-        isinstance(tensor, Tensor) and tensor.dtype is DType.F32 and tensor.op is not None
-    )
+    if part.tensor is None:
+        return not part.parts
+    tensors = (part.tensor, *part.parts)
+    if not all(
+        isinstance(t, Tensor) and t.dtype is DType.F32 and t.op is not None for t in tensors
+    ):
+        return False
+    return len({t.n_elements // t.dim(0) for t in tensors}) == 1
 
 
 class MultimodalStore:
-    """The images of a model's prompts, by content.
+    """The images and other items of a model's prompts, by content.
 
     Args:
         in_thread: calls a function in the engine's thread, and waits for it.
+
+    Attributes:
+        encoders: the graphs of the model's encoders.
     """
 
     def __init__(self, model: Model, backend: Backend, in_thread: InThread):
-        self.model, self.backend, self._in_thread = model, backend, in_thread
+        self.model, self.backend, self.in_thread = model, backend, in_thread
+        self.encoders = Encoders(backend)
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[bytes, Encoded] = WeakValueDictionary()
+        self._making: WeakValueDictionary[bytes, threading.Lock] = WeakValueDictionary()
         self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
 
-    def encode(
-        self, image: Any, data: Mapping[str, Any] | None = None
-    ) -> list[MultimodalEmbedding]:
-        """The embeddings of an image, not computed yet; the same ones for the same image.
-
-        Args:
-            image: an argument of `open_image`, or pixels float32 [tiles, 3, height, width].
-            data: the data that belongs to these pixels.
+    def modality(self, kind: str) -> Modality:
+        """How the model takes items of a kind.
 
         Raises:
-            Unsupported: this model takes no images.
-            ImageError: the image cannot be opened.
-            PromptError: pixels of another shape.
+            Unsupported: it takes none.
         """
-        self.need_sight()
-        pixels = None
-        if isinstance(image, np.ndarray):
-            pixels = _pixels(image, data or {})
-            digest = _digest(pixels)
-        else:
-            from ...image import content_hash, open_image
+        known = self.model.modalities()
+        if kind not in known:
+            raise _untaken(self.model, kind, known)
+        return known[kind]
 
-            image = open_image(image)
-            digest = content_hash(image).encode()
-        with self._lock:
-            found = self._known.get(digest)
-            if found is None:
-                pixels = self._preprocessed(image) if pixels is None else pixels
-                found = self._known[digest] = self._encoded(pixels, digest)
-            self._kept[digest] = found
-            self._kept.move_to_end(digest)
-            while len(self._kept) > 1 and sum(e.size for e in self._kept.values()) > _KEPT:
-                self._kept.popitem(last=False)
-            return found.embeddings
-
-    def _encoded(self, pixels: Pixels, digest: bytes) -> Encoded:
-        return Encoded(self.model, self.backend, pixels, digest, self._in_thread)
-
-    def _preprocessed(self, image: Any) -> Pixels:
-        cls = type(self.model)
-        with author_code(f"{cls.__name__}.preprocess", file_of(cls)):
-            return self.model.preprocess(image)
-
-    def expand(self, items: Sequence[Input | list[MultimodalEmbedding]]) -> list[Input]:
-        """The inputs of a prompt, with the inputs that images become.
+    def encode(
+        self, kind: str, item: Any, data: Mapping[str, Any] | None = None
+    ) -> list[MultimodalEmbedding]:
+        """The embeddings of an item, not computed yet; the same ones for the same content.
 
         Args:
-            items: inputs, and each image as its embeddings.
+            kind: such as "image"; see `Model.modalities`.
+            item: an argument of the modality's `open`, or prepared already: `Prepared`, or an array
+                of floats.
+            data: the data that belongs to such an array.
+
+        Raises:
+            Unsupported: this model takes no such items.
+            PromptError: a prepared array of another shape than the encoder takes, or without
+                numbers.
+            Error: the item cannot be opened; see the modality's `open`.
+        """
+        modality = self.modality(kind)
+        given = _given(modality, kind, item, data or {})
+        opened = modality.open(item) if given is None else given
+        digest = content_key(kind, opened)
+        with self._lock:
+            making = self._making.setdefault(digest, threading.Lock())
+        with making:  # who gives the same item waits for it, others do not
+            with self._lock:
+                found = self._known.get(digest)
+            if found is None:
+                prepared = given or self._prepared(modality, opened)
+                found = self._encoded(kind, prepared, digest)
+            with self._lock:
+                self._known[digest] = found
+                self._keep(digest, found)
+        return found.embeddings
+
+    def _keep(self, digest: bytes, encoded: Encoded) -> None:
+        """Keeps an item without a prompt that has it, as long as there is room."""
+        self._kept[digest] = encoded
+        self._kept.move_to_end(digest)
+        while len(self._kept) > 1 and sum(e.held for e in self._kept.values()) > _KEPT:
+            self._kept.popitem(last=False)
+
+    def prepare(self, kind: str, item: Any) -> Prepared:
+        """An item as its encoder takes it; see `encode`."""
+        modality = self.modality(kind)
+        given = _given(modality, kind, item, {})
+        return given or self._prepared(modality, modality.open(item))
+
+    def _encoded(self, kind: str, prepared: Prepared, digest: bytes) -> Encoded:
+        return Encoded(self, kind, prepared, digest)
+
+    def _prepared(self, modality: Modality, opened: Any) -> Prepared:
+        with _code_of(self.model, modality.prepare) as name:
+            prepared = modality.prepare(opened)
+        if isinstance(prepared, Prepared) and isinstance(prepared.values, np.ndarray):
+            return prepared
+        raise TensorError(
+            f"{line_of(type(self.model))}: {name} must return Prepared(values, data), values an "
+            f"array; not {prepared!r:.200}"
+        )
+
+    def expand(self, items: Sequence[Input | list[MultimodalEmbedding]]) -> list[Input | str]:
+        """The inputs of a prompt, with the inputs that items become, and texts among these.
+
+        Args:
+            items: inputs, and each image or other item as its embeddings.
 
         Raises:
             TensorError: `post_tokenize` returned something else.
@@ -188,48 +288,53 @@ class MultimodalStore:
         cls = type(self.model)
         with author_code(f"{cls.__name__}.post_tokenize", file_of(cls)):
             inputs = self.model.post_tokenize(list(items))
-        if not isinstance(inputs, list) or not all(isinstance(i, Input) for i in inputs):
+        if not isinstance(inputs, list) or not all(isinstance(i, (Input, str)) for i in inputs):
             raise TensorError(
-                f"{line_of(cls)}: {cls.__name__}.post_tokenize must return a list of Input"
+                f"{line_of(cls)}: {cls.__name__}.post_tokenize must return a list of Input, and of "
+                "texts"
             )
         return inputs
 
-    def need_sight(self) -> None:
-        """Raises Unsupported where the model takes no images."""
-        if not self.model.sees:
-            raise Unsupported(
-                f"this {type(self.model).architecture} model takes no images: the file holds no "
-                "vision tensors; where they lie in a file of their own, give it with mmproj= "
-                "(--mmproj)"
-            )
+    def largest(self, kind: str) -> Encoded:
+        """An item of a kind that needs the most memory, not computed; for reserving.
 
-    def largest(self) -> Encoded:
-        """An image that needs the most memory, not computed; for reserving."""
-        from PIL import Image
-
-        grey = Image.new("RGB", self.model.largest_image, (128, 128, 128))
-        return self._encoded(self._preprocessed(grey), b"largest")
+        Raises:
+            ConfigError: it would exceed the limits of such items.
+        """
+        modality = self.modality(kind)
+        with _code_of(self.model, modality.largest):
+            opened = modality.largest()
+        made = isinstance(opened, Prepared)
+        prepared = opened if made else self._prepared(modality, opened)
+        return self._encoded(kind, prepared, _LARGEST)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of system memory that encoded images take."""
+        """Bytes of system memory that encoded items take."""
         with self._lock:
             return sum(encoded.nbytes for encoded in self._known.values())
 
 
-def _pixels(values: np.ndarray, data: Mapping[str, Any]) -> Pixels:
-    if values.ndim != 4 or values.shape[1] != 3 or values.dtype.kind != "f" or not values.size:
-        raise PromptError(
-            f"an array {list(values.shape)} of {values.dtype} is no image; preprocessed pixels are "
-            "float32 [tiles, 3, height, width], and an opened picture is a PIL image"
-        )
-    return Pixels(np.ascontiguousarray(values, np.float32), data)
+def _given(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) -> Prepared | None:
+    """An item that is prepared already; None of one that is to be opened."""
+    floats = isinstance(item, np.ndarray) and item.dtype.kind == "f"
+    if floats and (kind != "audio" or item.ndim > 1):  # samples have a rate and are opened
+        item = Prepared(np.ascontiguousarray(item, np.float32), data)
+    if not isinstance(item, Prepared):
+        return None
+    modality.check(kind, item.values)
+    return item
 
 
-def _digest(pixels: Pixels) -> bytes:
-    digest = hashlib.blake2b()
-    for name, value in (("", pixels.values), *sorted(pixels.data.items())):
-        array = np.asarray(value)
-        content = repr(value).encode() if array.dtype == object else array.tobytes()
-        digest.update(repr((name, array.shape, array.dtype.str, len(content))).encode() + content)
-    return digest.digest()
+_CALLED = {"image": "images", "audio": "audio", "video": "videos"}
+
+
+def _untaken(model: Model, kind: str, known: Mapping[str, Modality]) -> Unsupported:
+    said = f"this {type(model).architecture} model takes no {_CALLED.get(kind, repr(kind))}"
+    if known:
+        others = " and ".join(_CALLED.get(name, name) for name in known)
+        return Unsupported(f"{said}; besides text it takes {others}")
+    return Unsupported(
+        f"{said}: the file holds no {'audio' if kind == 'audio' else 'vision'} tensors; where they "
+        "lie in a file of their own, give it with mmproj= (--mmproj)"
+    )

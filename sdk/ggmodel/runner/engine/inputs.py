@@ -59,10 +59,15 @@ class InputTable:
     Args:
         whole: an embedding belongs to one input and goes to a cache, rather than a row to an input.
         together: the rows of an embedding are one group.
+
+    Attributes:
+        widths: numbers in a row of the model's own embeddings, and in each of its parts; empty for
+            any. Rows of other widths would end the batch for all users.
     """
 
     def __init__(self, whole: bool, together: bool):
         self.whole, self.together = whole, together
+        self.widths: set[tuple[int, ...]] = set()
         self._numbers: dict[Any, int] = {}
         self._entries: dict[int, Entry] = {}
         self._next = -1
@@ -80,6 +85,8 @@ class InputTable:
         """
         for i, one in enumerate(inputs):
             _check(i, one)
+            if one.multimodal is not None:
+                self._check_widths(i, one.multimodal)
         rows = self._rows(inputs)
         numbers: list[int] = []
         for i, (begin, end) in enumerate(self._groups(inputs, rows)):
@@ -97,6 +104,16 @@ class InputTable:
                 self._next -= 1
             numbers.append(self._numbers[content])
         return numbers
+
+    def _check_widths(self, i: int, embedding: MultimodalEmbedding) -> None:
+        found = embedding.width, *embedding.widths
+        known = self.widths | {(width,) for width, *_ in self.widths}
+        if known and found not in known:
+            wanted = " or ".join(map(str, sorted(known)))
+            raise PromptError(
+                f"input {i}: this multimodal embedding has rows and parts of {found} numbers; the "
+                f"model's have {wanted}"
+            )
 
     def _rows(self, inputs: Sequence[Input]) -> dict[int, tuple[MultimodalEmbedding, int]]:
         """By input: the embedding and the row that fill it."""
@@ -146,6 +163,30 @@ class InputTable:
         """The smallest m ≥ n such that no group is split between inputs m − 1 and m."""
         begin = self.before(numbers, n)
         return n if begin == n else begin + self._entries[numbers[n]].size
+
+    def row(self, number: int) -> int:
+        """How many rows of its image are before this input; 0 if it is no row."""
+        entry = self._entries[number] if number < 0 else None
+        return 0 if entry is None or entry.embedding is None else entry.row
+
+    def before_image(self, numbers: Sequence[int], n: int) -> int:
+        """`before`, but no image is split either."""
+        while (m := self.before(numbers, n)) > 0 and m < len(numbers):
+            n = m - self.row(numbers[m])
+            if n == m:
+                break
+        return m
+
+    def after_image(self, numbers: Sequence[int], n: int) -> int:
+        """`after`, but no image is split either."""
+        while (m := self.after(numbers, n)) < len(numbers) and m > 0:
+            row = self.row(numbers[m])
+            if not row:
+                break
+            embedding = self._entries[numbers[m]].embedding
+            assert embedding is not None
+            n = m - row + len(embedding)
+        return m
 
     def largest_group(self, numbers: Iterable[int]) -> int:
         """How many inputs must be computed together; 1 without groups."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class Request(Protocol):
     """A sequence of tokens that grows by what its owner chooses from logits.
 
-    The engine's thread calls the methods and writes `reused`, `drafted` and `accepted`. Another
-    thread may set `cancelled` at any time, and wakes the engine afterwards.
+    The engine's thread calls the methods and writes `seated`, `reused`, `drafted` and `accepted`.
+    Another thread may set `cancelled` at any time, and wakes the engine afterwards.
 
     Attributes:
         prompt: int32 [n], numbered by the engine's `InputTable`.
@@ -24,6 +24,7 @@ class Request(Protocol):
         cancelled: nobody wants more.
         done: nothing more will come. failed: because of an error.
         lookup: guesses tokens ahead; None without prompt lookup.
+        seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that a slot already held.
         drafted, accepted: guesses computed, and guesses that came true.
     """
@@ -34,6 +35,7 @@ class Request(Protocol):
     consumer: object
     cancelled: bool
     lookup: Lookup | None
+    seated: float
     reused: int
     drafted: int
     accepted: int

@@ -27,26 +27,26 @@ _FEWEST_SCORED = 32  # rows whose logits are computed at once: fewer would slow 
 
 
 @dataclass(frozen=True)
-class VisionMemory:
-    """Bytes that vision takes.
+class EncoderMemory:
+    """Bytes that images take, or another kind of items.
 
     Attributes:
-        weights: weights of the vision graph; counted in the devices' weights, too.
-        image: rows of the largest image, in system memory as long as the image is kept.
+        weights: weights of the encoder's graph; counted in the devices' weights, too.
+        rows: rows of the largest item, in system memory as long as the item is kept.
     """
 
     weights: int
-    image: int
+    rows: int
 
 
 class Reservation:
-    """Traces of the largest batches and of the largest image.
+    """Traces of the largest batches and of the largest item of each kind.
 
     Attributes:
-        vision: memory of the latter; None for models without vision.
-        rows: rows of the largest image that belongs to one input; 0 if rows take an input each.
-        largest_group: the most inputs that must be computed together because of an image; 1 without
-            images.
+        encoders: memory of the latter, by kind; empty for models of text.
+        rows: rows of the largest item that belongs to one input; 0 if rows take an input each.
+        largest_group: the most inputs that must be computed together because of an item; 1 without
+            items.
         width: of the model's output.
         head: computes logits of many rows; None for models that compute them in one with all else.
         scored: tokens in a batch with logits for all of them, where there is no head.
@@ -59,20 +59,21 @@ class Reservation:
     def __init__(self, model: Model, backend: Backend, images: MultimodalStore, inputs: InputTable):
         self.model, self.backend = model, backend
         self._traces: list[Trace] = []
-        self._image: Encoded | None = None
+        self._items: list[Encoded] = []
         self._whole, self.largest_group, self.rows = inputs.whole, 1, 0
-        self.vision: VisionMemory | None = None
-        if model.sees:
-            self._image = images.largest()
-            numbers = inputs.number(images.expand([Input(0), self._image.embeddings]))
-            self.largest_group = inputs.largest_group(numbers)
-            self.rows = inputs.whole_rows(numbers)
-            assert self._image.ctx is not None
-            names = _weights_of([self._image.ctx.graph])
-            self.vision = VisionMemory(
-                sum(backend.source.tensors[name].nbytes for name in names),
-                sum(4 * len(e) * e.width for e in self._image.embeddings),
-            )
+        self.encoders: dict[str, EncoderMemory] = {}
+        for kind in model.modalities():
+            item = images.largest(kind)
+            self._items.append(item)
+            expanded = images.expand([Input(0), item.embeddings])
+            numbers = inputs.number([Input(0) if isinstance(x, str) else x for x in expanded])
+            self.largest_group = max(self.largest_group, inputs.largest_group(numbers))
+            self.rows = max(self.rows, inputs.whole_rows(numbers))
+            assert item.ctx is not None
+            names = _weights_of([item.ctx.graph])
+            weights = sum(backend.source.tensors[name].nbytes for name in names)
+            self.encoders[kind] = EncoderMemory(weights, item.size)
+            inputs.widths |= {(e.width, *e.widths) for e in item.embeddings if len(e)}
 
     def trace(self, cache: Cache, sequences: int) -> int:
         """Traces the batches, the largest first; nothing is allocated.
@@ -84,8 +85,9 @@ class Reservation:
             TensorError: an op refuses its operands, or output and input do not fit each other.
         """
         largest = cache.max_batch
-        if self._image is not None and self._image.size:  # not of data alone
-            self._trace(cache, self._step(largest, sequences, self._span(self._image, largest)))
+        for item in self._items:
+            if item.size:  # not of data alone
+                self._trace(cache, self._step(largest, sequences, self._span(item, largest)))
         graph = self._trace(cache, self._step(largest, sequences))
         for n in self.backend.batches_to_reserve(largest, graph):
             self._trace(cache, self._step(n, sequences))
@@ -125,17 +127,20 @@ class Reservation:
         return self._traces[-1].ctx.graph
 
     def _step(self, n: int, sequences: int, *spans: Span) -> Step:
-        zeros = np.zeros(n, np.int32)
         outputs = n if self.model.only_embeds else min(n, sequences)
-        return Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
+        return Step.blank(n, outputs, self.model.own_components(), spans=spans)
 
-    def _span(self, image: Encoded, n: int) -> Span:
-        """A whole image if it belongs to one input; else a row for each of n inputs."""
-        one = max(image.embeddings, key=len)
+    def _span(self, item: Encoded, n: int) -> Span:
+        """A whole item if it belongs to one input; else a row for each of n inputs."""
+        one = max(item.embeddings, key=len)
         if self._whole:
             return Span(0, one, 0, len(one) if one.used is None else one.used)
         rows = MultimodalEmbedding(
-            lambda: np.zeros((n, one.width)), shape=(n, one.width), key=b"reserved"
+            lambda: np.zeros((n, one.width)),
+            shape=(n, one.width),
+            key=b"reserved",
+            parts=lambda: [np.zeros((n, width)) for width in one.widths],
+            widths=one.widths,
         )
         return Span(0, rows, 0, n)
 
@@ -149,8 +154,7 @@ class Reservation:
     def graphs(self) -> list[Graph]:
         """The traced graphs, until they are reserved."""
         contexts = [t.ctx for t in self._traces]
-        if self._image is not None and self._image.ctx is not None:
-            contexts.append(self._image.ctx)
+        contexts += [item.ctx for item in self._items if item.ctx is not None]
         return [ctx.graph for ctx in contexts]
 
     def weights_read(self) -> set[str]:
@@ -168,9 +172,9 @@ class Reservation:
         for t in self._traces:
             t.close()
         self._traces = []
-        if self._image is not None:
-            self._image.close()
-            self._image = None
+        for item in self._items:
+            item.close()
+        self._items = []
 
 
 def _weights_of(graphs: Iterable[Graph]) -> set[str]:

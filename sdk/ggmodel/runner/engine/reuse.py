@@ -72,7 +72,12 @@ class Placer:
         step.tokens, step.begun = np.array(tokens, np.int32), False
         step.positions += 1
         try:
-            return step if self._cache.advance(step) else None
+            if not self._cache.advance(step):
+                return None
+            histories = self._batches.histories
+            if histories is not None:
+                step.components = histories.components(step.tokens, step.positions, step.sequences)
+            return step
         except BaseException:  # some of several caches may have moved
             for cache, at in placed.items():
                 if step.placed.get(cache) is not at:
@@ -94,8 +99,8 @@ class Placer:
         """Places the batch that probably comes next. A failure shows when the batch is needed."""
         if not chunks:
             return
-        step = self._batches.step(chunks)
-        try:
+        try:  # positions of a model's own may refuse an input, too
+            step = self._batches.step(chunks)
             self._cache.start_forward(step)
         except Error:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -88,6 +89,7 @@ class Scheduler:
             slot = self._slots.take(request.prompt.tolist())
             assert slot is not None
             slot.request, request.reused = request, len(slot.tokens)
+            request.seated = time.perf_counter()
             self._cache.expect(slot.sequence, len(request.prompt) + int(min(request.left, _ROOM)))
         except Error as error:
             request.fail(error)
@@ -188,16 +190,6 @@ class Scheduler:
     def _shift(self, slot: Slot, keep: int) -> None:
         """Forgets the older half of the positions after the first `keep`."""
         self.placer.cancel()
-        keep = self._inputs.before(slot.tokens, min(keep, self._context_length - 1))
-        end = self._inputs.after(slot.tokens, keep + max(1, (len(slot.tokens) - keep) // 2))
-        rest = slot.tokens[:keep] + slot.tokens[end:]
-        slot.exact = min(slot.exact, keep)
-        try:
-            self._cache.remove(slot.sequence, keep, end)
-            if self._cache.can_resume(slot.sequence, len(rest)):
-                slot.tokens = rest
-                return
-        except Error:
-            pass  # the cells are shared, or the cache cannot move them
-        slot.start_over(rest + slot.pending)
-        self._cache.remove(slot.sequence, 0, None)
+        keep = self._inputs.before_image(slot.tokens, min(keep, self._context_length - 1))
+        half = keep + max(1, (len(slot.tokens) - keep) // 2)
+        self._slots.forget(slot, keep, self._inputs.after_image(slot.tokens, half))

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...errors import Error
+
 if TYPE_CHECKING:
     from ...kvcache import Cache
     from .inputs import InputTable
+    from .positions import Histories
     from .request import Request
 
 
@@ -51,10 +54,16 @@ class Slot:
 
 
 class Slots:
-    """All slots of a cache."""
+    """All slots of a cache.
 
-    def __init__(self, cache: Cache, inputs: InputTable, count: int):
-        self._cache, self._inputs = cache, inputs
+    Args:
+        histories: of their sequences; None for models without positions of their own.
+    """
+
+    def __init__(
+        self, cache: Cache, inputs: InputTable, count: int, histories: Histories | None = None
+    ):
+        self._cache, self._inputs, self._histories = cache, inputs, histories
         self.all = [Slot(n) for n in range(count)]
         self._clock = 0
 
@@ -83,6 +92,8 @@ class Slots:
             slot.start_over()
             self._cache.copy_prefix(source.sequence, slot.sequence, shared)
             slot.tokens = source.tokens[:shared]
+            if self._histories is not None:
+                self._histories.copy(source.sequence, slot.sequence, shared)
         else:
             self.cut(slot, held)
         self._clock += 1
@@ -97,6 +108,27 @@ class Slots:
         del slot.tokens[length:]
         if length <= slot.exact:
             slot.exact = math.inf
+
+    def forget(self, slot: Slot, begin: int, end: int) -> None:
+        """Forgets the positions from begin to end; later ones move down. If they cannot, or too
+        little is left to go on from, all of them are pending again."""
+        rest, histories = slot.tokens[:begin] + slot.tokens[end:], self._histories
+        slot.exact = min(slot.exact, begin)
+        made = moves = None
+        if histories is not None:
+            made, moves = histories.shifted(slot.sequence, begin, end, slot.tokens[end:])
+        try:
+            # Caches of other packages may know no positions but places.
+            self._cache.remove(slot.sequence, begin, end, *(() if moves is None else (moves,)))
+            if self._cache.can_resume(slot.sequence, len(rest)):
+                slot.tokens = rest
+                if histories is not None and made is not None:
+                    histories.place(slot.sequence, begin, made)
+                return
+        except Error:
+            pass  # the cells are shared, or the cache cannot move them
+        slot.start_over(rest + slot.pending)
+        self._cache.remove(slot.sequence, 0, None)
 
     def _cut_at(self, slot: Slot, length: int) -> int:
         if length < self._cache.length(slot.sequence):

@@ -9,12 +9,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from ...errors import Busy, Cancelled, GraphError
+from ...interrupts import result_of
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class _Job:
 
     def wait(self) -> Any:
         try:
-            return self.result.result()
+            return result_of(self.result)
         finally:  # also by Ctrl-C
             self.abandoned = True
 
@@ -130,10 +131,19 @@ class EngineThread:
         self.submit(job)
         return job.wait()
 
-    def between_steps(self, work: Callable[[], T]) -> T:
-        """`call`, or just a call where no step can run at the same time."""
-        runs = not (self._thread is None or self._closed or self.forked)
-        return self.call(work) if runs and not self.here else work()
+    def between_steps(self, work: Callable[[], T], turn: AbstractContextManager[Any]) -> T:
+        """`call`, or just a call where no step can run at the same time.
+
+        Args:
+            turn: a lock that the work takes, and that may be held for long.
+        """
+        if self.forked or self.here:  # the lock may be held for ever in a child
+            return work()
+        if self._thread is None:
+            with turn, self._lock:  # in this order: nobody waits for a turn with the lock
+                if self._thread is None:  # nor does it begin meanwhile
+                    return work()
+        return work() if self._closed else self.call(work)
 
     def check_caller(self) -> None:
         """Raises Busy in the engine's own thread, which cannot wait for itself."""

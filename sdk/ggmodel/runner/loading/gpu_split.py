@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TypeVar
 
 from ...errors import OutOfMemory
@@ -246,6 +245,8 @@ def _greedy(needs: Sequence[int], budgets: Sequence[int]) -> list[int]:
 
 def _balanced(needs: Sequence[int], room: Sequence[int], counts: list[int]) -> list[int]:
     """The same layers, redistributed so that the largest used share of a device's room is least."""
+    from fractions import Fraction  # slow to import
+
     while True:
         used, start = [], 0
         for count in counts:

@@ -9,23 +9,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from ...errors import Cancelled
+from ...names.found import Found
+from ...shortage import reported
 from ..requests.loaded_model import LoadedModel
-from .options import LoadOptions, Options, Source, with_options
+from .options import LoadOptions, Options, with_options
 from .placement import Devices, prepare
 from .preparation import Preparation
-from .sources import open_source
+from .sources import Source, open_source
 
 
+@reported
 @with_options(LoadOptions)
 def load(source: Source, options: Options) -> LoadedModel:
     """Loads a model.
 
     Args:
-        source: a GGUF file (of a split one the first part), the folder of a Hugging Face model, or
-            a tensor source, which stays open.
+        source: a GGUF file (of a split one the first part), the folder of a Hugging Face model, a
+            name as `ggmodel.find` takes it, or a tensor source, which stays open.
         options: see `LoadOptions`.
 
     Raises:
+        ModelNotFound, DownloadError: a name that is in no store, and cannot be downloaded.
         FormatError: the file is not what it says.
         ArchitectureError: its architecture is unknown; lists those known.
         ConfigError: an unknown option, or a hyperparameter is missing or wrong.
@@ -36,6 +40,9 @@ def load(source: Source, options: Options) -> LoadedModel:
         DeviceLost, Busy: a worker cannot be reached, or serves someone else.
         Unsupported: an option that is not supported.
     """
+    found = source if isinstance(source, Found) else None
+    if found is not None:
+        found.verify()
     with ExitStack() as undo:
         with _without_collector():
             opened = open_source(source, options.mmproj, options.models, options.type)
@@ -57,10 +64,13 @@ def load(source: Source, options: Options) -> LoadedModel:
         undo.pop_all()
     ready.backend.owns_source = opened is not source
     for advice in _advice(options, devices, ready):
-        warnings.warn(advice, stacklevel=3)
-    return LoadedModel(
+        warnings.warn(advice, stacklevel=4)
+    model = LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
+    if found is not None:
+        model.defaults = found.defaults
+    return model
 
 
 def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[str]:

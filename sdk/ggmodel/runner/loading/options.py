@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ...errors import ConfigError, Unsupported
-from ...gguf_file import TensorSource, open_gguf
+from ...gguf_file import TensorSource
 from ...kvcache import KV_TYPES
 from ...ml import BackendParams, DType, FlashAttention, Optimize
 from ...ml.backend import Progress
+from ...names.found import Found
 from ..option_names import OF_LOADING, unknown_option
 from .gpu_option import GPULayersOption, parse_gpu_layers
+from .sources import Source, located
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Source = str | Path | TensorSource
 
 
 @dataclass(kw_only=True)
@@ -148,11 +149,14 @@ def with_options(
             if not isinstance(source, (str, os.PathLike, TensorSource)):
                 raise ConfigError(
                     f"the model is given as {type(source).__name__}; give the path of a GGUF file "
-                    "or of a Hugging Face folder, or a tensor source"
+                    "or of a Hugging Face folder, a name, or a tensor source"
                 )
-            if not isinstance(source, TensorSource) and not os.path.exists(source):
-                open_gguf(source)  # raises: a missing file comes before other mistakes
-            return function(source, Options(*args, **given))
+            if not isinstance(source, TensorSource):
+                source = located(source)  # a missing file comes before other mistakes
+            options = Options(*args, **given)
+            if isinstance(source, Found) and options.context_length is None:
+                options.context_length = source.defaults.context_length
+            return function(source, options)
 
         first, *_ = inspect.signature(function).parameters.values()
         signature = inspect.Signature([first, *known.values()])

@@ -11,8 +11,9 @@ from ...closing import Closing
 from ...gguf_file import TensorSource
 from ...gguf_file.metadata import KeyValues
 from ...ml import Backend, GPULayersList, new_backend
-from ...model import Config, LoadReport, Model, config_class, fill, find
+from ...model import Config, LoadReport, Model, config_class, fill
 from ...model.defaults import completed
+from ...model.pairs import of_source
 from ...model.source_code import author_code, file_of
 from ..engine.engine import Engine
 from .options import Options, positive
@@ -68,11 +69,11 @@ class Preparation(Closing):
         """Finds the architecture and reads its hyperparameters.
 
         Raises:
-            ArchitectureError: unknown. ConfigError: a hyperparameter is missing or wrong.
+            ArchitectureError: unknown, or the type of its projector is. ConfigError: a
+                hyperparameter is missing or wrong.
         """
         keys = KeyValues(self.source.metadata, self.source.name)
-        name = keys.architecture
-        self.architecture = find(name, self.options.models, bool(keys.get("pooling_type", int)))
+        self.architecture = of_source(keys, self.options.models)
         self.config = config_class(self.architecture).read(keys)
         trained = getattr(self.config, "context", _DEFAULT_CONTEXT)
         length = self.options.context_length
@@ -93,7 +94,7 @@ class Preparation(Closing):
             self.backend,
             self.source.tensors,
             self.architecture.architecture,
-            self.architecture.ignore,
+            self.model.ignore,
         )
         self.report.add_unread(self.source.unread, self.source.unread_keys)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...chat.items import LISTS
 from ...errors import ConfigError, GraphError, PromptError, Unsupported
 from ...gguf_file import TensorSource
 from ...ml import Backend
 from ...ml.backend import Progress
 from ...model import Model
+from ...names.found import Defaults
+from ...shortage import reported
 from ..engine.engine import Engine
 from ..sampling import Sampler
 from .batch import complete_all
@@ -22,12 +25,13 @@ from .options import (
     split_options,
     split_template,
 )
-from .prompts import Prompt, Prompts
+from .prompts import Prompt, Prompts, Rendered
 from .stream import AsyncStream, Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from ...chat import Reply, ReplyFormat
     from ...tokenizer import Tokenizer
 
 
@@ -40,30 +44,36 @@ class Answering:
     tokenizer: Tokenizer | None
     engine: Engine
     prompts: Prompts
+    # The wishes of the store that the model was found in.
+    defaults: Defaults = Defaults()
 
+    @reported
     def request(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Generation:
         """A request that has not begun, to be run or iterated over once."""
         own, sampler = self._options(options)
         max_tokens, stop = own.pop("max_tokens", None), own.pop("stop", ())
-        truncate, images = own.pop("truncate", False), own.pop("images", ())
+        truncate = own.pop("truncate", False)
+        items = {name: own.pop(name) for name in LISTS if name in own}
         room = 0
         if not own.get("context_shift"):
             room = self.engine.context_length // 4
             room = room if max_tokens is None else min(room, max_tokens)
-        prompt = self.prompts.with_images(prompt, images)
+        prompt = self.prompts.with_items(prompt, items)
         ids = self.prompts.read(prompt, truncate, own.get("num_keep", 0), room)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         return Generation(
             self.engine, self.tokenizer, ids, sampler, max_tokens=max_tokens, stop=stops, **own
         )
 
+    @reported
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Completion:
         """Continues a prompt.
 
         Args:
             prompt: text, token ids, or a list that mixes both and images: paths as `Path`, bytes,
-                PIL images, preprocessed pixels, embeddings. Text that begins a prompt gets the
-                special tokens its vocabulary asks for.
+                PIL images, preprocessed pixels, embeddings; other items as parts of a message,
+                {"type": "audio", "audio": …}. Text that begins a prompt gets the special tokens
+                its vocabulary asks for.
             options: see `RequestOptions`.
 
         Raises:
@@ -74,6 +84,7 @@ class Answering:
         """
         return self.request(prompt, **options).run()
 
+    @reported
     def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Stream:
         """Like `generate`, a piece a token; closing the stream cancels the request.
 
@@ -82,6 +93,7 @@ class Answering:
         """
         return Stream(self.request(prompt, **options))
 
+    @reported
     def batch(
         self,
         prompts: Iterable[Prompt],
@@ -121,6 +133,7 @@ class Answering:
         async with self.astream(prompt, **options) as stream:
             return stream.completion([piece async for piece in stream])
 
+    @reported
     def chat(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -131,8 +144,9 @@ class Answering:
         """Answers messages, through the chat template of the file.
 
         Args:
-            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images are parts
-                of a content or stand in `images`; see `ggmodel.chat.take_images`.
+            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images, sounds
+                and videos are parts of a content or stand in `images`, `audio` and `videos`; see
+                `ggmodel.chat.take_items`.
             stream: give the answer piece by piece, as `stream` does, rather than as a whole.
             options: see `TemplateOptions` and `RequestOptions`.
 
@@ -156,16 +170,62 @@ class Answering:
         prompt = self.chat_prompt(messages, **template)
         return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
+    @reported
     def chat_prompt(
         self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
     ) -> list[Any]:
-        """The prompt that `chat` makes of messages: token ids and images."""
-        return self.prompts.chat(self.source.metadata, messages, **options)
+        """The prompt that `chat` makes of messages: token ids, or texts with the embeddings of
+        images and other items between them."""
+        return self.prompts.chat(self.chat_text(messages, **options))
+
+    @reported
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
+    ) -> Rendered:
+        """The text that `chat` makes of messages, and the images and other items in it."""
+        begun = self.defaults.begin(messages)
+        return self.prompts.render(self.source.metadata, begun, **options)
+
+    def reply_format(self, template: str | None = None) -> ReplyFormat:
+        """How the model writes thoughts and calls of functions, by the file.
+
+        Raises:
+            TemplateError: the file declares it in a way that makes no sense.
+        """
+        from ...chat import ReplyFormat
+
+        return ReplyFormat.from_metadata(self.source.metadata, template)
+
+    @reported
+    def parse_reply(
+        self,
+        text: str,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """The content, thoughts and calls of functions in an answer.
+
+        Args:
+            text: what `chat` gave, whose special tokens are read, too; or any text.
+            tools, template, variables: that were given to `chat`; the template may have begun a
+                thought.
+
+        Raises:
+            TemplateError: there is no template, it fails, or the file declares its replies in a way
+                that makes no sense.
+        """
+        form = self.reply_format(template)
+        if isinstance(text, Completion) and form.special:
+            text = self.prompts.vocabulary().decode(text.tokens)
+        ending = self.prompts.ending(self.source.metadata, template, variables)
+        return form.parse(text, tools, ending)
 
     def _options(self, options: RequestOptions) -> tuple[dict[str, Any], Sampler]:
         """Options of a request and its sampler, of a model that is open and generates."""
         self._check_open()
-        split = split_options(options)
+        split = split_options(self.defaults.under(options))
         if self.model.only_embeds:
             raise Unsupported("this model generates nothing, it only embeds: use embed")
         return split
@@ -174,3 +234,4 @@ class Answering:
         self.engine.check_process()
         if self.backend.closed:
             raise GraphError("this model is closed; load it again")
+        self.backend.check_files()

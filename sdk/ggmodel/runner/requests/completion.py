@@ -16,6 +16,7 @@ class Usage:
         prompt_tokens: positions of the prompt. reused_tokens: those of them that were in the cache
             already and were not computed again.
         prompt_seconds: until the prompt was computed. decode_seconds: from then on.
+        queue_seconds: the part of prompt_seconds in which it waited for a free sequence.
         drafted: tokens that were guessed ahead. accepted: the guesses that came true.
     """
 
@@ -26,6 +27,7 @@ class Usage:
     drafted: int = 0
     accepted: int = 0
     reused_tokens: int = 0
+    queue_seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:

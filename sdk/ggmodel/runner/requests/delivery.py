@@ -8,6 +8,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from ...interrupts import next_of
 from .completion import Piece
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class Delivery:
         wake: has the engine look whether it can go on.
 
     Attributes:
-        whole: the consumer waits for the end, so nothing limits the queue.
+        whole: nothing limits the queue: the consumer waits for the end, or must not hold up others.
         ended: set when `end` was called.
         at_end: called by `end`, or None.
     """
@@ -66,7 +67,7 @@ class Delivery:
 
     def get(self) -> Piece | None:
         """The next piece, as soon as there is one; None at the end."""
-        return self._taken(self._queue.get())
+        return self._taken(next_of(self._queue))
 
     async def aget(self) -> Piece | None:
         """`get` for coroutines, all in one event loop."""
@@ -90,6 +91,22 @@ class Delivery:
                     loop.call_soon_threadsafe(arrived.set)
 
         return notify
+
+    def watched(self, came: Callable[[], object]) -> None:
+        """Has `came` called, in the engine's thread, with each piece and at the end. Before the
+        first piece only."""
+        self._notify = came
+
+    def waiting(self, most: int) -> tuple[list[Piece], bool]:
+        """The pieces that have come, at most so many, and whether the end has."""
+        pieces: list[Piece] = []
+        with suppress(Empty):
+            while len(pieces) < most:
+                piece = self._taken(self._queue.get_nowait())
+                if piece is None:
+                    return pieces, True
+                pieces.append(piece)
+        return pieces, False
 
     def _taken(self, piece: Piece | None) -> Piece | None:
         if self._queue.qsize() == _LOW:

@@ -130,7 +130,10 @@ def _pool(
             "last": positions == last[sequences],
         }
         outputs = np.flatnonzero(wanted[pooling]).astype(np.int32)
-        step = Step(np.concatenate(pieces), positions, sequences, outputs)
+        tokens = np.concatenate(pieces)
+        step = Step(tokens, positions, sequences, outputs)
+        if graphs.histories is not None:
+            step.components = graphs.histories.components(tokens, positions, sequences)
         graphs.cache.start_forward(step)
         states = graphs.run(step)
         if sums is None:

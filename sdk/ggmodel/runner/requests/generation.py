@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import Cancelled, ConfigError, GraphError, TokenizerError
+from ...interrupts import until_set
+from ...shortage import as_error
 from ..engine.engine import Engine
 from ..engine.guessing import Lookup
 from ..sampling import Sampler, log_probabilities
@@ -43,6 +45,8 @@ class Generation:
         done: nothing more will come. failed: because of an error. cancelled: nobody wants more.
         consumer: the thread or task that takes the pieces.
         lookup: guesses how the answer goes on; None without prompt lookup.
+        ended_by: the token that ended it, which is no part of the text; None for another end.
+        seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that were computed for an earlier request.
         drafted, accepted: guesses computed, and guesses that came true.
     """
@@ -94,9 +98,10 @@ class Generation:
         self.logprobs: list[float] = []
         self.top_logprobs: list[Any] = []
         self.finish_reason: FinishReason = "length"
-        self.done = self.cancelled = False
+        self.ended_by: int | None = None
+        self.done = self.cancelled = self._taken_all = False
         self.consumer: object = None
-        self._started = self._prompted = self._latest = 0.0
+        self._started = self._prompted = self._latest = self.seated = 0.0
 
     # called in the engine's thread
 
@@ -125,6 +130,7 @@ class Generation:
             return None
         token = self._sampling.sample(logits.copy() if self._keeps_logits else logits)
         if token in self._eog:
+            self.ended_by = token
             self.finish("stop")
             return None
         logprob, top = None, None
@@ -155,11 +161,16 @@ class Generation:
     def fail(self, error: BaseException) -> None:
         """Ends it with an error, which is raised once the pieces before it were taken."""
         if not self.done:
-            self._error, self.done = error, True
+            self._error, self.done = as_error(error), True
 
     def release(self) -> None:
         """Tells the consumer that it is done; its slot is free by now."""
         self._delivery.end()
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended it, or None."""
+        return self._text.stop
 
     # called by the consumer
 
@@ -214,6 +225,35 @@ class Generation:
         finally:
             self.cancel()
 
+    def watch(self, came: Callable[[], object]) -> None:
+        """Begins; `came` is called, in the engine's thread, when `take` has something. For a
+        consumer of many requests, who calls `cancel` in the end. An answer that fits the context
+        does not wait for its consumer: it would keep its slot from others."""
+        self._claim(("watched", id(self)))
+        self._delivery.whole = self._max <= self._engine.context_length
+        self._delivery.watched(came)
+        self.begin()
+
+    def finish_with(self, logits: np.ndarray, seconds: float) -> None:
+        """Ends a request for one token at most by the logits float32 [vocabulary] after its prompt,
+        which its owner has computed, in so many seconds. `take` then has the pieces."""
+        self._claim(("watched", id(self)))
+        self._started = time.perf_counter() - seconds
+        self.accept(logits)
+        self.release()
+
+    def take(self, most: int) -> list[Piece] | None:
+        """The pieces that have come, at most so many; None at the end. Never waits.
+
+        Raises:
+            Error: the error that ended it, once the pieces before it were taken.
+        """
+        if self._taken_all:
+            self._raise_error()
+            return None
+        pieces, self._taken_all = self._delivery.waiting(most)
+        return pieces if pieces or not self._taken_all else self.take(most)
+
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
@@ -223,7 +263,7 @@ class Generation:
         self._claim(threading.get_ident())
         try:
             self._begin_whole()
-            self._delivery.ended.wait()
+            until_set(self._delivery.ended)
             return self.result()
         finally:
             self.cancel()
@@ -271,4 +311,5 @@ class Generation:
             self.drafted,
             self.accepted,
             self.reused,
+            max(0.0, self.seated - self._started),
         )

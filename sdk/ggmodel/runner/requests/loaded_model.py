@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from ...errors import PromptError
 from ...gguf_file import TensorSource
 from ...ml import Backend, BackendMemory
 from ...model import LoadReport, Model, MultimodalEmbedding
+from ...shortage import reported
 from ..engine.engine import Engine
-from ..engine.reservation import VisionMemory
+from ..engine.reservation import EncoderMemory
 from ..sampling import log_probability
 from .answering import Answering
 from .embedding import Pooling, embed, normalized, pooling_of, read_texts
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ..loading.placement import Devices
 
 
-_PATIENCE = 2.0  # seconds that closing waits for a step in another process
+_PATIENCE = 0.3  # seconds that closing waits for a step in another process
 
 
 class LoadedModel(Answering, Closing):
@@ -66,23 +67,27 @@ class LoadedModel(Answering, Closing):
         return self.engine.between_steps(self.backend.backend_memory)
 
     @property
-    def vision_memory(self) -> VisionMemory | None:
-        """Bytes that vision takes; None for models without it."""
-        return self.engine.worst.vision
+    def encoder_memory(self) -> Mapping[str, EncoderMemory]:
+        """Bytes that images and other items take, by kind; empty for models of text."""
+        return self.engine.worst.encoders
 
+    @reported
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of a text, special tokens in it recognised; `add_special` adds those that
         the vocabulary wants around a text, such as a beginning-of-sequence token."""
         return self.prompts.vocabulary().encode(text, add_special=add_special)
 
+    @reported
     def detokenize(self, ids: Iterable[int]) -> str:
         """The text of token ids."""
         return self.prompts.vocabulary().decode(ids)
 
+    @reported
     def length(self, prompt: Prompt) -> int:
         """How many positions of the context a prompt takes."""
         return len(self.prompts.numbers(prompt))
 
+    @reported
     def logits(self, prompt: Prompt) -> np.ndarray:
         """Logits after every input of the prompt, float32 [n, vocabulary].
 
@@ -95,6 +100,7 @@ class LoadedModel(Answering, Closing):
         self._check_open()
         return self.engine.apart.all_logits(self.prompts.read(prompt))
 
+    @reported
     def score(self, prompt: Prompt) -> np.ndarray:
         """How likely the model takes each token of the prompt but the first, given those before it:
         log-probabilities, float32 [n − 1]. `exp(-score.mean())` is the perplexity.
@@ -115,6 +121,7 @@ class LoadedModel(Answering, Closing):
         self.engine.apart.each_logits(ids, take)
         return np.array(scores, np.float32)
 
+    @reported
     def embed(
         self,
         texts: Sequence[str | Sequence[int]],
@@ -144,28 +151,40 @@ class LoadedModel(Answering, Closing):
         rows = embed(self.engine, read_texts(self.prompts, texts), chosen)
         return normalized(rows) if normalize else rows
 
-    def encode_image(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
-        """The embeddings of an image, computed: `rows` float32 [rows, width] for each tensor of the
-        model's `encode_multimodal`.
+    @reported
+    def encode(self, kind: str, item: Any, /, **data: Any) -> list[MultimodalEmbedding]:
+        """The embeddings of an item, computed: `rows` float32 [rows, width] for each tensor that
+        the model's encoder makes of it.
 
         Args:
-            image: a path, bytes, a data URL or a PIL image; or pixels as the reference's processor
-                gives them, float32 [tiles, 3, height, width].
-            data: further inputs that belong to such pixels, by the model's names for them.
+            kind: "image", "audio", "video", or another one of the model's `modalities`.
+            item: an image as a path, bytes, a data URL or a PIL image; a sound as for `open_audio`,
+                a video as for `open_video`; or an array of floats as the reference's processor
+                gives it, such as pixels float32 [tiles, 3, height, width].
+            data: further inputs that belong to such an array, by the model's names for them.
 
         Raises:
-            Unsupported: this model takes no images.
-            ImageError: the image cannot be read.
+            Unsupported: this model takes no such items.
+            ImageError, AudioError, VideoError: the item cannot be read.
+            PromptError: the array does not suit the model, or holds NaN.
         """
-        found = self.embeddings(image, **data)
+        found = self.embeddings(item, kind, **data)
         for one in found:
             one.compute()
         return found
 
-    def embeddings(self, image: Any, **data: Any) -> list[MultimodalEmbedding]:
-        """`encode_image`, but computed only when a prompt that holds them is."""
+    @reported
+    def encode_image(self, image: Any, /, **data: Any) -> list[MultimodalEmbedding]:
+        """`encode("image", image, …)`."""
+        return self.encode("image", image, **data)
+
+    @reported
+    def embeddings(
+        self, item: Any, kind: str = "image", /, **data: Any
+    ) -> list[MultimodalEmbedding]:
+        """`encode`, but computed only when a prompt that holds them is."""
         self._check_open()
-        return self.engine.images.encode(image, data)
+        return self.engine.images.encode(kind, item, data)
 
     def close(self) -> None:
         """Frees everything; idempotent. A forked child leaves that to its parent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from ...chat.items import LISTS
 from ...errors import ConfigError
 from ..option_names import OF_REQUESTS, unknown_option
 from ..sampling import Sampler
@@ -28,6 +29,7 @@ class RequestOptions(TypedDict, total=False):
             recurrent layers.
         images: those of a prompt that is text: they stand where the model's marker does, such as
             "<image>", else before the text.
+        audio, videos: the same for sounds and videos.
         grammar: the form that the text has to obey.
         sampler: chooses the tokens; all other options are those that `Sampler` is made with.
     """
@@ -41,6 +43,8 @@ class RequestOptions(TypedDict, total=False):
     num_keep: int
     prompt_lookup: bool
     images: Sequence[Any]
+    audio: Sequence[Any]
+    videos: Sequence[Any]
     grammar: Grammar | None
     sampler: Sampler
     temperature: float
@@ -63,11 +67,13 @@ class TemplateOptions(TypedDict, total=False):
         tools: JSON schemas of functions that the model may call.
         template: Jinja text to use instead, or the name of another template of the file.
         variables: further ones of the template, such as {"enable_thinking": False}.
+        continues: the last message is an answer that has begun; the model goes on with it.
     """
 
     tools: Sequence[Mapping[str, Any]] | None
     template: str | None
     variables: Mapping[str, Any] | None
+    continues: bool
 
 
 class ChatOptions(TemplateOptions, RequestOptions, total=False):
@@ -82,7 +88,7 @@ _OF_REQUEST: dict[str, str | None] = {
     **dict.fromkeys(("max_tokens", "num_keep", "top_logprobs"), _COUNT),
     "stop": "a string or a list of strings",
     "grammar": "a Grammar, such as ggmodel.Grammar.json_schema(schema)",
-    "images": None,
+    **dict.fromkeys(LISTS),
 }
 
 
@@ -119,11 +125,14 @@ def split_template(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     """
     own = {n: v for n, v in options.items() if n in TemplateOptions.__annotations__}
     variables = own.get("variables")
-    if not (variables is None or isinstance(variables, Mapping)):
+    named = isinstance(variables, Mapping) and all(isinstance(name, str) for name in variables)
+    if not (variables is None or named):
         raise ConfigError(f"variables is {variables!r:.200}; it must be a dict of names and values")
     template = own.get("template")
     if not (template is None or isinstance(template, str)):
         raise ConfigError(f"template is {template!r:.200}; it must be Jinja text or a name")
+    if not isinstance(own.get("continues", False), bool):
+        raise ConfigError(f"continues is {own['continues']!r:.200}; it must be {_FLAG}")
     return own, {n: v for n, v in options.items() if n not in own}
 
 

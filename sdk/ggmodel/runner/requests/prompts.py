@@ -1,23 +1,43 @@
-"""Prompts: from texts, messages, token ids and images to inputs as the engine numbers them."""
+"""Prompts: from texts, messages, token ids, images and other items to inputs as the engine numbers
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import PromptError, TokenizerError
+from ...chat.items import LISTS, item_of, mismatch, split_at
+from ...errors import PromptError, PromptTooLong, TokenizerError
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
+from .kinds import kind_of
+from .texts import Text, joined
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer
 
-# Images are all that `ggmodel.image.open_image` takes, except strings: these are text.
+# Items are all that `ggmodel.image.open_image` takes and its kin, except strings: these are text.
 Prompt = str | Sequence[int] | Sequence[Any]
 
-_NO_PART = (bool, float, complex, list, tuple, Mapping, set, type(None))
+
+@dataclass(frozen=True)
+class Rendered:
+    """Messages as a text.
+
+    Attributes:
+        markers: kind of item → the text in its place.
+        items: their kinds and what users gave, in order.
+        tokenize: gives the token ids of the text, or of its beginning.
+    """
+
+    text: str
+    markers: Mapping[str, str]
+    items: Sequence[tuple[str, Any]]
+    tokenize: Callable[[str], list[int]]
 
 
 class Prompts:
@@ -55,7 +75,8 @@ class Prompts:
                 inputs and the last ones; None: the caller has no such choice.
 
         Raises:
-            PromptError: it is no prompt, or empty, or has an id out of range, or is too long.
+            PromptError: it is no prompt, or empty, or has an id out of range.
+            PromptTooLong: it has more tokens than the context.
             ImageError: an image cannot be read.
         """
         numbers = self.numbers(prompt)
@@ -67,7 +88,7 @@ class Prompts:
             array = self._truncated(array.tolist(), keep, most - room)
             array = self.engine.keep(array) if (array < 0).any() else array
         if len(array) > most:
-            raise PromptError(
+            raise PromptTooLong(
                 f"the prompt has {len(array)} tokens, the context {most}; load the model with a "
                 "larger context_length, or shorten the prompt"
                 + ("" if truncate is None else "; truncate=True leaves out its middle")
@@ -90,9 +111,10 @@ class Prompts:
         return np.asarray(numbers, np.int32)
 
     def _truncated(self, numbers: list[int], keep: int, most: int) -> np.ndarray:
-        """The first `keep` inputs and as many of the last as make `most`; groups stay whole."""
-        kept = self._inputs.before(numbers, min(keep, most))
-        tail = self._inputs.after(numbers, len(numbers) - most + kept)
+        """The first `keep` inputs and as many of the last as make `most`; groups and
+        images stay whole."""
+        kept = self._inputs.before_image(numbers, min(keep, most))
+        tail = self._inputs.after_image(numbers, len(numbers) - most + kept)
         if tail >= len(numbers):
             raise PromptError(
                 f"nothing is left of the prompt's end: {kept} of {most} positions are kept for its "
@@ -119,50 +141,66 @@ class Prompts:
                 f"these are {len(prompt)} texts, and a prompt is one: join them, or give them to "
                 "batch(prompts), which answers each"
             )
-        inputs: list[Any] = []
+        vocabulary = self.vocabulary
+        pieces: list[Any] = []
         for i, part in enumerate(prompt):
             if isinstance(part, str):
-                inputs += self.vocabulary().encode(part, add_special=i == 0)
+                pieces.append(Text(part, partial(vocabulary().encode, add_special=i == 0)))
             elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
-                inputs.append(int(part))
-            elif isinstance(part, Input):
-                inputs.append(part)
+                pieces.append(int(part))
+            elif isinstance(part, (Input, Text)):
+                pieces.append(part)
             else:
-                if i == 0 and self.tokenizer is not None:
-                    inputs += self.tokenizer.encode("")  # special tokens before a text
-                inputs.append(self.image(part))
-        if all(isinstance(one, int) for one in inputs):
-            return inputs
-        inputs = [Input(one) if isinstance(one, int) else one for one in inputs]
+                if i == 0 and self.tokenizer is not None:  # special tokens before a text
+                    pieces.append(Text("", self.tokenizer.encode))
+                pieces.append(self._item(part))
+        return self._numbered(pieces)
+
+    def _numbered(self, pieces: Sequence[Any]) -> list[int] | np.ndarray:
+        """Numbers of texts, ids, inputs, and items as their embeddings."""
+        each = [one.ids() if isinstance(one, Text) else one for one in pieces]
+        if all(
+            isinstance(one, int) or isinstance(piece, Text)
+            for piece, one in zip(pieces, each, strict=True)
+        ):
+            return [id for one in each for id in (one if isinstance(one, list) else [one])]
+        inputs: list[Any] = []
+        texts: list[tuple[Text, list[Input]]] = []
+        for piece, one in zip(pieces, each, strict=True):
+            if isinstance(piece, Text):
+                texts.append((piece, [Input(token) for token in one]))
+                inputs += texts[-1][1]
+            else:
+                inputs.append(Input(one) if isinstance(one, int) else one)
         if any(isinstance(one, list) for one in inputs):
-            inputs = self.engine.images.expand(inputs)
+            inputs = joined(self.engine.images.expand(inputs), texts, self._in_the_middle)
         return self.engine.number(inputs)
 
-    def image(self, part: Any) -> list[MultimodalEmbedding]:
-        """The embeddings of an image in a prompt, not computed yet."""
-        if (
-            isinstance(part, list)
-            and part
-            and all(isinstance(e, MultimodalEmbedding) for e in part)
-        ):
-            return part
-        if isinstance(part, _NO_PART):
-            raise PromptError(
-                "a prompt is text, or a list of texts, token ids and images, not of "
-                f"{type(part).__name__}; batch(prompts) takes several prompts"
-            )
-        return self.engine.images.encode(part)
+    def _at_the_beginning(self, text: str) -> list[int]:
+        return self.vocabulary().encode(text)
 
-    def marker(self) -> str:
-        """The marker of an image in a text.
+    def _in_the_middle(self, text: str) -> list[int]:
+        known = self.tokenizer or self.engine.model.tokenizer or self.vocabulary()
+        return known.encode(text, add_special=False)
+
+    def _item(self, part: Any) -> list[MultimodalEmbedding]:
+        """The embeddings of an item in a prompt, not computed yet."""
+        if _are_embeddings(part):
+            return part
+        found = item_of(part)
+        if found is None:
+            found = kind_of(part, self.engine.model.modalities()), part
+        return self.engine.images.encode(*found)
+
+    def marker(self, kind: str) -> str:
+        """The marker of an item in a text.
 
         Raises:
-            Unsupported: the model takes no images.
+            Unsupported: the model takes no such items.
         """
-        self.engine.images.need_sight()
-        return self.engine.model.image_marker
+        return self.engine.images.modality(kind).marker
 
-    def chat(
+    def render(
         self,
         metadata: Mapping[str, Any],
         messages: Sequence[Mapping[str, Any]],
@@ -170,8 +208,9 @@ class Prompts:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
         variables: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """The prompt of messages by a chat template: token ids, and images between them.
+        continues: bool = False,
+    ) -> Rendered:
+        """The text that a chat template makes of messages, and the items whose places it marks.
 
         Args:
             metadata: of the file, which holds the template.
@@ -180,43 +219,102 @@ class Prompts:
             TemplateError: there is no template, it refuses the messages, or it fails.
             PromptError: the messages are malformed.
         """
-        from ...chat import ChatTemplate, take_images
+        from ...chat import ChatTemplate, take_items
 
         chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
-        messages, images = take_images(messages)
-        marker = self.marker() if images else ""
-        given = {"tools": tools, **(variables or {})}
-        return self.between(chosen.encode_parts(messages, image_marker=marker, **given), images)
+        messages, items = take_items(messages)
+        markers = {kind: self.marker(kind) for kind, _ in items}
+        given = {"tools": tools, **(variables or {}), "continues": continues}
+        text = chosen.render(messages, markers=markers, **given)
+        return Rendered(text, markers, items, chosen.tokenize)
 
-    def with_images(self, prompt: Prompt, images: Iterable[Any]) -> Prompt:
-        """A text with images in the places of the markers, or before it."""
-        if isinstance(images, str) or not isinstance(images, Iterable):
-            raise PromptError(f"images is a list of images, not {type(images).__name__}")
-        found = [self._given(image) for image in images]
-        if not found:
+    def chat(self, rendered: Rendered) -> list[Any]:
+        """The prompt of a rendered text: token ids without images and other items, else texts and
+        the embeddings between them."""
+        if not rendered.items:
+            return rendered.tokenize(rendered.text)
+        return self._between(rendered.text, rendered.markers, rendered.items, rendered.tokenize)
+
+    def ending(
+        self, metadata: Mapping[str, Any], template: str | None, variables: Mapping[str, Any] | None
+    ) -> str:
+        """The end of a chat's prompt, which may have begun the answer."""
+        from ...chat import ChatTemplate
+
+        chosen = ChatTemplate.from_metadata(metadata, self.tokenizer, template)
+        return chosen.render([{"role": "user", "content": "?"}], **(variables or {}))
+
+    def with_items(self, prompt: Prompt, given: Mapping[str, Iterable[Any]]) -> Prompt:
+        """A text with images and other items in the places of their markers, or before it.
+
+        Args:
+            given: option → its items: "images", "audio", "videos".
+
+        Raises:
+            PromptError: markers do not match, or the prompt is no text.
+        """
+        items: list[tuple[str, Any]] = []
+        for option, some in given.items():
+            if isinstance(some, (str, bytes)) or not isinstance(some, Iterable):
+                called = option if option != "audio" else "sounds"
+                raise PromptError(
+                    f"{option} is a list of {called}, not {type(some).__name__}: "
+                    f"give {option}=[ITEM]"
+                )
+            items += [(LISTS[option], item) for item in some]
+        if not items:
             return prompt
         if not isinstance(prompt, str):
-            raise PromptError("images= goes with a text; put them into the list where they belong")
-        marker = self.marker()
-        texts = prompt.split(marker) if marker else [prompt]
-        if len(texts) == 1:
-            return [*found, prompt]
-        if len(texts) != len(found) + 1:
+            option = next(name for name, some in given.items() if some)
             raise PromptError(
-                f"the prompt holds {marker!r} {len(texts) - 1} times for {len(found)} images"
+                f"{option}= goes with a text; put them into the list where they belong"
             )
-        return self.between([[text] for text in texts], found)
+        markers = {kind: self.marker(kind) for kind, _ in items}
+        found = split_at(prompt, markers.values())[1]
+        before = [(kind, item) for kind, item in items if markers[kind] not in found]
+        within = [(kind, item) for kind, item in items if markers[kind] in found]
+        if wrong := mismatch(found, [kind for kind, _ in within], markers):
+            raise PromptError(f"the prompt holds {wrong}")
+        first = [self._given(kind, item) for kind, item in before]
+        if not within:
+            return [*first, prompt]
+        markers = {kind: markers[kind] for kind, _ in within}
+        begin = self._in_the_middle if first else self._at_the_beginning
+        return [*first, *self._between(prompt, markers, within, begin)]
 
-    def between(self, parts: Sequence[Sequence[Any]], images: Sequence[Any]) -> list[Any]:
-        """A prompt of these parts with an image between each two of them."""
-        prompt: list[Any] = list(parts[0])
-        for image, part in zip(images, parts[1:], strict=True):
-            prompt += [self._given(image), *part]
-        return prompt
+    def _between(
+        self,
+        text: str,
+        markers: Mapping[str, str],
+        items: Sequence[tuple[str, Any]],
+        begin: Callable[[str], list[int]],
+    ) -> list[Any]:
+        """The texts between markers, and embeddings in their place.
 
-    def _given(self, image: Any) -> list[MultimodalEmbedding]:
-        """An image given as such: strings are paths and data URLs."""
-        return self.engine.images.encode(image) if isinstance(image, str) else self.image(image)
+        Args:
+            markers: by kind; as many of each in the text as there are items of it.
+            begin: token ids of the first text.
+        """
+        texts, found = split_at(text, markers.values())
+        queues: dict[str, list[tuple[str, Any]]] = {marker: [] for marker in found}
+        for kind, item in items:
+            queues[markers[kind]].append((kind, item))
+        pieces: list[Any] = [Text(texts[0], begin)]
+        for marker, after in zip(found, texts[1:], strict=True):
+            pieces += [self._given(*queues[marker].pop(0)), Text(after, self._in_the_middle)]
+        return pieces
+
+    def _given(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
+        """The embeddings of an item that is given as such: strings are paths and data URLs."""
+        return item if _are_embeddings(item) else self.engine.images.encode(kind, item)
+
+
+def _are_embeddings(item: object) -> bool:
+    return (
+        isinstance(item, list)
+        and bool(item)
+        and all(isinstance(one, MultimodalEmbedding) for one in item)
+    )
 
 
 def _is_list(value: object) -> bool:

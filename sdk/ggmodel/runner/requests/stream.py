@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ...shortage import as_error, reported
 from .completion import Completion, FinishReason, Piece, Usage
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Stream(_Answer, Generator[Piece, None, None]):
         super().__init__(request)
         self._pieces = request.pieces()
 
+    @reported
     def send(self, value: None = None, /) -> Piece:
         """The next piece."""
         try:
@@ -89,9 +91,9 @@ class AsyncStream(_Answer, AsyncGenerator[Piece, None]):
         except StopAsyncIteration:
             self._complete = not self._cut_off
             raise
-        except BaseException:
+        except BaseException as error:
             self._cut_off = True
-            raise
+            raise as_error(error)  # noqa: B904 (it has its cause)
 
     async def athrow(self, *error: Any) -> Piece:
         """Ends the request with an error."""

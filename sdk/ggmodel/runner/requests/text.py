@@ -17,7 +17,7 @@ class AnswerText:
         after: the last token of the prompt, None if that is an image.
 
     Attributes:
-        stopped: a stop string came.
+        stopped: a stop string came. stop: that string, or None.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, after: int | None, stops: Iterable[str]):
@@ -27,6 +27,10 @@ class AnswerText:
     @property
     def stopped(self) -> bool:
         return self._stop.stopped
+
+    @property
+    def stop(self) -> str | None:
+        return self._stop.found
 
     def push(self, token: int) -> str:
         """The text that can be handed out after this token."""
@@ -45,23 +49,25 @@ class StopStrings:
     """Holds back text that may turn out to be the beginning of a stop string.
 
     Attributes:
-        stopped: one came. watches: there are any.
+        stopped: one came. found: that one, or None. watches: there are any.
     """
 
     def __init__(self, stops: Iterable[str]):
         self._stops = [s for s in stops if s]
         self._held = ""
         self.stopped, self.watches = False, bool(self._stops)
+        self.found: str | None = None
 
     def push(self, text: str) -> str:
         """The text that can be handed out now; `stopped` tells whether a stop string came."""
         if not self.watches:
             return text
         held = self._held + text
-        found = [i for i in (held.find(s) for s in self._stops) if i >= 0]
-        if found:
+        places = [(i, s) for s in self._stops if (i := held.find(s)) >= 0]
+        if places:
+            first, self.found = min(places, key=lambda place: place[0])
             self.stopped, self._held = True, ""
-            return held[: min(found)]
+            return held[:first]
         keep = max(_overlap(held, s) for s in self._stops)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from .selection import largest, mass, most_likely, reaching, weights
 _STRIDE = 32
 _TINY = math.ulp(0.0)
 
+_BIAS = 1e38  # sums with logits stay below the largest float32
 # Least and largest value of each option; whole numbers are bounded by integers.
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, math.inf),
@@ -72,7 +74,9 @@ class Sampler:
         top_k: keeps the k most likely; 0 keeps all.
         top_p: keeps the most likely tokens until their probabilities reach this sum.
         min_p: drops tokens less likely than this share of the most likely one's probability.
-        seed: −1 is random, any other number reproducible.
+        seed: −1 is random. Any other number gives the same answer again from the same version with
+            the same options, for a request that is computed alone: beside others its sums may be
+            rounded otherwise.
         typical_p: keeps the tokens whose information is closest to the expected one until their
             probabilities exceed this sum; 1 keeps all.
         repeat_penalty: 1 is none.
@@ -114,7 +118,7 @@ class Sampler:
         for token, bias in self.logit_bias.items():
             _check("a token of logit_bias", token, 0, math.inf)
             if bias != -math.inf:
-                _check(f"logit_bias[{token}]", bias, -math.inf, math.inf)
+                _check(f"logit_bias[{token}]", bias, -_BIAS, _BIAS)
         self._biased = np.array(list(self.logit_bias), np.intp)
         self._bias = np.array(list(self.logit_bias.values()), np.float64)
         self._penalises = repeat_last_n != 0 and (
@@ -266,7 +270,12 @@ class Sampling:
         self, sampler: Sampler, prompt: Iterable[int] = (), constraint: Constraint | None = None
     ):
         self.sampler, self.history, self._constraint = sampler, [int(i) for i in prompt], constraint
-        self._random = np.random.default_rng(None if sampler.seed == -1 else sampler.seed)
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        from numpy.random import default_rng  # slow to import
+
+        return default_rng(None if self.sampler.seed == -1 else self.sampler.seed)
 
     @property
     def finished(self) -> bool:
@@ -285,10 +294,11 @@ class Sampling:
             ComputeError: no logits, NaN among them, or no token that is possible and allowed.
         """
         draws = self.sampler.temperature > 0 or type(self.sampler) is not Sampler
-        before = self._random.bit_generator.state if draws else None
+        random: Any = self._random if draws else None  # the likeliest token needs none
+        before = random.bit_generator.state if draws else None
         try:
             adjusted = self.sampler.adjust(logits, self.history)
-            token = self.sampler.draw(adjusted, self._random)
+            token = self.sampler.draw(adjusted, random)
             if self._constraint is None or self._constraint.allows(token):
                 return token
             masked = np.where(self._constraint.mask(len(logits)), adjusted, np.float32(-np.inf))
@@ -296,10 +306,10 @@ class Sampling:
                 raise ComputeError(
                     "the grammar allows only tokens that logit_bias or the model rules out"
                 )
-            return self.sampler.draw(masked, self._random)
+            return self.sampler.draw(masked, random)
         except BaseException:  # sampling again, as after Ctrl-C, takes the same random numbers
             if before is not None:
-                self._random.bit_generator.state = before
+                random.bit_generator.state = before
             raise
 
     def accept(self, token: int) -> None:
