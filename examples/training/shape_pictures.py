@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from PIL import Image, ImageDraw
@@ -156,6 +156,31 @@ def draw(shown: Picture) -> Image.Image:
         points = [(x + radius * across, y + radius * down) for across, down in OUTLINES[shape.kind]]
         pen.polygon(points, fill=shape.rgb)
     return image
+
+
+# A video: a shape a second, in FPS frames each.
+FPS = 4
+CLIP = tuple(
+    replace(
+        SCENE,
+        shapes=(Shape(kind, colour, place, PLACES[place], 0.14, COLOURS[colour]),),
+    )
+    for kind, colour, place in (
+        ("circle", "red", "on the left"),
+        ("star", "blue", "in the middle"),
+        ("triangle", "green", "on the right"),
+    )
+)
+
+
+def draw_clip() -> list[Image.Image]:
+    """The frames of `CLIP`; the shapes shrink, so that no two frames are alike."""
+    frames = []
+    for shown in CLIP:
+        for n in range(FPS):
+            shapes = tuple(replace(one, radius=one.radius - 0.004 * n) for one in shown.shapes)
+            frames.append(draw(replace(shown, shapes=shapes)))
+    return frames
 
 
 def _round() -> list[tuple[float, float]]:

@@ -474,6 +474,9 @@ def main() -> None:
         run.train(args.minutes)
         save(run, folder)
     pictures.draw(pictures.SCENE).save(args.out / "scene.png", optimize=True)
+    first, *others = pictures.draw_clip()
+    frames = {"append_images": others, "duration": 1000 // pictures.FPS}
+    first.save(args.out / "clip.gif", save_all=True, **frames)
     write_gguf(path, folder)
     reference = measure(folder, path)
     text = json.dumps(reference, indent=1, ensure_ascii=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
@@ -10,8 +11,8 @@ from ggmodel import kv, nn
 TANH = "gelu_pytorch_tanh"
 
 
-def _vision(key: str, hf: str, default: float = 0) -> Any:
-    return kv(f"vision.{key}", f"clip.vision.{key}", hf=f"vision_config.{hf}", default=default)
+def _vision(key: str, hf: str, default: float = 0, least: int | None = None) -> Any:
+    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
 
 
 def _usual_factor(h: Gemma3Config) -> float:
@@ -19,9 +20,22 @@ def _usual_factor(h: Gemma3Config) -> float:
     return 8.0 if h.layers in (34, 48, 62) and 0 < h.window < h.context else 1.0
 
 
-class Gemma3Config(nn.DecoderConfig):
-    # The tower's head, for which a checkpoint may have tensors, is never used.
-    assumed = {"use_bidirectional_attention": False, "vision_config.vision_use_head": ...}
+def _side(hf: Mapping[str, Any]) -> Any:
+    return hf.get("vision_config", {}).get("image_size")
+
+
+class Gemma3Config(nn.DecoderConfig, nn.ImageConfig):
+    assumed = {
+        "use_bidirectional_attention": False,
+        # The tower's head, for which a checkpoint may have tensors, is never used.
+        "vision_config.vision_use_head": ...,
+        "preprocessor:size.height": _side,
+        "preprocessor:size.width": _side,
+        "preprocessor:do_pan_and_scan": None,
+        "preprocessor:pan_and_scan_min_crop_size": ...,
+        "preprocessor:pan_and_scan_max_num_crops": ...,
+        "preprocessor:pan_and_scan_min_ratio_to_activate": ...,
+    }
 
     # Published configs lack keys with transformers' default.
     heads: int = kv("attention.head_count", hf=("num_attention_heads", lambda _: 8))
@@ -65,10 +79,9 @@ class Gemma3Config(nn.DecoderConfig):
         TANH,
         "vision_config.hidden_act",
         "vision.hidden_activation",
-        "clip.vision.hidden_activation",
     )
     side: int = _vision("image_size", "image_size")
-    patch: int = _vision("patch_size", "patch_size")
+    patch: int = _vision("patch_size", "patch_size", least=1)
     # The rows of an image; an mmproj file has the patches that become one row instead.
     rows: int | None = kv("mm.tokens_per_image", "mm_tokens_per_image", hf="mm_tokens_per_image")
     merge: int = _vision("projector.scale_factor", "projector_scale_factor", 4)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ggmodel import Context, Input, Model, Module, Tensor, gguf, kv, nn, register
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel import Context, DType, Input, Model, Module, Tensor, gguf, kv, nn, register
+from ggmodel.errors import ConfigError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Bidirectional, Causal, Sliding
 from ggmodel.ml import RopeType
@@ -74,7 +74,7 @@ class Text(Module):
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states F32 [width, outputs]."""
         # Rows of images replace embeddings that are scaled already: they are not scaled.
-        x = batch.lay_images(self.embed(batch.inputs).scale(self.config.width**0.5))
+        x = batch.lay(self.embed(batch.inputs).scale(self.config.width**0.5))
         for layer, cache, outputs in batch.through(self.layers):
             x = layer(x, batch, cache, outputs)
         return self.norm(x)
@@ -119,17 +119,21 @@ class Gemma3(Model):
         return logits.scale(1 / cap).tanh().scale(cap) if cap else logits
 
     largest_image = property(lambda m: (m.config.side, m.config.side))
+    image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))
 
     def preprocess(self, image: Image) -> Pixels:
-        """Pixels from -1 to 1; proportions are not kept."""
-        return Pixels(normalize(resize(composite(image), self.largest_image), 0.5, 0.5)[None])
+        """Proportions are not kept."""
+        h = self.config
+        scaled = resize(composite(image), self.largest_image, h.resample)
+        return Pixels(normalize(scaled, h.image_mean, h.image_std)[None])
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
-        (height, width), side = image.values.shape[2:], self.config.side
-        if height != side or width != side:
-            raise PromptError(f"an image of {width} × {height} pixels; give {side} × {side}")
         assert self.vision and self.projector
-        tiles = [ctx.input().from_floats(tile) for tile in image.values]
+        side = self.config.side
+        tiles = [
+            ctx.feed(lambda image, i=i: image.values[i], DType.F32, side, side, 3)
+            for i in range(len(image.values))
+        ]
         return [Multimodal(self.projector(self.vision(tile))) for tile in tiles]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:

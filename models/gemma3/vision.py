@@ -6,53 +6,9 @@ from typing import Any
 
 from ggmodel import DType, Module, Tensor, gguf, nn
 from ggmodel.model import AddConstant, Operation
-from ggmodel.nn import Conv2D, Embedding, LayerNorm, Linear, RMSNorm
+from ggmodel.nn import Conv2D, Embedding, LayerNorm, RMSNorm
 
 from .config import Gemma3Config
-
-
-class VisionAttention(Module):
-    config: Gemma3Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("vit_width", "vit_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("vit_width", "vit_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("vit_width", "vit_width"))
-    out: Linear = gguf("attn_output", "attn_out", hf="out_proj", shape=("vit_width", "vit_width"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.config
-        head_dim = h.vit_width // h.vit_heads
-        q, k, v = (p(x).reshape(head_dim, h.vit_heads, -1) for p in (self.q, self.k, self.v))
-        y = q.scaled_dot_product_attention(k, v, scale=head_dim**-0.5)
-        return self.out(y.reshape(h.vit_width, -1))
-
-
-class FeedForward(Module):
-    config: Gemma3Config
-    first: Linear = gguf("mlp.fc1", "ffn_up", hf="fc1", shape=("vit_width", "vit_ffn"))
-    second: Linear = gguf("mlp.fc2", "ffn_down", hf="fc2", shape=("vit_ffn", "vit_width"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(nn.activate(self.config.vit_activation, self.first(x)))
-
-
-class SwappedFeedForward(FeedForward):
-    """Older mmproj files, in which each has the other's name."""
-
-    first: Linear = gguf("ffn_down", shape=("vit_width", "vit_ffn"))
-    second: Linear = gguf("ffn_up", shape=("vit_ffn", "vit_width"))
-
-
-class VisionLayer(Module):
-    config: Gemma3Config
-    norm1: LayerNorm = gguf("layer_norm1", "ln1", hf="layer_norm1", shape=("vit_width",))
-    attn: VisionAttention = gguf(hf="self_attn")
-    norm2: LayerNorm = gguf("layer_norm2", "ln2", hf="layer_norm2", shape=("vit_width",))
-    ffn: FeedForward | SwappedFeedForward = gguf(hf="mlp")
-
-    def forward(self, x: Tensor) -> Tensor:
-        eps = self.config.vit_eps
-        x = x + self.attn(self.norm1(x, eps))
-        return x + self.ffn(self.norm2(x, eps))
 
 
 def _embedding(name: str, *shape: int | str) -> Any:
@@ -64,7 +20,7 @@ class Vision(Module):
     config: Gemma3Config
     patches: Conv2D = _embedding("patch", "patch", "patch", 3, "vit_width")
     positions: Embedding = _embedding("position", "vit_width", "patches")
-    layers: list[VisionLayer] = gguf("blk", hf="encoder.layers", n="vit_layers")
+    layers: list[nn.VisionLayer] = gguf("blk", hf="encoder.layers", n="vit_layers")
     norm: LayerNorm = gguf("post_layernorm", "post_ln", hf="post_layernorm", shape=("vit_width",))
 
     def forward(self, x: Tensor) -> Tensor:

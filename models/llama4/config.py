@@ -20,11 +20,11 @@ def _no_rope_interval(hf: Mapping[str, Any]) -> int:
     return interval
 
 
-def _vision(key: str, hf: str, default: Any = 0, split: str = "") -> Any:
+def _vision(key: str, hf: str, default: Any = 0, split: str = "", least: int | None = None) -> Any:
     """A key of the vision tower: in one file with the text model, or in an mmproj file, which may
     name it otherwise."""
     names = f"vision.{key}", f"clip.vision.{split or key}"
-    return kv(*names, hf=f"vision_config.{hf}", default=default)
+    return kv(*names, hf=f"vision_config.{hf}", default=default, least=least)
 
 
 def _kinds(hf: Mapping[str, Any]) -> list[str]:
@@ -33,9 +33,19 @@ def _kinds(hf: Mapping[str, Any]) -> list[str]:
     return ["chunked_attention" if i % every else "full_attention" for i in layers]
 
 
-class Llama4Config(nn.DecoderConfig):
-    # The tensors tell which layers have experts; the tower's activation is always gelu.
-    assumed = {"layer_types": _kinds, "moe_layers": ..., "vision_config.hidden_act": ...}
+def _tile(hf: Mapping[str, Any]) -> Any:
+    return hf.get("vision_config", {}).get("image_size")
+
+
+class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
+    assumed = {
+        "layer_types": _kinds,
+        "moe_layers": ...,  # the tensors tell
+        "vision_config.hidden_act": ...,  # always gelu
+        "preprocessor:size.height": _tile,
+        "preprocessor:size.width": _tile,
+        "preprocessor:resize_to_max_canvas": None,
+    }
 
     vocab: int | None = kv("vocab_size", hf="vocab_size")  # other programs need it
     ffn: int = kv("feed_forward_length", hf="intermediate_size_mlp")
@@ -71,13 +81,22 @@ class Llama4Config(nn.DecoderConfig):
         hf=("vision_config.rope_theta", "vision_config.rope_parameters.rope_theta"),
         default=10000.0,
     )
+    vit_activation = "gelu"
     tile: int = _vision("image_size", "image_size", 336)  # pixels a side
-    patch: int = _vision("patch_size", "patch_size", 14)
+    patch: int = _vision("patch_size", "patch_size", 14, least=1)
+    tiles: int = kv(  # of a picture, at most
+        "vision.max_tiles",
+        "clip.vision.preproc_max_tiles",
+        hf="preprocessor:max_patches",
+        default=16,
+        least=1,
+    )
     # Patches a side that become one: 0.5 in one file, 2 in an mmproj file.
     shuffle: float = _vision(
         "pixel_shuffle_ratio", "pixel_shuffle_ratio", 0.5, "projector.scale_factor"
     )
     side = property(lambda h: h.tile // h.patch)  # of a tile, in patches
+    positions = property(lambda h: h.side**2 + 1)  # of a tile, its class token too
     merged = property(lambda h: round(max(h.shuffle, 1 / h.shuffle)))
     patch_width = property(lambda h: 3 * h.patch**2)
     shuffled_width = property(lambda h: h.vit_width * h.merged**2)

@@ -24,7 +24,7 @@ from ggmodel.model import (
 from ggmodel.nn import Linear, RMSNorm
 
 from .config import Llama4Config
-from .image import MOST_A_SIDE, tiles_of
+from .image import tiles_of
 from .vision import Projector, Vision
 
 if TYPE_CHECKING:
@@ -123,16 +123,17 @@ class Llama4(nn.Decoder):
         return (np.log1p(floors) * (h.tuning_scale if h.tuned else 0) + 1)[:, None, None]
 
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
-        x = batch.lay_images(self.embed(batch.inputs))
+        x = batch.lay(self.embed(batch.inputs))
         temperature = batch.feed(self.temperature, DType.F32, 1, 1, batch.size)
         for layer, cache, outputs in batch.through(self.layers):
             x = layer(x, batch, cache, outputs, temperature)
         return self.norm(x)
 
-    largest_image = property(lambda m: (MOST_A_SIDE * m.config.tile, MOST_A_SIDE * m.config.tile))
+    largest_image = property(lambda m: (m.config.tiles * m.config.tile, m.config.tile))
+    image_shape = property(lambda m: ("tiles", 3, m.config.tile, m.config.tile))
 
     def preprocess(self, image: Image) -> Pixels:
-        return tiles_of(image, self.config.tile)
+        return tiles_of(image, self.config)
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """One tensor a tile. Its data is the separator that follows it: "x" within a row, "y" after
@@ -141,14 +142,14 @@ class Llama4(nn.Decoder):
         `image.data` may have `aspect_ratio`, (rows, columns) of tiles; the default is one row.
         """
         assert self.vision is not None and self.projector is not None
-        n, tile = len(image.values), self.config.tile
+        n = len(image.values)
         rows, columns = image.data.get("aspect_ratio", (1, max(1, n - 1)))
-        if image.values.shape[1:] != (3, tile, tile) or n != rows * columns + (rows * columns > 1):
+        if n != rows * columns + (rows * columns > 1):
             raise PromptError(
-                f"pixels {list(image.values.shape)} for {rows} rows of {columns} tiles; each is "
-                f"[3, {tile}, {tile}], and several are followed by a view of the whole"
+                f"{n} tiles for {rows} rows of {columns}; several are followed by a view of the "
+                "whole"
             )
-        seen = self.projector(self.vision(ctx, image.values)).chunk(2, 1)
+        seen = self.projector(self.vision(ctx, n)).chunk(2, 1)
         data = [*("x" if i % columns else "y" for i in range(1, n)), None]
         return [Multimodal(s.reshape(s.dim(0), -1), d) for s, d in zip(seen, data, strict=True)]
 

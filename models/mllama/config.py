@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
 from ggmodel.image import tile_grids
 
 
-def _vision(key: str, hf: str, default: Any = 0) -> Any:
-    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default)
+def _vision(key: str, hf: str, default: Any = 0, least: int | None = None) -> Any:
+    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
 
 
 def _grids(hf: Any) -> list[list[int]]:
     return [list(grid) for grid in tile_grids(hf["vision_config"].get("max_num_tiles", 4))]
 
 
-class MllamaConfig(nn.DecoderConfig):
-    assumed = {"vision_config.supported_aspect_ratios": _grids}
+def _tile(hf: Mapping[str, Any]) -> Any:
+    return hf.get("vision_config", {}).get("image_size")
+
+
+class MllamaConfig(nn.DecoderConfig, nn.ImageConfig):
+    assumed = {
+        "vision_config.supported_aspect_ratios": _grids,
+        "preprocessor:size.height": _tile,
+        "preprocessor:size.width": _tile,
+        "preprocessor:max_image_tiles": lambda hf: hf["vision_config"].get("max_num_tiles", 4),
+    }
+
+    image_mean: list = nn.image_mean(nn.CLIP_MEAN)
+    image_std: list = nn.image_std(nn.CLIP_STD)
 
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     rope_dims: int = kv("rope.dimension_count", default="head_dim")
@@ -38,7 +51,7 @@ class MllamaConfig(nn.DecoderConfig):
     )
     vit_eps: float = _vision("attention.layer_norm_epsilon", "norm_eps", 1e-5)
     tile: int = _vision("image_size", "image_size", 560)  # pixels a side
-    patch: int = _vision("patch_size", "patch_size", 14)
+    patch: int = _vision("patch_size", "patch_size", 14, least=1)
     channels: int = _vision("num_channels", "num_channels", 3)
     tiles: int = _vision("max_num_tiles", "max_num_tiles", 4)
     positions = property(lambda h: (h.tile // h.patch) ** 2 + 1)  # of a tile, its class token too

@@ -14,24 +14,22 @@ from ggmodel.model import Pixels
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# CLIP's mean and standard deviation of red, green and blue.
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
+    from .config import MllamaConfig
 
 
-def tiles_of(image: Image, side: int, most: int) -> Pixels:
-    """`most` tiles of side × side pixels, row by row, unused ones zero; `data` has
+def tiles_of(image: Image, h: MllamaConfig) -> Pixels:
+    """h.tiles tiles of h.tile × h.tile pixels, row by row, unused ones zero; `data` has
     `aspect_ratio_id`, the number of the grid of tiles in `tile_grids`, from 1 on.
 
     The picture keeps its proportions, stands in the top left corner, and is enlarged at most until
     it is as large as one tile.
     """
-    image = composite(image)
+    image, side, most = composite(image), h.tile, h.tiles
     canvas = best_canvas(image.size, [(c * side, r * side) for r, c in grids(most)])
     width, height = (min(max(n, side), m) for n, m in zip(image.size, canvas, strict=True))
-    image = pad(resize(image, fit(image.size, (width, height))), canvas)
+    image = pad(resize(image, fit(image.size, (width, height)), h.resample), canvas)
     columns, rows = canvas[0] // side, canvas[1] // side
-    tiles = split_tiles(normalize(image, MEAN, STD), rows, columns)
+    tiles = split_tiles(normalize(image, h.image_mean, h.image_std), rows, columns)
     return Pixels(filled(tiles, most), {"aspect_ratio_id": grids(most).index((rows, columns)) + 1})
 
 

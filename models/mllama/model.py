@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ggmodel.model import (
 from ggmodel.nn import Linear, RMSNorm
 
 from .config import MllamaConfig
-from .image import filled, tiles_of, tiles_used
+from .image import tiles_of, tiles_used
 from .vision import Vision
 
 if TYPE_CHECKING:
@@ -135,25 +135,23 @@ class Mllama(nn.Decoder):
             )
 
     largest_image = property(lambda m: (m.config.tiles * m.config.tile, m.config.tile))
+    image_shape = property(lambda m: ("tiles", 3, m.config.tile, m.config.tile))
 
     def preprocess(self, image: Image) -> Pixels:
-        return tiles_of(image, self.config.tile, self.config.tiles)
+        return tiles_of(image, self.config)
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """`image.data` may have `aspect_ratio_id`; the default is one row of tiles."""
         assert self.vision is not None and self.projector is not None
-        shape, h = image.values.shape, self.config
-        ratio = image.data.get("aspect_ratio_id", shape[0])
-        if shape[1:] != (3, h.tile, h.tile) or not isinstance(ratio, (int, np.integer)):
-            raise PromptError(
-                f"pixels {list(shape)} and an aspect_ratio_id of {ratio!r}; tiles are "
-                f"[3, {h.tile}, {h.tile}]"
-            )
-        if shape[0] not in (h.tiles, tiles_used(ratio, h.tiles)):
-            raise PromptError(f"{shape[0]} tiles for the aspect_ratio_id {ratio}")
-        used, tiles = tiles_used(ratio, self.config.tiles), filled(image.values, self.config.tiles)
-        rows = self.projector(self.vision(ctx, tiles, ratio, used))
-        return [Multimodal(rows, used=used * self.config.positions)]
+        n, h = len(image.values), self.config
+        ratio: Any = image.data.get("aspect_ratio_id", n)
+        if not isinstance(ratio, (int, np.integer)):
+            raise PromptError(f"an aspect_ratio_id of {ratio!r}; it must be a number")
+        if n not in (h.tiles, tiles_used(ratio, h.tiles)):
+            raise PromptError(f"{n} tiles for the aspect_ratio_id {ratio}")
+        used = tiles_used(ratio, h.tiles)
+        rows = self.projector(self.vision(ctx, ratio, used))
+        return [Multimodal(rows, used=used * h.positions)]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         """An image is one input; its token is the first id that has an embedding but no logit."""

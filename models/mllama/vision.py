@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn
-from ggmodel.ml import Context
+from ggmodel.ml import Context, DType
 from ggmodel.model import Operation
 from ggmodel.nn import LayerNorm, Linear
 
 from .config import MllamaConfig
+from .image import filled
 
 NORM_EPS = 1e-5  # before and after the layers, which have their own
 
@@ -88,7 +89,7 @@ class Positions(Module):
     """Embeddings of the position within a tile, and of the position in the grid of tiles."""
 
     config: MllamaConfig
-    weight: Tensor = gguf("position_embd.weight", hf="embedding", shape=("vit_width", None))
+    weight: Tensor = gguf("position_embd.weight", hf="embedding", shape=("vit_width", "positions"))
     gate: Tensor = gguf("position_embd.gate", hf="gate", op=Tanh(rest=True), shape=(1,))
     tiles: Tensor = gguf("tile_position_embd.weight", hf="tile_embedding.weight")
     tile_gate: Tensor = gguf("tile_position_embd.gate", hf="gate", op=Tanh(), shape=(1,))
@@ -116,12 +117,13 @@ class Vision(Module):
     layers: list[Layer] = gguf("blk", hf="transformer.layers", n="vit_layers")
     all_tiles: list[Layer] = gguf("global.blk", hf="global_transformer.layers", n="global_layers")
 
-    def forward(self, ctx: Context, tiles: np.ndarray, ratio: int, used: int) -> Tensor:
+    def forward(self, ctx: Context, ratio: int, used: int) -> Tensor:
         """Tiles [tiles, 3, side, side], the first `used` of them real → [encoded width, rows]."""
-        h, host = self.config, ctx.input()
-        at = host.from_ints([ratio])
+        h = self.config
+        at = ctx.feed(lambda _: np.array([ratio]), DType.I32, 1)
+        tiles = ctx.feed(lambda i: filled(i.values, h.tiles), DType.F32, h.tile, h.tile, 3, h.tiles)
         n, rows = used * h.positions, h.tiles * h.positions
-        x = self.patch.conv_2d(host.from_floats(tiles), h.patch, h.patch)
+        x = self.patch.conv_2d(tiles, h.patch, h.patch)
         x = x.reshape(-1, h.vit_width, h.tiles).permute(1, 0, 2).contiguous()
         x = x + self.pre_tile(at).reshape(h.vit_width, 1, h.tiles)
         x = self.whole.repeat_4d(h.vit_width, 1, h.tiles, 1).concat(x, 1)
@@ -131,9 +133,8 @@ class Vision(Module):
         for layer in self.layers:
             inputs.append(x)
             x = layer(x, n)
-        x = self.post_norm(x, NORM_EPS) + self.post_tile(at).rows(
-            host.from_ints(self.tile_of_row())
-        )
+        tile = ctx.feed(lambda _: self.tile_of_row(), DType.I32, x.dim(1))
+        x = self.post_norm(x, NORM_EPS) + self.post_tile(at).rows(tile)
         for layer in self.all_tiles:
             x = layer(x, n)
         # The result, and after it the inputs of some layers, interleaved element by element.

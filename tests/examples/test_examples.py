@@ -17,7 +17,7 @@ EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.name not in ELSEW
 def test_there_are_examples():
     assert {p.name for p in EXAMPLES} >= {
         f"{name}.py"
-        for name in "generate logits chat batch structured embed describe_image".split()
+        for name in "generate logits chat batch structured embed describe_image hear watch".split()
     }
 
 

@@ -30,7 +30,7 @@ Every prompt is also computed in other ways:
   of the case (1e-8, or 1e-6 with ggml's table): only sums are in another order.
 - After a context shift: the first tokens are removed, all others move down. Compared with the
   shortened text computed from its start, in each layer alone, for there both are the same. The same
-  bound: keys are rotated twice, in float32.
+  bound: keys are rotated twice, in float32. Recurrent states cannot be shifted.
 - By numpy in float64, without ggml's table, images included. The bound is 1e-10: only the reference
   rounds. Small faults show here, such as another epsilon, or GELU by erf for tanh.
 - With weights in F16 and Q8_0, compared with the golden's logits of such weights. The bounds are
@@ -54,9 +54,10 @@ KINDS = {"shift": ("context shift",)} | {
 def row_of(architecture: str, outcome: Outcome) -> str:
     """A case as a row of the table."""
     apart = {name for names in KINDS.values() for name in names}
-    columns = [[run for run in outcome.runs if run.name not in apart]]
-    columns += [[run for run in outcome.runs if run.name in names] for names in KINDS.values()]
-    worst = (f"{max(run.nmse for run in runs):.0e}" if runs else "" for runs in columns)
+    runs = [run for run in outcome.runs if not run.note]  # a note says that it is none
+    columns = [[run for run in runs if run.name not in apart]]
+    columns += [[run for run in runs if run.name in names] for names in KINDS.values()]
+    worst = (f"{max(run.nmse for run in column):.0e}" if column else "" for column in columns)
     greedy = "" if outcome.greedy is None else "{} of {}".format(*outcome.greedy)
     cells = [f"{architecture}: {outcome.case}", str(outcome.rows), f"{outcome.nmse:.0e}", greedy]
     return f"| {' | '.join([*cells, *worst])} |\n"

@@ -59,8 +59,8 @@ def test_a_scaling_that_is_not_there_is_refused(linear: MemorySource):
     with pytest.raises(Unsupported, match="'dynamic' is unsupported; supported: linear, yarn"):
         ggmodel.load(with_metadata(linear, rope__scaling__type="dynamic"))
     golden = load_golden("llama", "linear_rope")
-    config = {**golden.config, "rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
-    with pytest.raises(ConfigError, match="dynamic"):
+    config = {**golden.config, "rope_scaling": {"rope_type": "elastic", "factor": 4.0}}
+    with pytest.raises(ConfigError, match="elastic"):
         from_hf(find("llama"), config, golden.weights())
 
 

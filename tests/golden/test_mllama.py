@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 import ggmodel
-from ggmodel import DType, Input
+from ggmodel import DType, Input, nn
 from ggmodel.convert import convert, from_hf
 from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.errors import KvCacheFull, LoadError, PromptError
@@ -218,8 +220,11 @@ def test_the_reference_backend_agrees(images: Golden):
 def test_pictures_become_the_tiles_of_the_processor(n: int):
     from ggmodel.models.mllama.image import tiles_of
 
+    config: Any = SimpleNamespace(
+        tile=SIDE, tiles=4, resample="bilinear", image_mean=nn.CLIP_MEAN, image_std=nn.CLIP_STD
+    )
     with np.load(Path(__file__).parents[1] / "image" / "goldens.npz") as want:
-        found = tiles_of(noise(*SIZES[n], channels=3 + n % 2), SIDE, 4)
+        found = tiles_of(noise(*SIZES[n], channels=3 + n % 2), config)
         np.testing.assert_array_equal(found.values, want[f"mllama.{n}"])
         assert found.data == {"aspect_ratio_id": want[f"mllama.ratio.{n}"]}
 

@@ -137,7 +137,7 @@ def test_two_users_at_once(shapes: LoadedModel, pictures: Any):
 
 @pytest.mark.parametrize("batch_size", [64, 8, 1])
 def test_small_batches(shapes: LoadedModel, batch_size: int):
-    prompt = shapes.prompts.with_images(QUESTION, [SCENE])
+    prompt = shapes.prompts.with_items(QUESTION, {"images": [SCENE]})
     want = shapes.logits(prompt)
     with ggmodel.load(FILE, kv_type="f32", batch_size=batch_size) as model:
         got = model.logits(prompt)

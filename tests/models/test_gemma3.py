@@ -119,7 +119,7 @@ def source() -> MemorySource:
         ({"mm.tokens_per_image": -1}, "nonnegative"),
         ({"mm.tokens_per_image": None, "vision.projector.scale_factor": 0}, "36 patches"),
         ({"vision.attention.head_count": 0}, "ZeroDivisionError"),
-        ({"vision.patch_size": 0}, "patches has no value"),
+        ({"vision.patch_size": 0}, "vision.patch_size is 0; it must be 1 or more"),
     ],
 )
 def test_bad_metadata(source: MemorySource, vary: Vary, changes: dict[str, Any], message: str):
@@ -153,7 +153,7 @@ def test_pixels(source: MemorySource):
         assert [e.rows.tobytes() for e in seen] == [e.rows.tobytes() for e in alone]
         text = [ggmodel.Input(1), seen]
         assert len(model.model.post_tokenize(text)) == 1 + 2 * (9 + 4)
-        with pytest.raises(PromptError, match="24 × 20 pixels; give 24 × 24"):
+        with pytest.raises(PromptError, match=r"\[1, 3, 20, 24\]; .* takes \[tiles, 3, 24, 24\]"):
             model.encode_image(np.zeros((1, 3, 20, 24), np.float32))
 
 

@@ -45,7 +45,7 @@ def test_bad_pixels(source: MemorySource):
         for tiles, size, ratio, message in (
             (5, side, 1, "5 tiles for the aspect_ratio_id 1"),
             (1, side, 4, "1 tiles for the aspect_ratio_id 4"),
-            (1, side + 1, 1, "tiles are"),
+            (1, side + 1, 1, "this model takes"),
             (1, side, "x", "aspect_ratio_id of 'x'"),
             (1, side, 99, "aspect_ratio_id of 99"),
         ):

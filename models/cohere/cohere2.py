@@ -1,0 +1,79 @@
+"""Cohere 2, as Command R7B: attention and feed-forward part side by side; layers that see
+everything do not rotate."""
+
+from __future__ import annotations
+
+from ggmodel import Context, Module, Tensor, gguf, kv, nn, register
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.model import Batch, LayerMemory
+from ggmodel.nn import LayerNorm, Linear
+
+
+class CohereConfig(nn.DecoderConfig):
+    """The hyperparameters of both generations."""
+
+    eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")
+    logit_scale: float = kv("logit_scale", hf="logit_scale", default=1.0)
+    rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
+
+
+class Cohere2Config(CohereConfig):
+    window: int = kv("attention.sliding_window", hf="sliding_window", least=1)
+    pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
+
+
+class Attention(Module):
+    config: Cohere2Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = self.q(x).reshape(h.head_dim, h.heads, -1)
+        k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        if cache.rope is not None:
+            q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class ParallelLayer(Module):
+    """x + attn(norm(x)) + ffn(norm(x)). A subclass annotates `attn`."""
+
+    norm: LayerNorm = gguf("attn_norm", hf="input_layernorm", shape=("width",))
+    attn: Module = gguf(hf="self_attn")
+    ffn: nn.GatedMLP = gguf(hf="mlp")
+
+    def forward(
+        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
+    ) -> Tensor:
+        y = self.norm(x)
+        x, y, attended = nn.keep_rows(outputs, x, y, self.attn(y, batch, cache))
+        return x + attended + self.ffn(y)
+
+
+class Layer(ParallelLayer):
+    attn: Attention
+
+
+class Cohere(nn.Decoder):
+    """The model of both generations. A subclass annotates `config` and `layers`, and writes
+    `caches`."""
+
+    config: CohereConfig
+    norm: LayerNorm = gguf("output_norm", hf="model.norm", shape=("width",))
+
+    def forward(self, ctx: Context, batch: Batch) -> Tensor:
+        return self.head(self.states(ctx, batch)).scale(self.config.logit_scale)
+
+
+@register("cohere2", hf="Cohere2ForCausalLM")
+class Cohere2(Cohere):
+    config: Cohere2Config
+    layers: list[Layer]
+
+    def caches(self) -> list[Causal | Sliding]:
+        h, rope = self.config, self.rotary.rope()
+        return Sliding.where(h.local, h.window, [rope if near else None for near in h.local])

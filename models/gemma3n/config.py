@@ -1,0 +1,275 @@
+"""Hyperparameters of Gemma 3n."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import NormalDist
+from typing import Any
+
+from ggmodel import kv, nn
+from ggmodel.errors import ConfigError
+
+_SPARSE = 10  # the first layers, if a config does not say which
+
+
+def _cutoffs(hf: Mapping[str, Any]) -> list[float]:
+    """Layer → the deviations from the mean below which activations are dropped: the quantile of the
+    normal distribution at the layer's sparsity. −∞ for a layer that drops none."""
+    layers, each = hf["num_hidden_layers"], hf.get("activation_sparsity_pattern")
+    if each is None:
+        each = [0.95 if i < _SPARSE < layers else 0.0 for i in range(layers)]
+    if any(not 0 <= share < 1 for share in each):
+        raise ConfigError(f"activation_sparsity_pattern has {max(each, key=abs)}, not 0 to 1")
+    return [NormalDist().inv_cdf(share) if share else -math.inf for share in each]
+
+
+def _widths(hf: Mapping[str, Any]) -> list[int]:
+    """Layer → the width of its feed-forward part."""
+    width = hf["intermediate_size"]
+    return width if isinstance(width, list) else [width] * hf["num_hidden_layers"]
+
+
+def _layers(hf: Mapping[str, Any]) -> list[bool]:
+    """Layer → whether it is local; every fifth is not, if a config does not say which."""
+    found = nn.sliding_layers(hf)
+    return nn.local_layers([5], hf["num_hidden_layers"], 1) if found is None else found
+
+
+def _mels(hf: Mapping[str, Any]) -> Any:
+    """The number of mels that the encoder takes; any number if the config has none."""
+    return (hf.get("audio_config") or {}).get("input_feat_size", ...)
+
+
+def _vision(key: str, hf: Any, **options: Any) -> Any:
+    """A hyperparameter of the encoder of images; 0 for a model without, if no default is given."""
+    source = f"vision_config.{hf}" if isinstance(hf, str) else hf
+    return kv(f"vision.{key}", hf=source, **{"default": 0, "least": 0, **options})
+
+
+# Keys of a network's blocks that tensors tell again, and those that they do not, with the values
+# that are supported.
+_TOLD = {
+    "er": ("exp_kernel_size", "pw_kernel_size", "exp_ratio", "force_in_chs"),
+    "uir": ("dw_kernel_size_start", "dw_kernel_size_mid", "dw_kernel_size_end", "exp_ratio"),
+    "mqa": ("dw_kernel_size", "num_heads", "key_dim", "value_dim"),
+}
+_UNTOLD: dict[str, tuple[Any, ...]] = {
+    "act_layer": (None,),
+    "kv_stride": (1, 2),
+    "noskip": (False,),
+    "se_ratio": (0, None),
+}
+_STAGES = [3, 5, 37, 39]  # blocks of each in mobilenetv5_300m_enc
+
+
+def _stages(hf: Mapping[str, Any]) -> list[int] | None:
+    """The number of blocks in each stage of a network of a config's own."""
+    said = dict((hf.get("vision_config") or {}).get("model_args") or {})
+    blocks = said.pop("block_args", None)
+    said.pop("stem_size", None)  # the tensors say it
+    rows = hf.get("vision_soft_tokens_per_image", 256)
+    if said.pop("msfa_output_resolution", 16) ** 2 != rows:
+        raise ConfigError(f"the network of images makes no {rows} vision_soft_tokens_per_image")
+    if said:
+        raise ConfigError(f"model_args has {next(iter(said))!r:.40}, which is unsupported")
+    if blocks is None:
+        return None
+    if len(blocks) != len(_STAGES):
+        raise ConfigError(f"block_args has {len(blocks)} stages; supported: {len(_STAGES)}")
+    for s, stage in enumerate(blocks):
+        for i, block in enumerate(stage):
+            _check_block(f"block_args[{s}][{i}]", block, i)
+    return [len(stage) for stage in blocks]
+
+
+def _check_block(name: str, block: Mapping[str, Any], i: int) -> None:
+    kind = block.get("block_type")
+    if kind not in _TOLD:
+        raise ConfigError(f"{name} is a block {kind!r:.40}; supported: {', '.join(_TOLD)}")
+    for key, value in block.items():
+        if key == "stride":  # of later blocks it is 1 in any case
+            known = value == 2 or i > 0
+        elif key in _UNTOLD:
+            known = value in _UNTOLD[key]
+        else:
+            known = key in (*_TOLD[kind], "block_type", "out_chs")
+        if not known:
+            raise ConfigError(f"{name} has {key} = {value!r:.40}, which is unsupported")
+
+
+def _own(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    """A key beside those of the parts."""
+    return lambda hf: hf.get(key)
+
+
+def _side(hf: Mapping[str, Any]) -> Any:
+    return ((hf.get("preprocessor:") or {}).get("size") or {}).get("height")
+
+
+def _audio(key: str, hf: str, **options: Any) -> Any:
+    """A hyperparameter of the encoder of sounds; 0 for a model without, if no default is given."""
+    return kv(f"audio.{key}", hf=f"audio_config.{hf}", **{"default": 0, "least": 0, **options})
+
+
+def _row_of(key: str, part: str = "audio") -> Callable[[Mapping[str, Any]], int | None]:
+    """The row of a token in the table of the tokens of sounds, or of images."""
+
+    def row(hf: Mapping[str, Any]) -> int | None:
+        begin, token = (hf.get(f"{part}_config") or {}).get("vocab_offset"), hf.get(key)
+        return None if begin is None or token is None else token - begin
+
+    return row
+
+
+def _filler(hf: Mapping[str, Any]) -> int | None:
+    """The row of the vocabulary's last token."""
+    row = _row_of("vocab_size")(hf)
+    return None if row is None else row - 1
+
+
+class Gemma3nConfig(nn.DecoderConfig):
+    # Weights are clipped in training; the tensors say sizes. Rows see those nearby, however they
+    # are cut into chunks.
+    assumed = {
+        "altup_coef_clip": ...,
+        "altup_correct_scale": True,
+        "laurel_rank": ...,
+        "audio_config.conf_attention_chunk_size": ...,
+        "audio_config.conf_conv_kernel_size": ...,
+        "audio_config.gradient_clipping": 1e10,
+        "audio_config.sscp_conv_channel_size": ...,
+        "audio_config.sscp_conv_kernel_size": [[3, 3], [3, 3]],
+        "audio_config.sscp_conv_stride_size": [[2, 2], [2, 2]],
+        "audio_config.vocab_size": ...,
+        "vision_config.architecture": "mobilenetv5_300m_enc",
+        "vision_config.do_pooling": ...,  # not of images in a text
+        "vision_config.model_args": ...,  # see `_stages`
+        "vision_config.vocab_size": ...,
+        "preprocessor:do_resize": True,
+        "preprocessor:do_rescale": True,
+        "preprocessor:rescale_factor": 1 / 255,
+        "preprocessor:do_normalize": False,
+        "preprocessor:image_mean": ...,
+        "preprocessor:image_std": ...,
+        "preprocessor:do_center_crop": None,
+        "preprocessor:crop_size": ...,
+        "preprocessor:pad_size": None,
+        "preprocessor:do_pad": ...,
+        "preprocessor:size.width": _side,
+        "preprocessor:image_seq_length": lambda hf: hf.get("vision_soft_tokens_per_image", 256),
+        "processor:image_seq_length": lambda hf: hf.get("vision_soft_tokens_per_image", 256),
+        "features:dither": 0.0,
+        "features:feature_size": _mels,
+        "features:fft_overdrive": True,
+        "features:frame_length_ms": 32.0,
+        "features:hop_length_ms": 10.0,
+        "features:input_scale_factor": 1.0,
+        "features:max_frequency": 7600.0,
+        "features:mel_floor": 1e-5,
+        "features:min_frequency": 125.0,
+        "features:padding_value": 0.0,
+        "features:preemphasis": 0.97,
+        "features:preemphasis_htk_flavor": True,
+        "features:sampling_rate": 16000,
+        "processor:audio_seq_length": lambda hf: hf.get("audio_soft_tokens_per_image", 188),
+    }
+
+    ffn_each: list = kv("feed_forward_length", hf=_widths)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    window: int = kv("attention.sliding_window", hf="sliding_window", least=1)
+    pattern: list = kv("attention.sliding_window_pattern", hf=_layers, default=[5])
+    sharing: int = kv("attention.shared_kv_layers", hf="num_kv_shared_layers", least=0)
+    rope_base: float = kv(
+        "rope.freq_base",
+        hf=("rope_theta", "rope_parameters.full_attention.rope_theta"),
+        default=1e6,
+    )
+    local_base: float = kv(
+        "rope.freq_base_swa",
+        hf=("rope_local_base_freq", "rope_parameters.sliding_attention.rope_theta"),
+        default=1e4,
+    )
+    softcap: float = kv("final_logit_softcapping", hf="final_logit_softcapping", default=30.0)
+    activation: str = nn.activation("gelu_pytorch_tanh", "hidden_activation")
+    cutoffs: list = kv("activation_sparsity_scale", hf=_cutoffs)
+    streams: int = kv("altup.num_inputs", hf="altup_num_inputs", least=2)
+    active: int = kv("altup.active_idx", hf="altup_active_idx", least=0)
+    per_layer: int = kv("embedding_length_per_layer_input", hf="hidden_size_per_layer_input")
+    # The tokens of the checkpoint's tables; files have as many in both.
+    vocabulary: int | None = kv("vocab_size", hf="vocab_size")
+    per_layer_vocabulary: int | None = kv(
+        "vocab_size_per_layer_input", hf="vocab_size_per_layer_input"
+    )
+    audio_layers: int = _audio("block_count", "conf_num_hidden_layers")
+    audio_width: int = _audio("embedding_length", "hidden_size")
+    audio_heads: int = _audio("attention.head_count", "conf_num_attention_heads")
+    mels: int = _audio("num_mel_bins", "input_feat_size")
+    audio_eps: float = _audio("rms_norm_epsilon", "rms_norm_eps", default=1e-6)
+    audio_conv_eps: float = _audio("conv_norm_epsilon", "sscp_conv_group_norm_eps", default=1e-3)
+    audio_before: int = _audio("attention.context_left", "conf_attention_context_left", default=13)
+    audio_ahead: int = _audio("attention.context_right", "conf_attention_context_right")
+    audio_cap: float = _audio(
+        "attention.logit_softcapping", "conf_attention_logit_cap", default=50.0, least=1e-6
+    )
+    audio_residual: float = _audio("residual_scale", "conf_residual_weight", default=0.5)
+    audio_reduction: int = _audio(
+        "projector.stack_factor", "conf_reduction_factor", default=4, least=1
+    )
+    # The rows of every sound, and the tokens that fill them up and end them, as rows of a table.
+    audio_rows: int = kv(
+        "audio.soft_tokens",
+        hf="audio_soft_tokens_per_image",
+        default=188,
+        least=1,
+    )
+    audio_filler: int | None = kv("audio.filler", hf=_filler)
+    audio_end: int = kv("audio.end", hf=_row_of("eoa_token_id"), default=0)
+    # Tokens before and behind a sound.
+    audio_begins: int = kv(
+        "audio.begin_token_id",
+        hf="boa_token_id",
+        default=256000,
+        least=0,
+    )
+    audio_ends: int = kv(
+        "audio.end_token_id",
+        hf="eoa_token_id",
+        default=262272,
+        least=0,
+    )
+    vit_width: int = _vision("embedding_length", "hidden_size")
+    vit_eps: float = _vision("attention.layer_norm_epsilon", "rms_norm_eps", default=1e-6)
+    side: int = _vision("image_size", _side, default=768, least=32)
+    stages: list = kv("vision.stages", hf=_stages, default=_STAGES)
+    rows: int = _vision("soft_tokens", _own("vision_soft_tokens_per_image"), default=256, least=1)
+    resample: str = nn.resample("bilinear")
+    # The token that ends an image as a row of a table, and the tokens before and behind one.
+    image_end: int = _vision("end", _row_of("eoi_token_id", "vision"))
+    image_begins: int = _vision("begin_token_id", _own("boi_token_id"), default=255999)
+    image_ends: int = _vision("end_token_id", _own("eoi_token_id"), default=262144)
+    grid = property(lambda h: math.isqrt(h.rows))
+    blocks_0 = property(lambda h: h.blocks(0))
+    blocks_1 = property(lambda h: h.blocks(1))
+    blocks_2 = property(lambda h: h.blocks(2))
+    blocks_3 = property(lambda h: h.blocks(3))
+    audio_head_dim = property(lambda h: h.audio_width // h.audio_heads)
+    audio_ffn = property(lambda h: 4 * h.audio_width)
+    audio_frames = property(lambda h: 4 * h.audio_reduction)  # that become a row
+    audio_past = property(lambda h: max(0, h.audio_before - 1))  # itself is one of them
+    ffn: Any = property(lambda h: max(h.ffn_each))
+    passive = property(lambda h: h.streams - 1)
+    squared = property(lambda h: h.streams**2)
+    per_layers = property(lambda h: h.per_layer * h.layers)
+
+    def blocks(self, stage: int) -> int:
+        """The number of blocks in a stage of the encoder of images.
+
+        Raises:
+            ConfigError: there are no numbers for all stages.
+        """
+        if len(self.stages) != len(_STAGES) or not all(isinstance(n, int) for n in self.stages):
+            raise ConfigError(
+                f"vision.stages is {self.stages!r:.80}; it has {len(_STAGES)} numbers"
+            )
+        return self.stages[stage]

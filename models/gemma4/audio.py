@@ -1,0 +1,256 @@
+"""Gemma 4's encoder of sounds: two convolutions over a spectrum, then a Conformer that sees half a
+second back (arXiv 2303.01037)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ggmodel import Context, Module, Tensor, gguf, nn
+from ggmodel.audio import Audio as Sound
+from ggmodel.audio import gemma_mel, resample
+from ggmodel.errors import AudioError, ConfigError
+from ggmodel.model import Operation, Prepared
+from ggmodel.nn import Conv2D, LayerNorm, Linear, RMSNorm
+
+from .config import Gemma4Config
+from .vision import ClippedLinear
+
+EPS = 1e-6  # of the norms that no key says it of
+RATE, HOP = 16_000, 160  # samples: a second, from frame to frame
+LONGEST = 30 * RATE  # transformers cuts off the rest
+# Metadata in a file of its own, besides the hyperparameters; nothing for a model without sounds.
+HEARD: dict[str, Any] = {
+    "has_audio_encoder": lambda h: True if h.audio_layers else None,
+    "audio.projector_type": lambda h: "gemma4a" if h.audio_layers else None,
+    "audio.projection_dim": lambda h: h.width if h.audio_layers else None,
+    "audio.feed_forward_length": lambda h: h.audio_ffn if h.audio_layers else None,
+}
+KEY_SCALE = math.log2(1 + math.e)  # softplus(1) / softplus(0)
+
+
+class Softplus(Operation):
+    """ln(1 + eˣ), as files have it."""
+
+    def to_gguf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
+        return np.logaddexp(0, x)
+
+    def to_hf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
+        return x + np.log(-np.expm1(-x))
+
+
+class Squeeze(Operation):
+    """[channels, 1, taps] in checkpoints, [channels, taps] in files."""
+
+    def shape(self, shape: tuple[int, ...], config: Gemma4Config) -> tuple[int, ...]:
+        return shape[0], shape[-1]
+
+    def to_gguf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
+        return x.reshape(len(x), -1)
+
+    def to_hf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
+        return x[:, None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The distances of the rows of a sound, and which of them see each other.
+
+    Attributes:
+        timing: of the distances, F32 [width, distances].
+        mask: see `nn.Nearby.mask`.
+    """
+
+    near: nn.Nearby
+    timing: Tensor
+    mask: Tensor
+
+
+class SoundConv(Module):
+    """A convolution that halves frames and mels."""
+
+    config: Gemma4Config
+    conv: Conv2D = gguf("", hf="conv", shape=(3, 3, None, None))
+    norm: LayerNorm = gguf("norm", hf="norm", shape=(None,))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [mels, frames, in] → [mels / 2, frames / 2, out]."""
+        x = self.conv.weight.conv_2d(x, 2, 2, 1, 1).permute(1, 2, 0).contiguous()
+        return self.norm(x, self.config.audio_eps).permute(2, 0, 1).contiguous().relu()
+
+
+def _clipped(name: str, hf: str, *shape: str | None) -> ClippedLinear:
+    return gguf(name, hf=hf, shape=shape or ("audio_width", "audio_width"))
+
+
+def _norm(name: str, hf: str) -> RMSNorm:
+    return gguf(name, hf=hf, shape=("audio_width",))
+
+
+class SoundAttention(Module):
+    config: Gemma4Config
+    q: ClippedLinear = _clipped("attn_q", "q_proj")
+    k: ClippedLinear = _clipped("attn_k", "k_proj")
+    v: ClippedLinear = _clipped("attn_v", "v_proj")
+    out: ClippedLinear = _clipped("attn_out", "post")
+    scale: Tensor = gguf(
+        "per_dim_scale.weight", hf="per_dim_scale", op=Softplus(), shape=("audio_head_dim",)
+    )
+    relative: Linear = gguf(
+        "attn_k_rel", hf="relative_k_proj", shape=("audio_width", "audio_width")
+    )
+
+    def forward(self, x: Tensor, place: Place) -> Tensor:
+        """x [width, n] → [width, n]."""
+        h = self.config
+        d, heads = h.audio_head_dim, h.audio_heads
+        q, k, v = (part(x).reshape(d, heads, -1) for part in (self.q, self.k, self.v))
+        q = q * self.scale.scale(d**-0.5 / math.log(2))
+        relative = self.relative(place.timing).reshape(d, heads, -1)
+        return self.out(place.near.attend(q, k.scale(KEY_SCALE), v, relative, place.mask))
+
+
+class SoundFeedForward(Module):
+    config: Gemma4Config
+    norm: RMSNorm = _norm("ffn_norm", "pre_layer_norm")
+    up: ClippedLinear = _clipped("ffn_up", "ffw_layer_1", "audio_width", "audio_ffn")
+    down: ClippedLinear = _clipped("ffn_down", "ffw_layer_2", "audio_ffn", "audio_width")
+    post_norm: RMSNorm = _norm("ffn_post_norm", "post_layer_norm")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.config
+        y = self.down(nn.activate(h.audio_activation, self.up(self.norm(x, EPS))))
+        return x + self.post_norm(y, EPS).scale(h.audio_residual)
+
+
+class SoundMixing(Module):
+    """Each channel is mixed with its last values, behind a gate."""
+
+    config: Gemma4Config
+    norm: RMSNorm = _norm("conv_norm", "pre_layer_norm")
+    into: ClippedLinear = _clipped("conv_pw1", "linear_start", "audio_width", None)
+    taps: Tensor = gguf(
+        "conv_dw.weight", hf="depthwise_conv1d.weight", op=Squeeze(), shape=(None, "audio_width")
+    )
+    mixed_norm: RMSNorm = _norm("norm_conv", "conv_norm")
+    out: ClippedLinear = _clipped("conv_pw2", "linear_end")
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, before = self.config, self.taps.dim(0) - 1
+        value, gate = self.into(self.norm(x, h.audio_eps)).chunk(0, h.audio_width)
+        y = (value.contiguous() * gate.sigmoid()).permute(1, 0).contiguous()
+        y = y.pad(before).roll(before).ssm_conv(self.taps)  # zeros come first
+        return x + self.out(nn.activate(h.audio_activation, self.mixed_norm(y, h.audio_eps)))
+
+
+class SoundLayer(Module):
+    config: Gemma4Config
+    first: SoundFeedForward = gguf(hf="feed_forward1")
+    norm: RMSNorm = _norm("attn_pre_norm", "norm_pre_attn")
+    attn: SoundAttention = gguf(hf="self_attn")
+    post_norm: RMSNorm = _norm("attn_post_norm", "norm_post_attn")
+    mixing: SoundMixing = gguf(hf="lconv1d")
+    last: SoundFeedForward = gguf(suffix="_1", hf="feed_forward2")
+    out_norm: RMSNorm = _norm("ln2", "norm_out")
+
+    def forward(self, x: Tensor, place: Place) -> Tensor:
+        """x [width, n] → [width, n]."""
+        x = self.first(x)
+        x = x + self.post_norm(self.attn(self.norm(x, EPS), place), EPS)
+        return self.out_norm(self.last(self.mixing(x)), EPS)
+
+    def read_bounds(self) -> None:
+        a, f, m, s = self.attn, self.first, self.mixing, self.last
+        for part in (a.q, a.k, a.v, a.out, f.up, f.down, m.into, m.out, s.up, s.down):
+            part.read_bounds()
+
+
+class Audio(Module):
+    config: Gemma4Config
+    conv0: SoundConv = gguf("conv1d.0", hf="subsample_conv_projection.layer0")
+    conv1: SoundConv = gguf("conv1d.1", hf="subsample_conv_projection.layer1")
+    into: Linear = gguf(
+        "input_projection",
+        hf="subsample_conv_projection.input_proj_linear",
+        shape=(None, "audio_width"),
+    )
+    layers: list[SoundLayer] = gguf("blk", hf="layers", n="audio_layers")
+    out: Linear = gguf("pre_encode.out", hf="output_proj", shape=("audio_width", None))
+
+    def forward(self, ctx: Context, x: Tensor) -> Tensor:
+        """A spectrum [mels, frames] → [any width, rows]."""
+        h = self.config
+        x = self.conv1(self.conv0(x.reshape(x.dim(0), x.dim(1), 1)))
+        # Channels vary fastest.
+        x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
+        near = nn.Nearby(x.dim(1), h.audio_past, 0, h.audio_cap)
+        place = Place(near, near.timing(ctx, h.audio_width), near.mask(ctx))
+        for layer in self.layers:
+            x = layer(x, place)
+        return self.out(x)
+
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigError: hyperparameters that fit neither each other nor the tensors.
+        """
+        h, inner = self.config, self.conv1.conv.weight.dim(3)
+        if h.audio_heads < 1 or h.audio_width % (2 * h.audio_heads):
+            raise ConfigError(
+                f"{h.audio_heads} heads do not divide {h.audio_width} into even numbers"
+            )
+        if inner * -(-h.mels // 4) != (flat := self.into.weight.dim(0)):
+            raise ConfigError(
+                f"audio.num_mel_bins is {h.mels}, and {inner} channels of {flat} numbers have "
+                f"{4 * flat // max(inner, 1)}"
+            )
+        if not 0 <= h.audio_past <= nn.NEARBY_MOST:
+            raise ConfigError(
+                f"audio.attention.context_left is {h.audio_before}; supported: 2 to "
+                f"{nn.NEARBY_MOST + 2}"
+            )
+
+
+class AudioProjector(Module):
+    config: Gemma4Config
+    proj: Linear = gguf("input_projection", hf="embedding_projection", shape=(None, "width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[any width, rows] → [width, rows]."""
+        return self.proj(x.rms_norm(eps=self.config.audio_eps))
+
+
+def silence() -> Sound:
+    """A sound of the largest size."""
+    return Sound(np.zeros(LONGEST, np.float32), RATE)
+
+
+def spectrum_of(sound: Sound, mels: int) -> Prepared:
+    """The spectrum float32 [frames, mels] of the frames that are all sound.
+
+    Raises:
+        AudioError: the sound is too long, or shorter than a frame.
+    """
+    if sound.seconds > LONGEST / RATE:
+        raise AudioError(
+            f"the sound has {sound.seconds:,.1f} s, and this model hears {LONGEST / RATE:g} s at "
+            "once; give it in parts"
+        )
+    values, heard = gemma_mel(
+        resample(sound, RATE).samples[:LONGEST],
+        mels,
+        frame=320,
+        n_fft=512,
+        low=0.0,
+        high=8000.0,
+        preemphasis=0.0,
+        floor=1e-3,
+        added=True,
+        early=True,
+    )
+    if not heard.any():
+        raise AudioError(f"a sound of {sound.seconds:.3f} s is shorter than a frame")
+    return Prepared(values[heard])

@@ -1,0 +1,169 @@
+"""Idefics3 and SmolVLM: llama's blocks, pictures as tiles with text between them, and videos as
+frames behind their times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError, PromptError
+from ggmodel.kvcache import Causal
+from ggmodel.ml import Context
+from ggmodel.model import (
+    Batch,
+    Input,
+    LayerMemory,
+    Multimodal,
+    MultimodalEmbedding,
+    PermuteRope,
+    Pixels,
+    Prepared,
+)
+from ggmodel.nn import Embedding, Linear, RMSNorm
+
+from .config import Idefics3Config
+from .video import LONGEST, chosen_frames, frames_of, introduction, moment
+from .vision import Projector, Vision, tiles_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Attention(Module):
+    config: Idefics3Config
+    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+
+
+FAKE, WHOLE = "<fake_token_around_image>", "<global-img>"  # tokens around an image's rows
+
+
+HF = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
+
+
+@register("idefics3", hf=HF, pairs={"llama": "idefics3"})
+class Idefics3(nn.Decoder, nn.SeesVideos):
+    image_marker, video_marker = "<image>", "<video>"
+    pair_tokens = ("<image>", FAKE)
+    clip = {}
+
+    config: Idefics3Config
+    embed: Embedding = gguf("token_embd", hf="model.text_model.embed_tokens", shape=("width", None))
+    layers: list[Layer] = gguf("blk", hf="model.text_model.layers", n="layers")
+    norm: RMSNorm = gguf("output_norm", hf="model.text_model.norm", shape=("width",))
+    head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
+    vision: Vision | None = gguf("v", hf="model.vision_model")
+    projector: Projector | None = gguf("mm.model", hf="model.connector.modality_projection")
+
+    def validate(self) -> None:
+        h = self.config
+        if h.vit_width % h.vit_heads or h.grid < 1 or h.grid % h.merge:
+            raise ConfigError(
+                f"{h.vit_width} numbers for {h.vit_heads} heads, {h.grid} × {h.grid} patches in "
+                f"squares of {h.merge}: the second must divide the first"
+            )
+
+    def caches(self) -> list[Causal]:
+        return [Causal(self.rotary.rope())] * self.config.layers
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return batch.lay(self.embed(batch.inputs))
+
+    # A square has the most tiles.
+    largest_image = property(lambda m: (m.config.longest, m.config.longest))
+    image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))
+
+    def preprocess(self, image: Image) -> Pixels:
+        return tiles_of(image, self.config)
+
+    def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
+        """One tensor a tile. `image.data` has `grid`, (rows, columns) of tiles; (0, 0), the
+        default, for a view of the whole alone."""
+        rows, columns = grid = tuple(image.data.get("grid", (0, 0)))
+        n = len(image.values)
+        if n != rows * columns + 1:
+            raise PromptError(
+                f"{n} tiles for {rows} rows of {columns}; a view of the whole follows these"
+            )
+        return [Multimodal(tile, grid) for tile in self._tiles(ctx, n)]
+
+    def _tiles(self, ctx: Context, n: int) -> list[Tensor]:
+        """The rows of each of n tiles."""
+        assert self.vision is not None and self.projector is not None
+        seen = self.projector(self.vision(ctx, n))
+        return list(seen.reshape(seen.dim(0), -1).chunk(1, seen.dim(1)))
+
+    def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input | str]:
+        """Rows of tiles end with a line break; a view of the whole follows."""
+        _, columns = image[0].data
+        found: list[Input | str] = []
+        for i, tile in enumerate(image[:-1]):
+            row, column = divmod(i, columns)
+            found += self._laid(f"<row_{row + 1}_col_{column + 1}>", tile)
+            found += ["\n"] if column == columns - 1 else []
+        found += ["\n"] if len(image) > 1 else []
+        return [*found, *self._laid(WHOLE, image[-1]), FAKE]
+
+    def _laid(self, name: str, tile: MultimodalEmbedding) -> list[Input | str]:
+        one = Input(self.token_id(self.image_marker, default=0))
+        return [FAKE + name, Input(one.token, tile), *[one] * (len(tile) - 1)]
+
+    watches = property(lambda m: m.config.video_max_frames > 0)
+
+    def video_frames(self, count: int, rate: float) -> np.ndarray:
+        return chosen_frames(count, rate, self.config)
+
+    def video_size(self, clip: nn.Clip) -> tuple[int, int]:
+        return self.config.side, self.config.side
+
+    def video_rows(self, clip: nn.Clip) -> int:
+        return len(clip.frames) * self.config.rows
+
+    def prepare_video(self, clip: nn.Clip) -> Prepared:
+        return frames_of(clip, self.config)
+
+    def largest_video(self) -> Prepared:
+        h = self.config
+        room = (h.loaded_context or h.context) // max(1, h.rows)
+        frames = nn.blank_frames(max(1, min(h.video_max_frames, room)), h.side)
+        return Prepared(frames, {"times": [0.0] * len(frames), "seconds": 0.0})
+
+    def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
+        """One tensor a frame, pixels [frames, 3, side, side]. The data has the `times` of frames,
+        and the `seconds` of the whole video."""
+        shape, side, data = video.values.shape, self.config.side, video.data
+        times = [float(time) for time in data.get("times", ())]
+        if shape != (len(times), 3, side, side):
+            raise PromptError(
+                f"pixels {list(shape)} at {len(times)} times; [times, 3, {side}, {side}] is needed"
+            )
+        seconds = float(data.get("seconds", times[-1]))
+        if not 0 <= min(times) <= max(times) <= LONGEST or not 0 <= seconds <= LONGEST:
+            raise PromptError(
+                f"frames at {times[:9]} of a video of {seconds} seconds; give times from 0 to "
+                f"{LONGEST:,}"
+            )
+        tiles = zip(self._tiles(ctx, len(times)), times, strict=True)
+        return [Multimodal(tile, (time, seconds)) for tile, time in tiles]
+
+    def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
+        """Each frame behind its time."""
+        found: list[Input | str] = [introduction(len(video), video[0].data[1])]
+        for frame in video:
+            found += [moment(frame.data[0]), *self._laid(WHOLE, frame), FAKE]
+        return [*found, "\n\n"]

@@ -1,0 +1,126 @@
+"""Hyperparameters of InternVL: of the text, Qwen 2's or Qwen 3's, and of the vision tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ggmodel import kv, nn
+from ggmodel.errors import ConfigError
+
+
+def _vision(key: str, hf: str, usual: float, least: int | None = None) -> Any:
+    """A key of the tower; published configs leave out what is transformers' default."""
+    return kv(f"vision.{key}", hf=(f"vision_config.{hf}", lambda _: usual), least=least)
+
+
+def _square(key: str, usual: int) -> Callable[[Mapping[str, Any]], Any]:
+    """A side of the tower's tiles or patches, which configs give as height and width."""
+
+    def find(hf: Mapping[str, Any]) -> Any:
+        said = (hf.get("vision_config") or {}).get(key, usual)
+        sides = said if isinstance(said, list | tuple) else [said, said]
+        if len(sides) != 2 or sides[0] != sides[1]:
+            raise ConfigError(f"vision_config.{key} is {said!r:.60}; supported: squares")
+        return sides[0]
+
+    return find
+
+
+def _merge(hf: Mapping[str, Any]) -> int:
+    """Patches a side that become one row: 2 for a ratio of 0.5. All but the class token of the last
+    layer do."""
+    for key, usual in (("vision_feature_layer", -1), ("vision_feature_select_strategy", "default")):
+        if hf.get(key, usual) != usual:
+            raise ConfigError(f"{key} is {hf[key]!r:.40}; supported: {usual!r}")
+    ratio = hf.get("downsample_ratio", 0.5)
+    if not isinstance(ratio, int | float) or not 0 < ratio <= 1 or 1 / ratio % 1:
+        raise ConfigError(f"downsample_ratio is {ratio!r:.40}; supported: 1 over a whole number")
+    return int(1 / ratio)
+
+
+def _experts(hf: Mapping[str, Any]) -> int | None:
+    return hf.get("num_experts") or hf.get("num_local_experts")
+
+
+class InternVLConfig(nn.DecoderConfig, nn.ImageConfig):
+    assumed = {
+        "use_sliding_window": False,
+        "sliding_window": ...,  # unused then
+        "max_window_layers": ...,
+        "layer_types": ...,
+        "mlp_only_layers": ...,  # the tensors tell
+        "decoder_sparse_step": ...,
+        "image_seq_length": ...,  # it follows from the tower
+        "vision_config.num_channels": 3,
+        "vision_config.attention_bias": ...,  # the tensors tell
+        "vision_config.use_qk_norm": ...,
+        "vision_config.norm_type": ...,
+        "vision_config.use_mean_pooling": ...,
+        "vision_config.layer_scale_init_value": ...,
+        "vision_config.use_mask_token": False,
+        "vision_config.use_absolute_position_embeddings": True,
+        "preprocessor:size.height": _square("image_size", 448),
+        "preprocessor:size.width": _square("image_size", 448),
+        "preprocessor:crop_to_patches": ...,  # InternVL's processor always does
+        "preprocessor:do_convert_rgb": ...,  # pictures are RGB here
+        "processor:image_seq_length": ...,
+    }
+
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    experts: int = kv("expert_count", hf=_experts, default=0)
+    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
+    expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
+    # llama.cpp's converter does not write this; all published models normalize.
+    normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+
+    image_mean: list = nn.image_mean(nn.CLIP_MEAN)
+    image_std: list = nn.image_std(nn.CLIP_STD)
+    resample: str = nn.resample("bicubic")
+    least_tiles: int = kv(  # of a picture
+        "vision.preproc_min_tiles",
+        hf="preprocessor:min_patches",
+        default=1,
+        least=1,
+    )
+    most_tiles: int = kv(
+        "vision.preproc_max_tiles",
+        hf="preprocessor:max_patches",
+        default=12,
+        least=1,
+    )
+    vit_layers: int = _vision("block_count", "num_hidden_layers", 24)
+    vit_width: int = _vision("embedding_length", "hidden_size", 1024)
+    vit_ffn: int = _vision("feed_forward_length", "intermediate_size", 4096)
+    vit_heads: int = _vision("attention.head_count", "num_attention_heads", 16, least=1)
+    vit_eps: float = _vision("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
+    vit_activation: str = nn.activation(
+        "gelu",
+        "vision_config.hidden_act",
+        "vision.hidden_activation",
+    )
+    mm_activation: str = nn.activation("gelu", "projector_hidden_act", "mm.hidden_activation")
+    side: int = kv(
+        "vision.image_size",
+        hf=_square("image_size", 448),
+        default=448,
+        least=1,
+    )
+    patch: int = kv(
+        "vision.patch_size",
+        hf=_square("patch_size", 14),
+        default=14,
+        least=1,
+    )
+    merge: int = kv(
+        "vision.projector.scale_factor",
+        hf=_merge,
+        default=2,
+        least=1,
+    )
+    grid = property(lambda h: h.side // h.patch)
+    patches = property(lambda h: h.grid**2)
+    places = property(lambda h: h.patches + 1)
+    patch_width = property(lambda h: 3 * h.patch**2)
+    merged_width = property(lambda h: h.vit_width * h.merge**2)

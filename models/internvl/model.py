@@ -1,0 +1,131 @@
+"""InternVL 3 and 3.5: Qwen 2.5's blocks or Qwen 3's, and pictures as tiles of one size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError
+from ggmodel.kvcache import Causal
+from ggmodel.ml import Context, RopeType
+from ggmodel.model import (
+    Batch,
+    Input,
+    LayerMemory,
+    Multimodal,
+    MultimodalEmbedding,
+    Pixels,
+    Stack,
+)
+from ggmodel.nn import Embedding, ExpertLinear, Linear, RMSNorm
+
+from .config import InternVLConfig
+from .vision import Projector, Vision, tiles_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Attention(Module):
+    """Qwen 2.5's has biases, Qwen 3's norms."""
+
+    config: InternVLConfig
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+    q_norm: RMSNorm | None = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
+    k_norm: RMSNorm | None = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = self.q(x).reshape(h.head_dim, h.heads, -1)
+        k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+def _stack(name: str, *shape: str) -> ExpertLinear:
+    source = Stack(f"experts.{{}}.{name}_proj", "experts")
+    return gguf(f"ffn_{name}_exps", hf=source, shape=(*shape, "experts"))
+
+
+class Experts(nn.GatedExperts):
+    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
+    gate: ExpertLinear = _stack("gate", "width", "expert_ffn")
+    up: ExpertLinear = _stack("up", "width", "expert_ffn")
+    down: ExpertLinear = _stack("down", "expert_ffn", "width")
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+    ffn: nn.GatedMLP | Experts
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The names in checkpoints, as published and as transformers saves them."""
+    return f"language_model.model.{name}", f"model.language_model.{name}"
+
+
+PAIRS = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), "internvl")
+TOWER = ("vision_tower", "model.vision_tower")
+PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
+
+
+@register("internvl", hf="InternVLForConditionalGeneration", pairs=PAIRS)
+class InternVL(nn.Decoder):
+    image_marker = "<IMG_CONTEXT>"
+    pair_tokens = ("<IMG_CONTEXT>", "<img>", "</img>")
+    clip = {}
+
+    config: InternVLConfig
+    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
+    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
+    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    head: Linear = gguf(
+        "output", "token_embd", hf=("lm_head", "language_model.lm_head"), shape=("width", None)
+    )
+    vision: Vision | None = gguf("v", hf=TOWER)
+    projector: Projector | None = gguf("mm.model.mlp", hf=PROJECTOR)
+
+    def validate(self) -> None:
+        h = self.config
+        if self.sees and (h.vit_width % h.vit_heads or h.grid < 1 or h.grid % h.merge):
+            raise ConfigError(
+                f"{h.vit_width} numbers for {h.vit_heads} heads, {h.grid} × {h.grid} patches in "
+                f"squares of {h.merge}: the second must divide the first"
+            )
+        if self.sees and h.least_tiles > h.most_tiles:
+            raise ConfigError(f"pictures of {h.least_tiles} to {h.most_tiles} tiles")
+
+    def caches(self) -> list[Causal]:
+        return [Causal(self.rotary.rope(RopeType.NEOX))] * self.config.layers
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return batch.lay(self.embed(batch.inputs))
+
+    @property
+    def largest_image(self) -> tuple[int, int]:
+        """One row of the most tiles."""
+        h = self.config
+        return h.side * h.most_tiles, h.side
+
+    image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))
+
+    def preprocess(self, image: Image) -> Pixels:
+        return tiles_of(image, self.config)
+
+    def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
+        """The rows of all tiles, tile by tile."""
+        assert self.vision is not None and self.projector is not None
+        seen = self.projector(self.vision(ctx, len(image.values)))
+        return [Multimodal(seen.reshape(seen.dim(0), -1))]
+
+    def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
+        (one,) = image
+        named = ("<img>", 151665), (self.image_marker, 151667), ("</img>", 151666)
+        begin, row, end = (Input(self.token_id(name, default=i)) for name, i in named)
+        return [begin, Input(row.token, one), *[row] * (len(one) - 1), end]

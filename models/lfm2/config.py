@@ -1,0 +1,59 @@
+"""Hyperparameters of LFM2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import kv, nn
+from ggmodel.errors import ConfigError
+
+
+def _width(hf: Mapping[str, Any]) -> int:
+    """The width of feed-forward parts; config.json may have one that is yet to be adjusted."""
+    width = hf.get("block_ff_dim", hf.get("intermediate_size"))
+    factor, step = hf.get("block_ffn_dim_multiplier"), hf.get("block_multiple_of")
+    if not hf.get("block_auto_adjust_ff_dim"):
+        return width
+    width = int(2 * width / 3)
+    return width if factor is None else -(-int(factor * width) // step) * step
+
+
+def _kv_heads(hf: Mapping[str, Any]) -> list[int]:
+    """Layer → heads of keys and values; 0 for a layer that is a convolution."""
+    layers = range(hf["num_hidden_layers"])
+    attending, kinds = hf.get("full_attn_idxs", layers), hf.get("layer_types")
+    kinds = kinds or ["full_attention" if i in attending else "conv" for i in layers]
+    if unknown := {*kinds} - {"full_attention", "conv"}:
+        raise ConfigError(f"layer_types has {min(unknown)!r:.40}; supported: full_attention, conv")
+    return [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
+
+
+def _gating(hf: Mapping[str, Any]) -> int | None:
+    return SIGMOID if hf.get("num_experts") else None
+
+
+SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
+
+
+class Lfm2Config(nn.DecoderConfig):
+    # The tensors tell the same.
+    assumed = {"conv_bias": ..., "tie_embedding": ..., "use_expert_bias": True}
+
+    ffn: int = kv("feed_forward_length", hf=_width)
+    each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")
+    kernel: int = kv("shortconv.l_cache", hf="conv_L_cache", least=2)
+    experts: int = kv("expert_count", hf="num_experts", default=0)
+    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
+    expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
+    # Other programs need these two.
+    dense_layers: int = kv("leading_dense_block_count", hf="num_dense_layers", default=0)
+    gating: int = kv("expert_gating_func", hf=_gating, default=SIGMOID)
+    normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
+    expert_scale: float = kv("expert_weights_scale", hf="routed_scaling_factor", default=1.0)
+    activation: Any = "silu"
+    kv_heads: Any = property(lambda h: max(h.each_kv_heads))
+    three_widths = property(lambda h: 3 * h.width)
+    # Layer → whether it is a convolution.
+    conv = property(lambda h: [heads == 0 for heads in h.each_kv_heads])

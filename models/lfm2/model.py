@@ -1,0 +1,134 @@
+"""LFM2, dense and with experts: short convolutions in most layers, attention in the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError
+from ggmodel.kvcache import Causal, LayerStates, Part, Recurrent
+from ggmodel.ml import RopeType
+from ggmodel.model import Batch, LayerMemory, Operation, Stack
+from ggmodel.nn import ExpertLinear, Linear, RMSNorm
+
+from .config import SIGMOID, Lfm2Config
+
+
+class Squeeze(Operation):
+    """[channels, 1, kernel] in checkpoints, [channels, kernel] in files."""
+
+    def shape(self, shape: tuple[int, ...], config: Lfm2Config) -> tuple[int, ...]:
+        channels, _, kernel = shape
+        return channels, kernel
+
+    def to_gguf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
+        return x[:, 0]
+
+    def to_hf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
+        return x[:, None]
+
+
+class ShortConv(Module):
+    """Each channel is mixed with its last values, between two gates that depend on the input."""
+
+    config: Lfm2Config
+    into: Linear = gguf("shortconv.in_proj", hf="in_proj", shape=("width", "three_widths"))
+    taps: Tensor = gguf(
+        "shortconv.conv.weight", hf="conv.weight", op=Squeeze(), shape=("kernel", "width")
+    )
+    bias: Tensor | None = gguf("shortconv.conv.bias", hf="conv.bias", shape=("width",))
+    out: Linear = gguf("shortconv.out_proj", hf="out_proj", shape=("width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerStates) -> Tensor:
+        before, after, x = self.into(x).chunk(0, self.config.width)
+        x = cache.each(self.convolve, before * x)
+        return self.out(after * (x if self.bias is None else x + self.bias))
+
+    def convolve(self, part: Part, x: Tensor) -> Tensor:
+        """x [width, n, sequences] → the same; the state is what the next token sees of it."""
+        seen = part.get("conv").concat(x.permute(1, 0), 0)  # [kernel − 1 + n, width, sequences]
+        part.put("conv", seen.slice(0, part.n, seen.dim(0)))
+        return seen.ssm_conv(self.taps)
+
+
+class Attention(Module):
+    config: Lfm2Config
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
+    out: Linear = gguf("attn_output", hf="out_proj", shape=("q_width", "width"))
+    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_layernorm", shape=("head_dim",))
+    k_norm: RMSNorm = gguf("attn_k_norm", hf="k_layernorm", shape=("head_dim",))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
+        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
+        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
+        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class FeedForward(nn.GatedMLP):
+    gate: Linear = gguf("ffn_gate", hf="w1", shape=("width", "ffn"))
+    up: Linear = gguf("ffn_up", hf="w3", shape=("width", "ffn"))
+    down: Linear = gguf("ffn_down", hf="w2", shape=("ffn", "width"))
+
+
+def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
+    return gguf(name, hf=Stack(f"experts.{{}}.{hf}", "experts"), shape=(*shape, "experts"))
+
+
+class Experts(nn.GatedExperts):
+    config: Lfm2Config
+    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
+    bias: Tensor = gguf("exp_probs_b.bias", hf="expert_bias", shape=("experts",))
+    gate: ExpertLinear = _experts("ffn_gate_exps", "w1", "width", "expert_ffn")
+    up: ExpertLinear = _experts("ffn_up_exps", "w3", "width", "expert_ffn")
+    down: ExpertLinear = _experts("ffn_down_exps", "w2", "expert_ffn", "width")
+
+    def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The bias counts in the choice of experts, not in their weights."""
+        h, scores = self.config, self.router(x).sigmoid()
+        ids = (scores + self.bias).top_k(h.experts_used)
+        weights = scores.reshape(1, h.experts, -1).rows(ids)
+        if h.normalize:
+            total = weights.reshape(h.experts_used, -1).sum_rows().reshape(1, 1, -1)
+            weights = weights.div(total + total.fill(1e-6))
+        return ids, weights.scale(h.expert_scale)
+
+
+class Layer(nn.PreNormLayer):
+    attn_norm: RMSNorm = gguf("attn_norm", hf="operator_norm", shape=("width",))
+    attn: Attention | ShortConv = gguf(hf=("self_attn", "conv"))
+    ffn_norm: RMSNorm = gguf("ffn_norm", hf="ffn_norm", shape=("width",))
+    ffn: FeedForward | Experts = gguf(hf="feed_forward")
+
+
+@register("lfm2", hf="Lfm2ForCausalLM")
+class LFM2(nn.Decoder):
+    config: Lfm2Config
+    layers: list[Layer]
+    norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))
+
+    def validate(self) -> None:
+        h, tensors = self.config, [isinstance(layer.attn, ShortConv) for layer in self.layers]
+        if h.conv != tensors:
+            said, found = ([i for i, conv in enumerate(of) if conv] for of in (h.conv, tensors))
+            raise ConfigError(
+                f"layers {said} of {len(h.conv)} are convolutions by attention.head_count_kv, "
+                f"{found} of {len(tensors)} by the tensors"
+            )
+        if h.gating != SIGMOID:
+            raise ConfigError(f"expert_gating_func is {h.gating}; supported: {SIGMOID}, sigmoid")
+
+    def caches(self) -> list[Causal | Recurrent]:
+        h = self.config
+        seen = Causal(self.rotary.rope(RopeType.NEOX))
+        state = Recurrent(conv=(h.kernel - 1, h.width))
+        return [state if conv else seen for conv in h.conv]
+
+
+@register("lfm2moe", hf="Lfm2MoeForCausalLM")
+class LFM2Moe(LFM2):
+    """The same with experts in most layers, under a name of its own in files."""

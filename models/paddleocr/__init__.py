@@ -1,0 +1,5 @@
+"""PaddleOCR-VL."""
+
+from .model import PaddleOCR
+
+__all__ = ["PaddleOCR"]

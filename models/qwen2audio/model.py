@@ -1,0 +1,152 @@
+"""Qwen2-Audio: Qwen 2, and sounds of up to 30 seconds, for whose length Whisper's encoder hears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ggmodel import DType, Module, Tensor, gguf, nn, register
+from ggmodel.audio import Audio, open_audio, resample, whisper_mel
+from ggmodel.errors import AudioError, PromptError
+from ggmodel.kvcache import Causal, Sliding
+from ggmodel.ml import Context, RopeType
+from ggmodel.model import (
+    Batch,
+    Input,
+    LayerMemory,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    Prepared,
+)
+from ggmodel.nn import Embedding, Linear, RMSNorm
+
+from .config import Qwen2AudioConfig
+
+HOP, RATE = nn.AUDIO_HOP, nn.AUDIO_RATE
+
+
+class Attention(Module):
+    config: Qwen2AudioConfig
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+
+
+class Projector(Module):
+    config: Qwen2AudioConfig
+    linear: Linear = gguf("fc", hf="linear", shape=("audio_width", "width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[audio_width, n] → [width, n]."""
+        return self.linear(x)
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The names in checkpoints, as published and as transformers' modules."""
+    return f"language_model.model.{name}", f"model.language_model.{name}"
+
+
+LEAST = 3  # frames of a sound that give a row
+
+
+@register("qwen2audio", hf="Qwen2AudioForConditionalGeneration", pairs={"qwen2": "qwen2a"})
+class Qwen2Audio(nn.Decoder):
+    pair_tokens = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
+    clip = {}
+
+    config: Qwen2AudioConfig
+    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
+    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
+    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    head: Linear = gguf(
+        "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
+    )
+    encoder: nn.ColumnSoundEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
+    projector: Projector | None = gguf(
+        "mm.a", hf=("multi_modal_projector", "model.multi_modal_projector")
+    )
+
+    def validate(self) -> None:
+        self.config.check()
+
+    def caches(self) -> list[Causal | Sliding]:
+        h = self.config
+        return Sliding.where(h.local, h.window, self.rotary.rope(RopeType.NEOX))
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return batch.lay(self.embed(batch.inputs))
+
+    def modalities(self) -> Mapping[str, Modality]:
+        if self.encoder is None or self.projector is None:
+            return {}
+        sounds = Modality(
+            marker="<|audio_bos|><|AUDIO|><|audio_eos|>",
+            open=open_audio,
+            prepare=self.spectrum,
+            encode=self.encode,
+            inputs=self.sound_inputs,
+            largest=lambda: Audio(np.zeros(self.config.frames * HOP, np.float32), RATE),
+            shape=(self.config.mels, self.config.frames),
+        )
+        return {"audio": sounds}
+
+    def spectrum(self, sound: Audio) -> Prepared:
+        """[mels, frames] with silence at the end. `data` has "frames", those of the sound."""
+        h, most = self.config, self.config.frames * HOP
+        if sound.seconds > h.seconds:
+            raise AudioError(
+                f"the sound has {sound.seconds:,.1f} s, and this model hears {h.seconds:g} s at "
+                "once; give it in parts"
+            )
+        samples = resample(sound, RATE).samples[:most]
+        frames = -(-len(samples) // HOP)
+        if frames < LEAST:
+            raise AudioError(
+                f"the sound has {len(samples)} samples, and this model hears no fewer than "
+                f"{(LEAST - 1) * HOP + 1}; give a longer one"
+            )
+        return Prepared(whisper_mel(samples, h.mels, length=most), {"frames": frames})
+
+    def encode(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+        """Rows of the sound alone: what is filled up is not seen."""
+        assert self.encoder is not None and self.projector is not None
+        h = self.config
+        frames = int(spectrum.data.get("frames", h.frames))
+        if not LEAST <= frames <= h.frames:
+            raise PromptError(f"{frames} frames of sound; give {LEAST} to {h.frames}")
+        heard = ctx.feed(lambda item: item.values, DType.F32, h.frames, h.mels)
+        rows = self.encoder(heard, rows=(frames - 1) // 2 + 1, pooled=True)
+        return [Multimodal(self.projector(rows))]
+
+    def reference_item(
+        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
+    ) -> Prepared:
+        frames = int(inputs["feature_attention_mask"].sum())
+        return Prepared(inputs["input_features"][0].astype(np.float32), {"frames": frames})
+
+    def sound_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
+        (one,) = sound
+        begin, pad, end = (
+            Input(self.token_id(name, default=id))
+            for name, id in (
+                ("<|audio_bos|>", 151647),
+                ("<|AUDIO|>", 151646),
+                ("<|audio_eos|>", 151648),
+            )
+        )
+        return [begin, Input(pad.token, one), *[pad] * (len(one) - 1), end]

@@ -1,0 +1,81 @@
+"""Hyperparameters of Qwen 3.5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ggmodel import kv, nn
+from ggmodel.errors import ConfigError
+
+SECTIONS = [11, 11, 10, 0]  # of transformers' rope, where a config says nothing
+
+
+def _recurrent(hf: Mapping[str, Any]) -> list[bool]:
+    """Layer → whether it is a gated delta net."""
+    every, layers = hf.get("full_attention_interval", 4), range(1, hf["num_hidden_layers"] + 1)
+    regular = ["linear_attention" if i % every else "full_attention" for i in layers]
+    kinds = hf.get("layer_types", regular)
+    if unknown := {*kinds} - {"linear_attention", "full_attention"}:
+        raise ConfigError(
+            f"layer_types has {min(unknown)!r:.40}; supported: linear_attention, full_attention"
+        )
+    return [kind == "linear_attention" for kind in kinds]
+
+
+def _interval(hf: Mapping[str, Any]) -> int:
+    """The number of the first layer of attention, counted from 1."""
+    return [*_recurrent(hf), False].index(False) + 1
+
+
+def _inner(hf: Mapping[str, Any]) -> int:
+    return hf["linear_value_head_dim"] * hf["linear_num_value_heads"]
+
+
+class Qwen35Config(nn.DecoderConfig, nn.GridConfig):
+    assumed = {
+        "layer_types": ...,  # read
+        # Layers that guess further tokens are not loaded.
+        "mtp_num_hidden_layers": ...,
+        "mtp_use_dedicated_embeddings": ...,
+        "attn_output_gate": True,
+    }
+
+    blocks: int = kv("block_count", hf="num_hidden_layers")
+    guessing: int = kv("nextn_predict_layers", default=0, least=0)
+    layers: Any = property(lambda h: h.blocks - h.guessing)
+    ffn: int = kv("feed_forward_length", hf="intermediate_size")
+    head_dim: int = kv("attention.key_length", hf="head_dim", default=256)
+    eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
+    context: int = kv("context_length", hf="max_position_embeddings", default=32768)
+    rope_dims: int = kv(
+        "rope.dimension_count",
+        hf=lambda hf: int(hf["head_dim"] * hf.get("partial_rotary_factor", 0.25)),
+    )
+    sections: list = kv("rope.dimension_sections", hf=lambda hf: nn.rope_sections(hf) or SECTIONS)
+    # llama.cpp's older files have the interval alone.
+    interval: int = kv("full_attention_interval", hf=_interval, default=4, least=1)
+    kinds: list = kv(
+        "attention.recurrent_layers",
+        hf=_recurrent,
+        default=lambda h: [(i + 1) % h.interval > 0 for i in range(h.layers)],
+    )
+    recurrent: Any = property(lambda h: h.kinds[: h.layers])
+    # Gated delta nets: heads of values, of which several share a head of queries and keys.
+    kernel: int = kv("ssm.conv_kernel", hf="linear_conv_kernel_dim", least=2)
+    state: int = kv("ssm.state_size", hf="linear_key_head_dim", least=1)
+    groups: int = kv("ssm.group_count", hf="linear_num_key_heads", least=1)
+    values: int = kv("ssm.time_step_rank", hf="linear_num_value_heads", least=1)
+    inner: int = kv("ssm.inner_size", hf=_inner)
+    key_width = property(lambda h: h.groups * h.state)
+    channels = property(lambda h: 2 * h.key_width + h.inner)
+    # Attention: queries and their gates.
+    q_width = property(lambda h: 2 * h.heads * h.head_dim)
+
+
+class Qwen35MoeConfig(Qwen35Config):
+    ffn: Any = property(lambda h: h.shared_ffn)
+    experts: int = kv("expert_count", hf="num_experts")
+    experts_used: int = kv("expert_used_count", hf="num_experts_per_tok")
+    expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size")
+    shared_ffn: int = kv("expert_shared_feed_forward_length", hf="shared_expert_intermediate_size")

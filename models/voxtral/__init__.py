@@ -1,0 +1,5 @@
+"""Voxtral: llama's blocks behind Whisper's encoder."""
+
+from .model import Voxtral
+
+__all__ = ["Voxtral"]

@@ -1,0 +1,149 @@
+"""Voxtral: llama's blocks, and sounds of any length in windows of Whisper's encoder, four of whose
+rows become one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ggmodel import DType, Module, Tensor, gguf, nn, register
+from ggmodel.audio import Audio, open_audio, resample, whisper_mel
+from ggmodel.errors import AudioError
+from ggmodel.kvcache import Causal
+from ggmodel.ml import Context
+from ggmodel.model import (
+    Batch,
+    Input,
+    LayerMemory,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    PermuteRope,
+    Prepared,
+)
+from ggmodel.nn import Embedding, Linear, RMSNorm
+
+from .config import VoxtralConfig
+
+HOP, RATE = nn.AUDIO_HOP, nn.AUDIO_RATE
+
+
+class Attention(Module):
+    config: VoxtralConfig
+    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        h = self.config
+        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
+        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+
+
+class Layer(nn.PreNormLayer):
+    attn: Attention
+
+
+class Projector(Module):
+    config: VoxtralConfig
+    first: Linear = gguf("mlp.1", hf="linear_1", shape=("stacked_width", "width"))
+    second: Linear = gguf("mlp.2", hf="linear_2", shape=("width", "width"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Rows of the encoder [audio_width, positions] → [width, rows]."""
+        h = self.config
+        y = self.first(x.reshape(h.stacked_width, -1))
+        return self.second(nn.activate(h.mm_activation, y))
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The names in checkpoints, as published and as transformers' modules."""
+    return f"language_model.model.{name}", f"model.language_model.{name}"
+
+
+@register("voxtral", hf="VoxtralForConditionalGeneration", pairs={"llama": "voxtral"})
+class Voxtral(nn.Decoder):
+    pair_tokens = ("[AUDIO]", "[BEGIN_AUDIO]")
+    clip = {}
+
+    config: VoxtralConfig
+    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
+    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
+    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    head: Linear = gguf(
+        "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
+    )
+    encoder: nn.ColumnSoundEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
+    projector: Projector | None = gguf(
+        "mm.a", hf=("multi_modal_projector", "model.multi_modal_projector")
+    )
+
+    def validate(self) -> None:
+        self.config.check()
+
+    def caches(self) -> list[Causal]:
+        return [Causal(self.rotary.rope())] * self.config.layers
+
+    def embedded(self, batch: Batch) -> Tensor:
+        return batch.lay(self.embed(batch.inputs))
+
+    def modalities(self) -> Mapping[str, Modality]:
+        if self.encoder is None or self.projector is None:
+            return {}
+        sounds = Modality(
+            marker="[BEGIN_AUDIO][AUDIO]",
+            open=open_audio,
+            prepare=self.spectrum,
+            encode=self.encode,
+            inputs=self.sound_inputs,
+            largest=self.longest,
+            shape=("windows", self.config.mels, self.config.frames),
+            apart=True,
+        )
+        return {"audio": sounds}
+
+    def longest(self) -> Prepared:
+        """Windows that fill the context; they take no memory."""
+        h = self.config
+        windows = max(1, (h.loaded_context or h.context) // h.rows)
+        return Prepared(np.broadcast_to(np.float32(0), (windows, h.mels, h.frames)))
+
+    def spectrum(self, sound: Audio) -> Prepared:
+        """The spectrum of all windows as one, in which faint places are measured by the loudest;
+        [windows, mels, frames]. Silence fills the last one."""
+        h = self.config
+        room = h.loaded_context or h.context
+        windows = max(1, int(np.ceil(sound.seconds / h.seconds)))
+        if windows > 1 and windows * h.rows > room:
+            raise AudioError(
+                f"the sound has {sound.seconds:,.1f} s, {windows * h.rows:,} rows, and the context "
+                f"is {room:,} tokens long; give a longer context_length, or a shorter sound"
+            )
+        samples = resample(sound, RATE).samples
+        window = h.frames * HOP
+        length = -(-len(samples) // window) * window
+        mel = whisper_mel(samples, h.mels, length=length)
+        return Prepared(np.stack(np.split(mel, length // window, axis=1)))
+
+    def encode(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+        """One tensor a window."""
+        assert self.encoder is not None and self.projector is not None
+        h, found = self.config, []
+        for i in range(len(spectrum.values)):
+            window = ctx.feed(lambda item, i=i: item.values[i], DType.F32, h.frames, h.mels)
+            found.append(Multimodal(self.projector(self.encoder(window))))
+        return found
+
+    def sound_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
+        begin, one = (
+            Input(self.token_id(name, default=id))
+            for name, id in (("[BEGIN_AUDIO]", 25), ("[AUDIO]", 24))
+        )
+        found = [begin]
+        for window in sound:
+            found += [Input(one.token, window), *[one] * (len(window) - 1)]
+        return found

@@ -1,0 +1,5 @@
+"""Whisper."""
+
+from .model import Whisper
+
+__all__ = ["Whisper"]
