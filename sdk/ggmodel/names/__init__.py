@@ -1,0 +1,45 @@
+"""Names of models: one string finds the files, on this machine or on the hub.
+
+`find` looks into the stores of other programs, which it reads and never writes, and downloads into
+the cache of the Hugging Face hub. A store is a `Source`; packages add others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..homes import lazily
+
+if TYPE_CHECKING:
+    from .found import Defaults, Found, Stored
+    from .go_template import as_jinja
+    from .ollama_layers import request_options
+    from .removal import removable, remove
+    from .sources import Source, find, find_stored, pull, stored
+
+__all__ = [
+    "Defaults",
+    "Found",
+    "Source",
+    "Stored",
+    "as_jinja",
+    "find",
+    "find_stored",
+    "pull",
+    "removable",
+    "remove",
+    "request_options",
+    "stored",
+]
+
+# Most models are paths: a start needs none of the stores.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "found": "Defaults Found Stored",
+        "go_template": "as_jinja",
+        "ollama_layers": "request_options",
+        "removal": "removable remove",
+        "sources": "Source find find_stored pull stored",
+    },
+)

@@ -1,0 +1,212 @@
+"""The cache of the Hugging Face hub, which llama.cpp shares:
+`models--ORG--NAME/{refs/BRANCH, snapshots/COMMIT/FILE → blobs/DIGEST}`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from ..errors import Error, FormatError
+from . import folder, own
+from .found import Found, Stored
+from .grammar import HubName, hub_name
+from .inside import files_below, inside, names_in
+
+STORE = "Hugging Face's cache"
+_PREFIX = "models--"
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+# The digests of an empty file: of git, and by SHA-256.
+_OF_NOTHING = (
+    "git:e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+)
+
+
+def roots() -> list[Path]:
+    """The folders that hold repositories: huggingface_hub's, where downloads go, then llama.cpp's
+    where it has one of its own."""
+    environ, home = os.environ, os.path.expanduser("~")
+    for name, below in (
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if environ.get(name):
+            first = Path(os.path.expanduser(environ[name]), below)
+            break
+    else:
+        first = Path(home, ".cache", "huggingface", "hub")
+    other = environ.get("LLAMA_CACHE")
+    return [first, *([Path(other)] if other and Path(other) != first else [])]
+
+
+def repo_folder(root: Path, repo: str) -> Path:
+    """The folder of a repository."""
+    return root / (_PREFIX + repo.replace("/", "--"))
+
+
+def commit_of(repo: Path, revision: str = "") -> str:
+    """The commit that a revision means in the cache; "" for none. Without a revision it is that of
+    the main branch, else of another one."""
+    if _COMMIT.fullmatch(revision):
+        return revision if (repo / "snapshots" / revision).is_dir() else ""
+    branches = [revision] if revision else ["main", *names_in(repo / "refs")]
+    for branch in branches:
+        try:
+            with open(inside(repo / "refs" / branch, [repo]), encoding="ascii") as file:
+                commit = file.read(64).strip()
+        except (Error, OSError, ValueError):
+            continue
+        if _COMMIT.fullmatch(commit) and (repo / "snapshots" / commit).is_dir():
+            return commit
+    return ""
+
+
+def is_commit(text: str) -> bool:
+    """Whether this is the hash of a commit."""
+    return bool(_COMMIT.fullmatch(text))
+
+
+class HubCache:
+    """The source of names of the hub that need no download."""
+
+    title = STORE
+
+    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+        """See `Source.find`."""
+        hub = hub_name(name)
+        if hub is None:
+            return None
+        for root in roots():
+            if found := in_cache(root, hub, checkpoint):
+                return found
+        return None
+
+    def stored(self) -> Iterator[Stored]:
+        """See `Source.stored`."""
+        for root in roots():
+            for entry in names_in(root):
+                repo = entry.removeprefix(_PREFIX).replace("--", "/")
+                if entry.startswith(_PREFIX) and repo.count("/") == 1 and hub_name(repo):
+                    yield from _stored(root, repo)
+
+
+def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> Found | None:
+    """A model that lies whole in a cache; None for none, and for half of one.
+
+    Raises:
+        FormatError: a link of it leads out of the cache, or in a circle.
+    """
+    repo = repo_folder(root, name.repo)
+    commit = commit_of(repo, name.revision)
+    if not commit:
+        return None
+    snapshot = repo / "snapshots" / commit
+    files = [f for f in files_below(snapshot) if not _is_broken(snapshot / f)]
+    model, mmproj = folder.chosen(files, name, checkpoint)
+    if not model or folder.missing(model, snapshot.joinpath):
+        return None
+    blobs = {snapshot / f: inside(snapshot / f, [root]) for f in [*model, *filter(None, [mmproj])]}
+    if empty := [path for path, blob in blobs.items() if _is_emptied(path, blob)]:
+        raise FormatError(f"{empty[0]} is empty; remove it and pull the model again")
+    return Found(
+        name=str(name),
+        store=STORE,
+        path=snapshot if folder.is_checkpoint(model) else snapshot / model[0],
+        mmproj=snapshot / mmproj if mmproj else None,
+        digests={blob: d for blob in blobs.values() if (d := digest_of(blob))},
+    )
+
+
+def _is_emptied(path: Path, blob: Path) -> bool:
+    """Whether a file lost its content. Repositories hold empty files, too, but no empty weights."""
+    is_weights = path.suffix in (".gguf", ".safetensors")
+    return not blob.stat().st_size and (is_weights or digest_of(blob) not in ("", *_OF_NOTHING))
+
+
+def _is_broken(path: Path) -> bool:
+    """Whether a link leads to nothing: its blob was never complete, or was removed."""
+    return path.is_symlink() and not path.exists() and not _is_circle(path)
+
+
+def _is_circle(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def digest_of(blob: Path) -> str:
+    """The digest of a blob by its name; "" where that tells nothing."""
+    if blob.parent.name != "blobs" or not _DIGEST.fullmatch(blob.name):
+        return ""
+    return ("sha256:" if len(blob.name) == 64 else "git:") + blob.name
+
+
+def _stored(root: Path, repo: str) -> Iterator[Stored]:
+    at = repo_folder(root, repo)
+    commit = commit_of(at)
+    snapshot = at / "snapshots" / commit
+    files = [*files_below(snapshot)] if commit else []
+    for rest, first in folder.all_models(files):
+        name = hub_name(repo + rest)
+        if name is None:
+            continue
+        title, problem, found = repo + rest, "", None
+        try:
+            found = in_cache(root, name, checkpoint=not first)
+            problem = "" if found else "the download is not complete"
+        except Error as error:
+            problem = str(error)
+        paths = _files(files, name, snapshot, not first)
+        for old in _older(at, title):
+            paths += _unshared(repo, title, old)
+        yield Stored(
+            title,
+            STORE,
+            None if found is None else found.path,
+            sum(map(_size, {os.path.realpath(path) for path in paths})),
+            problem,
+            own.is_own(snapshot, title),
+            tuple(paths),
+        )
+
+
+def _older(repo: Path, title: str) -> list[Path]:
+    """Snapshots of commits that a branch has left, in which we downloaded a model."""
+    current = {commit_of(repo, branch) for branch in names_in(repo / "refs")}
+    commits = [c for c in names_in(repo / "snapshots") if c not in current]
+    return [at for c in commits if own.is_own(at := repo / "snapshots" / c, title)]
+
+
+def _unshared(repo: str, title: str, snapshot: Path) -> list[Path]:
+    """The files of a model in a snapshot that are of no other model there."""
+    files = [*files_below(snapshot)]
+    own_files: list[Path] = []
+    others: set[Path] = set()
+    for rest, first in folder.all_models(files):
+        if name := hub_name(repo + rest):
+            found = _files(files, name, snapshot, not first)
+            own_files += found if repo + rest == title else []
+            others |= set(found if repo + rest != title else [])
+    return [path for path in own_files if path not in others]
+
+
+def _files(files: list[str], name: HubName, snapshot: Path, checkpoint: bool) -> list[Path]:
+    model, mmproj = folder.chosen(files, name, checkpoint)
+    return [*map(partial(Path.joinpath, snapshot), [*model, *filter(None, [mmproj])])]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,37 @@
+"""Stores of their own for each test: nothing of this machine is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Homes:
+    """Where stores lie."""
+
+    home: Path
+    hub: Path
+    ollama: Path
+    lm_studio: Path
+
+
+_UNSET = (
+    "HUGGINGFACE_HUB_CACHE HF_HUB_CACHE LLAMA_CACHE XDG_CACHE_HOME XDG_DATA_HOME HF_TOKEN "
+    "HF_ENDPOINT TRANSFORMERS_OFFLINE HF_HUB_OFFLINE"
+).split()
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Homes:
+    for name in _UNSET:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # tests of downloads take it away
+    return Homes(
+        tmp_path, tmp_path / "hf" / "hub", tmp_path / "ollama", tmp_path / ".lmstudio" / "models"
+    )

@@ -1,0 +1,172 @@
+"""A server on loopback that speaks the hub's HTTP API, as far as downloads go.
+
+Files are answered by a redirect, as the hub does for large ones, with the digest in X-Linked-Etag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from .stores import COMMIT, digest
+
+_MODEL = re.compile(r"/api/models/(\w+/[\w.-]+)(?:/(revision|tree)/([^/]+))?")
+_RESOLVE = re.compile(r"/(\w+/[\w.-]+)/resolve/([^/]+)/(.+)")
+
+
+@dataclass
+class Hub:
+    """The files of the server, and its misbehaviour.
+
+    Attributes:
+        repos: repository → path → content.
+        fault: status of every answer to a download, "gated", or "" for none.
+        token: that a request must bring.
+        cuts: how many answers of more than a thousand bytes end in the middle.
+        damaged: send other bytes than the digest says.
+        commit: of all repositories.
+        revision: a name of that commit beside main.
+        asked: method, path and range of each request.
+    """
+
+    repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    fault: int | str = ""
+    token: str = ""
+    cuts: int = 0
+    damaged: bool = False
+    commit: str = COMMIT
+    revision: str = "v2"
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    class Handler(_Handler):
+        pass
+
+    Handler.hub = hub
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        hub, path = self.hub, unquote(urlsplit(self.path).path)
+        hub.asked.append((self.command, path, self.headers.get("Range", "")))
+        if match := re.fullmatch(r"/content/(\w+)", path):
+            return self._content(match[1])
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            return self._error(401, "RepoNotFound")
+        if match := _MODEL.fullmatch(path):
+            return self._about(*match.groups())
+        if match := _RESOLVE.fullmatch(path):
+            return self._resolve(*match.groups())
+        return self._error(404, "")
+
+    def _about(self, repo: str, kind: str | None, revision: str | None) -> None:
+        files = self.hub.repos.get(repo)
+        if files is None:
+            return self._error(404, "RepoNotFound")
+        if revision not in (None, "main", self.hub.revision, self.hub.commit):
+            return self._error(404, "RevisionNotFound")
+        if self.hub.fault == 429:
+            return self._error(429, "")
+        if kind != "tree":
+            return self._json({"id": repo, "sha": self.hub.commit, "siblings": []})
+        entries = [
+            {
+                "type": "file",
+                "path": path,
+                "size": len(data),
+                "oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+                "lfs": {"oid": digest(data), "size": len(data), "pointerSize": 100},
+            }
+            for path, data in files.items()
+        ]
+        return self._json(entries)
+
+    def _resolve(self, repo: str, revision: str, file: str) -> None:
+        data = self.hub.repos.get(repo, {}).get(file)
+        if self.hub.fault == "gated":
+            return self._error(403, "GatedRepo")
+        if self.hub.fault:
+            return self._error(int(self.hub.fault), "")
+        if data is None:
+            return self._error(404, "EntryNotFound")
+        self.send_response(302)
+        # Another host, as a CDN is: the token stays behind.
+        port = urlsplit(self.hub.url).port
+        self.send_header("Location", f"http://localhost:{port}/content/{digest(data)}")
+        self.send_header("X-Repo-Commit", self.hub.commit)
+        self.send_header("X-Linked-Etag", f'"{digest(data)}"')
+        self.send_header("X-Linked-Size", str(len(data)))
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        return None
+
+    def _content(self, wanted: str) -> None:
+        every = (data for files in self.hub.repos.values() for data in files.values())
+        data = next(data for data in every if digest(data) == wanted)
+        if self.hub.damaged:
+            data = bytes(len(data))
+        begin = re.fullmatch(r"bytes=(\d+)-.*", self.headers.get("Range", ""))
+        part = data[int(begin[1]) :] if begin else data
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("ETag", f'"{wanted}"')
+        if begin:
+            self.send_header("Content-Range", f"bytes {begin[1]}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.hub.cuts and len(part) > 1000:
+            self.hub.cuts -= 1
+            part = part[: len(part) // 2]
+            self.close_connection = True
+        self.wfile.write(part)
+
+    def _json(self, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _error(self, status: int, code: str) -> None:
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
