@@ -1,0 +1,188 @@
+"""Answers of runners, read for any API: content, thoughts, calls of tools, and their counts."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
+from ..errors import ComputeError
+from .asking import Asked
+from .requests import Begun, Ended, Heard, Piece, Token
+from .streaming import some
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .metrics import Metrics
+    from .runner import Runner
+
+
+_LETTERS, _LENGTH = string.ascii_letters + string.digits, 9
+
+
+class Said(NamedTuple):
+    """The contribution of one token, or the end of the text.
+
+    Attributes:
+        token: where log-probabilities were asked for.
+    """
+
+    deltas: list[Delta]
+    token: Token | None
+
+
+class Answer:
+    """One answer of a runner under way: `async with Answer(…) as answer: async for said in answer`.
+
+    Entering waits until the prompt is read: errors of it are raised there. Leaving cancels what
+    has not come yet.
+
+    Attributes:
+        asked: the request. begun: the prompt. ended: counts, once all is said.
+        ids: of the tokens so far.
+        called: a tool was called.
+        reused: tokens of the prompt that were in the cache; None until that is known.
+    """
+
+    begun: Begun
+    ended: Ended
+
+    def __init__(self, runner: Runner, asked: Asked, metrics: Metrics):
+        self.called = False
+        self.reused: int | None = None
+        self.ids: list[int] = []
+        self._thought = self._unread = 0
+        self.asked, self._metrics, self._model = asked, metrics, runner.name
+        self._events = runner.generate(asked.generate)
+        self._closing = aclosing(self._events)
+        self._began, self._first = time.monotonic(), None
+
+    async def __aenter__(self) -> Self:
+        first = await anext(self._events, None)
+        if not isinstance(first, Begun):
+            await self._closing.__aexit__(None, None, None)
+            raise ComputeError("the runner's answer has no beginning")
+        self.begun = first
+        self._parser = self.asked.parser(first.ending)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._closing.__aexit__(None, None, None)
+
+    async def __aiter__(self) -> AsyncIterator[Said]:
+        parser = self._parser
+        async for event in self._events:
+            if isinstance(event, Piece):
+                if self._first is None:
+                    self._first = time.monotonic() - self._began
+                text, token = event.text, event.token
+                if event.id >= 0:
+                    self.ids.append(event.id)
+                if parser is None:
+                    deltas: list[Delta] = [Content(text)] if text else []
+                else:
+                    deltas = parser.feed(text) if text else []
+                    self._unread += 1
+                if deltas or token is not None:
+                    yield self._noted(deltas, token)
+            elif isinstance(event, Heard):
+                self.reused = event.reused_tokens
+            elif isinstance(event, Ended):
+                rest = [] if parser is None else self._noted(parser.end(), None).deltas
+                self._end(event)
+                if rest:
+                    yield Said(rest, None)
+                return
+        raise ComputeError("the runner's answer has no end")
+
+    def _noted(self, deltas: list[Delta], token: Token | None) -> Said:
+        if deltas:  # tokens that had none, such as marks, go with those that follow
+            if any(isinstance(delta, Reasoning) for delta in deltas):
+                self._thought += self._unread
+            self._unread = 0
+        for i, delta in enumerate(deltas):
+            if isinstance(delta, CallBegun):
+                self.called = True
+                if not delta.id:
+                    deltas[i] = replace(delta, id=_new_id())
+        return Said(deltas, token)
+
+    def _end(self, ended: Ended) -> None:
+        ended.reasoning_tokens = self._thought
+        self.ended, self.reused = ended, ended.reused_tokens
+        self._metrics.generated(self._model, ended, self._first)
+
+
+def _new_id() -> str:
+    """An id for a call; templates of Mistral refuse all that have not nine letters and digits."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
+
+
+@dataclass
+class Called:
+    """A call of a tool. Arguments are JSON text."""
+
+    id: str
+    name: str
+    arguments: str = ""
+
+
+@dataclass
+class Reply:
+    """A whole answer.
+
+    Attributes:
+        tokens: where log-probabilities were asked for.
+    """
+
+    ended: Ended
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Called] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+
+
+async def whole(answer: Answer) -> Reply:
+    """An answer to its end."""
+    content: list[str] = []
+    reasoning: list[str] = []
+    calls: dict[int, Called] = {}
+    arguments: dict[int, list[str]] = {}
+    tokens: list[Token] = []
+    async for said in answer:
+        if said.token is not None:
+            tokens.append(said.token)
+        for delta in said.deltas:
+            if isinstance(delta, Content):
+                content.append(delta.text)
+            elif isinstance(delta, Reasoning):
+                reasoning.append(delta.text)
+            elif isinstance(delta, CallBegun):
+                calls[delta.index] = Called(delta.id, delta.name)
+            elif isinstance(delta, CallArguments):
+                arguments.setdefault(delta.index, []).append(delta.text)
+    for index, call in calls.items():
+        call.arguments = "".join(arguments.get(index, ())) or "{}"
+    ended = answer.ended
+    return Reply(ended, "".join(content), "".join(reasoning), list(calls.values()), tokens)
+
+
+async def all_whole(answers: Sequence[Answer]) -> list[Reply]:
+    """The answers to a request, each to its end."""
+    found: dict[int, Reply] = {}
+
+    async def complete(index: int) -> None:
+        async with answers[index] as answer:
+            found[index] = await whole(answer)
+
+    await some(complete, len(answers))
+    return [found[index] for index in range(len(answers))]
+
+
+__all__ = ["Answer", "Asked", "Called", "Reply", "Said", "all_whole", "whole"]

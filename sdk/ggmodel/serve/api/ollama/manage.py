@@ -1,0 +1,217 @@
+"""Changes of the models on this machine: /api/pull, create, copy, delete, blobs. A server does
+them only where it was started with --manage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+from starlette.routing import Route
+
+from ....errors import ModelNotFound, Unsupported
+from ....names import made, pull, removable, remove
+from ...endpoint import TEXT, Answers, Call, Handler, route
+from ...errors import Refused
+from ...server import Server
+from .answered import Status
+from .chat import ChatMessage
+from .models import same
+from .shapes import LINES, OLLAMA, line
+
+_STEP = 0.005  # share of a download after which it is told again
+
+
+class NameRequest(Struct, kw_only=True):
+    """`name` is the older word for `model`."""
+
+    model: str | None = None
+    name: str | None = None
+    stream: bool | None = None
+
+    @property
+    def wanted(self) -> str:
+        """The name of a model.
+
+        Raises:
+            Refused: there is none.
+        """
+        found = self.model or self.name
+        if not found:
+            raise Refused("model: is missing", param="model")
+        return found
+
+
+class CopyRequest(Struct):
+    source: str
+    destination: str
+
+
+class CreateRequest(NameRequest, kw_only=True, rename={"base": "from"}):
+    """A model made from another one (`from`), or from blobs (`files`: name → digest)."""
+
+    base: str | None = None
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] | None = None
+    template: str | None = None
+    system: str | None = None
+    parameters: dict[str, Any] | None = None
+    messages: list[ChatMessage] | None = None
+    quantize: str | None = None
+
+
+def routes(server: Server) -> list[Route]:
+    def add(method: str, path: str, handler: Handler, body: type, answers: Answers) -> Route:
+        return route(method, path, handler, server, OLLAMA, body, answers=answers)
+
+    blobs, steps, empty = "/api/blobs/{digest}", Answers(Status, [LINES]), Answers(None, [TEXT])
+    made_anew = Answers(None, [TEXT], 201)
+    return [
+        add("POST", "/api/pull", pull_model, NameRequest, steps),
+        add("POST", "/api/create", create, CreateRequest, steps),
+        add("POST", "/api/copy", copy, CopyRequest, empty),
+        add("DELETE", "/api/delete", delete, NameRequest, empty),
+        route("HEAD", blobs, has_blob, server, OLLAMA, answers=empty),
+        route("POST", blobs, put_blob, server, OLLAMA, uploads=True, answers=made_anew),
+    ]
+
+
+async def pull_model(call: Call) -> None:
+    """Download a model of the hub, in Ollama's shape."""
+    given = await call.decode(NameRequest)
+    _allow(call)
+    name = given.wanted
+    await _told(call, given, lambda tell: pull(name, progress=_shares(name, tell)))
+
+
+async def create(call: Call) -> None:
+    """Make a model of another one, or of blobs, in Ollama's shape."""
+    given = await call.decode(CreateRequest)
+    _allow(call)
+    if given.quantize:
+        raise Unsupported("quantize: is unsupported here; `ggmodel quantize` writes such a file")
+    name, recipe = given.wanted, _recipe(given)
+    await asyncio.to_thread(made.check, name, recipe)
+
+    def work(tell: Callable[[str], None]) -> object:
+        tell("using existing layers")
+        return made.make(name, recipe)
+
+    await _told(call, given, work, changes=name)
+
+
+async def copy(call: Call) -> None:
+    """Give a model another name, in Ollama's shape."""
+    given = await call.decode(CopyRequest)
+    _allow(call)
+    await asyncio.to_thread(made.copy, given.source, given.destination)
+    await call.server.models.changed(given.destination)
+    await call.reply(b"", "text/plain")
+
+
+async def delete(call: Call) -> None:
+    """Remove a model that was downloaded or made here, in Ollama's shape."""
+    given = await call.decode(NameRequest)
+    _allow(call)
+    name = given.wanted
+    model = await asyncio.to_thread(removable, name)
+    if not model.own:
+        raise Unsupported(f"{model.name} was not downloaded here; `ggmodel rm` removes it")
+    for one in await call.server.models.listed():
+        if one.state is not None and same(one.name, model.name):
+            await call.server.models.unload(one.name)
+    await asyncio.to_thread(remove, model)
+    await call.server.models.changed(model.name)
+    await call.reply(b"", "text/plain")
+
+
+async def has_blob(call: Call) -> None:
+    """Tell whether a blob is here."""
+    if not made.blob_path(call.path["digest"]).is_file():
+        raise ModelNotFound("there is no such blob")
+    await call.reply(b"", "text/plain")
+
+
+async def put_blob(call: Call) -> None:
+    """Take a blob, such as a GGUF file, for /api/create."""
+    _allow(call)
+    digest = call.path["digest"]
+    if made.blob_path(digest).is_file():
+        await call.reply(b"", "text/plain")
+        return
+    length = int(call.headers.get("content-length") or 0)
+    await asyncio.to_thread(made.check_room, length)
+    with made.receive_blob(digest) as blob:
+        async for chunk in call.chunks():
+            await asyncio.to_thread(blob.write, chunk)
+    await call.reply(b"", "text/plain", 201)
+
+
+def _allow(call: Call) -> None:
+    if not call.server.settings.manage:
+        raise Refused("this server changes no models; start it with --manage", 403)
+
+
+def _recipe(given: CreateRequest) -> made.Recipe:
+    return made.Recipe(
+        base=given.base or "",
+        files=given.files or {},
+        adapters=given.adapters or {},
+        template=given.template or "",
+        system=given.system or "",
+        params=given.parameters or {},
+        messages=[{"role": m.role, "content": m.content or ""} for m in given.messages or ()],
+    )
+
+
+def _shares(name: str, tell: Callable[[str], None]) -> Callable[[float], None]:
+    """Tells the progress of a download in steps."""
+    told = -1.0
+
+    def progress(share: float) -> None:
+        nonlocal told
+        if share - told >= _STEP:
+            told = share
+            tell(f"pulling {name}: {share:.1%}")
+
+    return progress
+
+
+async def _told(
+    call: Call,
+    given: NameRequest,
+    work: Callable[[Callable[[str], None]], object],
+    changes: str | None = None,
+) -> None:
+    """Does work in a thread; its steps are the lines of a stream, where one is wanted.
+
+    Args:
+        changes: the name that stands for something else afterwards.
+    """
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+    def tell(step: str | None) -> None:
+        loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    def run() -> None:
+        try:
+            work(tell)
+        finally:
+            tell(None)
+
+    async def done() -> None:
+        await loop.run_in_executor(call.server.changes, run)
+        if changes is not None:
+            await call.server.models.changed(changes)
+
+    task = asyncio.ensure_future(done())
+    if given.stream is False:
+        await task
+        await call.json({"status": "success"})
+        return
+    async with call.stream(LINES) as out:
+        while (step := await steps.get()) is not None:
+            await out.send(line({"status": step}))
+        await task
+        await out.send(line({"status": "success"}))

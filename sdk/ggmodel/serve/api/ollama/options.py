@@ -1,0 +1,163 @@
+"""Fields that Ollama's requests have in common, as the options of a request to a runner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ....names import request_options
+from ...conversation import Message, item_part, text_part
+from ...errors import Refused
+from ...media import from_base64
+from ...requests import GrammarSpec
+from ...runner import Runner
+from ...server import Server
+
+KeepAlive = float | str | None
+Think = bool | str | None
+Format = str | dict[str, Any] | None
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_TOP = 20
+# Templates know "high" as the most.
+_EFFORTS = {"max": "high", "high": "high", "medium": "medium", "low": "low"}
+
+
+class AnswerRequest(Struct, kw_only=True):
+    """Fields of all requests that are answered by text."""
+
+    model: str
+    format: Format = None
+    options: dict[str, Any] | None = None
+    stream: bool | None = None
+    think: Think = None
+    keep_alive: KeepAlive = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        """The options of the request to a runner.
+
+        Raises:
+            Refused: one has a wrong value.
+        """
+        options, _ = options_of(self.options)
+        return options | likely(self.logprobs, self.top_logprobs)
+
+    def model_of(self, server: Server) -> AbstractAsyncContextManager[Runner]:
+        """A runner of the model, loaded with the options that the request wants.
+
+        Raises:
+            Refused: an option has a wrong value.
+        """
+        _, loading = options_of(self.options)
+        stays = keep_alive(self.keep_alive)
+        return server.models.use(self.model, keep_alive=stays, **loading)
+
+
+def keep_alive(given: KeepAlive) -> float | None:
+    """Seconds that a model stays; negative for ever, None for the server's default.
+
+    Args:
+        given: seconds, or a duration such as "5m" or "1h30m".
+
+    Raises:
+        Refused: it is neither.
+    """
+    if given is None or not isinstance(given, str):
+        return given
+    text = given.strip()
+    sign = -1.0 if text.startswith("-") else 1.0
+    text = text.lstrip("+-")
+    parts = _PART.findall(text)
+    if text.replace(".", "", 1).isdigit():
+        return sign * float(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise Refused(f"keep_alive: {given!r:.50} is no duration, such as 5m", param="keep_alive")
+    return sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def options_of(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a request, and those of loading.
+
+    Raises:
+        Refused: an option has a wrong value. Unknown ones are ignored, as Ollama does.
+    """
+    wanted = {name: value for name, value in (given or {}).items() if value is not None}
+    loading: dict[str, Any] = {}
+    length = wanted.pop("num_ctx", None)
+    if length is not None:
+        if not isinstance(length, int) or isinstance(length, bool):
+            raise Refused(f"options.num_ctx: {length!r:.50} is no number", param="options.num_ctx")
+        if length > 0:
+            loading["context_length"] = length
+    found, wrong = request_options(wanted)
+    if wrong:
+        name = f"options.{wrong[0]}"
+        raise Refused(f"{name}: {wanted[wrong[0]]!r:.50} is of a wrong type", param=name)
+    return found, loading
+
+
+def form(given: Format) -> GrammarSpec | None:
+    """The form of an answer: "json", or a JSON schema.
+
+    Raises:
+        Refused: it is neither.
+    """
+    if given in (None, ""):
+        return None
+    if isinstance(given, dict):
+        return GrammarSpec("json_schema", msgspec.json.encode(given).decode())
+    if given == "json":
+        return GrammarSpec("json")
+    raise Refused(f'format: {given!r:.50} is neither "json" nor a JSON schema', param="format")
+
+
+def thinking(given: Think) -> dict[str, Any]:
+    """Variables of a template: whether the model thinks, and how hard: "low" to "max".
+
+    Raises:
+        Refused: it is neither a boolean nor one of those words.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, bool):
+        return {"enable_thinking": given}
+    if given not in _EFFORTS:
+        raise Refused(f"think: {given!r:.50} is none of {', '.join(_EFFORTS)}", param="think")
+    return {"enable_thinking": True, "reasoning_effort": _EFFORTS[given]}
+
+
+def likely(logprobs: bool | None, top: int | None) -> dict[str, Any]:
+    """Options for log-probabilities.
+
+    Raises:
+        Refused: too many of the likeliest are wanted.
+    """
+    if not logprobs:
+        return {}
+    top = top or 0
+    if not 0 <= top <= _TOP:
+        raise Refused(f"top_logprobs: {top} is not between 0 and {_TOP}", param="top_logprobs")
+    return {"logprobs": True, "top_logprobs": top}
+
+
+def with_images(text: str, images: list[str] | None, where: str) -> Message:
+    """The content of a message: its images, then its text.
+
+    Raises:
+        Refused: an image is no base64.
+    """
+    if not images:
+        return {"content": text}
+    parts = [
+        item_part("image", from_base64(one.partition(",")[2] if one[:5] == "data:" else one, place))
+        for one, place in ((one, f"{where}images[{i}]") for i, one in enumerate(images))
+    ]
+    return {"content": [*parts, *([text_part(text)] if text else [])]}

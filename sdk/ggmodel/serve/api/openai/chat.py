@@ -1,0 +1,241 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+from starlette.routing import Route
+
+from ...answers import Answer, Reply, all_whole
+from ...asking import Asked, Wish, ask, called, check_logprobs
+from ...endpoint import EVENTS, Answers, Call, route
+from ...errors import Refused
+from ...requests import GrammarSpec, State
+from ...runner import Runner
+from ...server import Server
+from .answered import ChatCompletion
+from .chat_stream import Chunks, send_chunks
+from .messages import ChatMessage, converted
+from .sampling import Sampling, schema
+from .shapes import OPENAI, head, logprobs, timings, usage
+
+_TOP = 20
+
+
+class JsonSchema(Struct):
+    name: str = ""
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Struct):
+    """`schema` beside the type is llama-server's."""
+
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+
+class FunctionTool(Struct):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct):
+    function: FunctionTool
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(Struct):
+    name: str
+
+
+class NamedTool(Struct):
+    function: NamedFunction
+    type: Literal["function"] = "function"
+
+
+class ChatRequest(Sampling, kw_only=True):
+    """A request. The last lines are no fields of OpenAI's, but those of llama-server and vLLM."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+
+
+def routes(server: Server) -> list[Route]:
+    paths = ("/v1/chat/completions", "/chat/completions")  # the second is llama-server's
+    answers = Answers(ChatCompletion, [EVENTS])
+    return [
+        route("POST", path, create, server, OPENAI, ChatRequest, answers=answers) for path in paths
+    ]
+
+
+async def create(call: Call) -> None:
+    """Answer a conversation."""
+    given = await call.decode(ChatRequest)
+    n, server = given.choices, call.server
+    messages = await converted(given.messages, server.media)
+    async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
+        state = runner.state
+        asked = await ask(runner, await wish(given, messages, runner), server.settings)
+        check_logprobs([asked] * n, runner)
+        name = called(given.model, state)
+        answers = [Answer(runner, _varied(asked, index), server.metrics) for index in range(n)]
+        if given.stream:
+            chunks = Chunks(name, state, given.wants_usage, bool(given.logprobs))
+            await send_chunks(call, answers, chunks)
+        else:
+            await call.json(await _completed(answers, name, state, bool(given.logprobs)))
+
+
+async def wish(given: ChatRequest, messages: list[dict[str, Any]], runner: Runner) -> Wish:
+    """The chat that a request asks for.
+
+    Raises:
+        Refused: it contradicts itself.
+    """
+    most = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
+    options = await given.options(runner, most)
+    if given.top_logprobs and not given.logprobs:
+        raise Refused("top_logprobs: needs logprobs to be true", param="top_logprobs")
+    if given.logprobs:
+        top = given.top_logprobs or 0
+        if not 0 <= top <= _TOP:
+            raise Refused(f"top_logprobs: {top} is not between 0 and {_TOP}", param="top_logprobs")
+        options |= {"logprobs": True, "top_logprobs": top}
+    choice = given.tool_choice or "auto"
+    tools = given.tools or []
+    return Wish(
+        messages,
+        tools=[schema_of(tool) for tool in tools],
+        choice="required" if isinstance(choice, NamedTool) else choice,
+        function=choice.function.name if isinstance(choice, NamedTool) else None,
+        parallel=given.parallel_tool_calls is not False,
+        strict=any(tool.function.strict for tool in tools),
+        grammar=_form(given),
+        options=options,
+        variables=_variables(given),
+        template=given.chat_template,
+        continues=_continues(given),
+    )
+
+
+def _form(given: ChatRequest) -> GrammarSpec | None:
+    form = given.response_format
+    if form is None or form.type == "text":
+        return given.form()
+    if form.type == "json_schema":
+        found = form.schema if form.json_schema is None else form.json_schema.schema
+        if found is None:
+            raise Refused(
+                "response_format.json_schema: the schema is missing",
+                param="response_format.json_schema",
+            )
+        return schema(found)
+    return schema(form.schema) if form.schema else GrammarSpec("json")
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """A function as chat templates take it."""
+    function = tool.function
+    found: dict[str, Any] = {"name": function.name, "description": function.description or ""}
+    found["parameters"] = function.parameters or {"type": "object", "properties": {}}
+    if function.strict is not None:
+        found["strict"] = function.strict
+    return {"type": "function", "function": found}
+
+
+def _variables(given: ChatRequest) -> dict[str, Any]:
+    found = dict(given.chat_template_kwargs or {})
+    if given.reasoning_effort is not None:
+        found.setdefault("reasoning_effort", given.reasoning_effort)
+        if given.reasoning_effort == "none":
+            found.setdefault("enable_thinking", False)
+    return found
+
+
+def _continues(given: ChatRequest) -> bool:
+    """Whether the last message is the beginning of the answer: it is the model's own.
+
+    Raises:
+        Refused: an answer is to begin, too, or whether one is remains open.
+    """
+    if given.continue_final_message and given.add_generation_prompt:
+        raise Refused(
+            "continue_final_message: leaves no room for add_generation_prompt; give one of them",
+            param="continue_final_message",
+        )
+    if given.continue_final_message is not None:
+        return given.continue_final_message
+    roles = [message.role for message in given.messages[-2:]]
+    if roles[-1:] != ["assistant"] or given.messages[-1].tool_calls or given.add_generation_prompt:
+        return False
+    if roles == ["assistant", "assistant"]:
+        raise Refused(
+            "messages: two answers at the end leave open whether the last one goes on; say so by "
+            "continue_final_message or add_generation_prompt",
+            param="messages",
+        )
+    return True
+
+
+def _varied(asked: Asked, index: int) -> Asked:
+    """The request for another choice: with a seed of its own."""
+    seed = asked.generate.options.get("seed", -1)
+    if index == 0 or seed < 0:
+        return asked
+    from msgspec.structs import replace
+
+    options = {**asked.generate.options, "seed": seed + index}
+    return Asked(replace(asked.generate, options=options), asked.form, asked.tools)
+
+
+async def _completed(
+    answers: list[Answer], name: str, state: State, with_logprobs: bool
+) -> dict[str, Any]:
+    done = await all_whole(answers)
+    return {
+        **head("chatcmpl-", "chat.completion", name, state),
+        "choices": [_choice(i, reply, with_logprobs) for i, reply in enumerate(done)],
+        "usage": usage([reply.ended for reply in done], done[0].ended.prompt_tokens),
+        "timings": timings(done[0].ended),
+    }
+
+
+def _choice(index: int, reply: Reply, with_logprobs: bool) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": None}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    reason: str = reply.ended.reason
+    if reply.calls:
+        message["content"] = reply.content or None
+        message["tool_calls"] = [
+            {
+                "id": one.id,
+                "type": "function",
+                "function": {"name": one.name, "arguments": one.arguments},
+            }
+            for one in reply.calls
+        ]
+        reason = "tool_calls" if reason == "stop" else reason
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": logprobs(reply.tokens) if with_logprobs else None,
+        "finish_reason": reason,
+    }

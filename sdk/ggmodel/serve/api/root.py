@@ -1,0 +1,297 @@
+"""Endpoints at the root: tokens, templates, scores, the server's health and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from starlette.routing import Route
+
+from ...bounds import limits
+from ..asking import called
+from ..conversation import dated
+from ..endpoint import TEXT, Answers, Call, Handler, route
+from ..errors import Refused
+from ..openapi import document
+from ..requests import Chat, Detokenize, Rank, Render, Tokenize
+from ..server import Server
+from .answered import (
+    Detokenized,
+    Health,
+    Props,
+    RankedList,
+    RankedPlain,
+    Rendered,
+    ScoreList,
+    Tokenized,
+    TokenizerInfo,
+)
+from .openai.chat import Tool, schema_of
+from .openai.messages import ChatMessage, converted
+from .openai.shapes import OPENAI
+
+
+class ChatPart(Struct, kw_only=True):
+    """A conversation that is rendered, not answered."""
+
+    model: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: list[Tool] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
+
+
+class TokenizeRequest(ChatPart, kw_only=True):
+    """`prompt` and `add_special_tokens` are vLLM's, `content` and the rest llama-server's."""
+
+    prompt: str | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+    content: str | None = None
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(Struct):
+    tokens: list[int]
+    model: str | None = None
+
+
+class RerankRequest(Struct):
+    """As Jina's; `texts` are TEI's documents."""
+
+    query: str
+    documents: list[str | dict[str, Any]] | None = None
+    texts: list[str] | None = None
+    top_n: int | None = None
+    return_documents: bool = False
+    return_text: bool = False
+    model: str | None = None
+
+
+class ScoreRequest(Struct):
+    text_1: str | list[str]
+    text_2: str | list[str]
+    model: str | None = None
+
+
+def routes(server: Server) -> list[Route]:
+    """Its endpoints."""
+
+    def post(path: str, handler: Handler, body: type, kind: Any) -> Route:
+        return route("POST", path, handler, server, OPENAI, body, answers=Answers(kind))
+
+    def get(path: str, handler: Handler, kind: Any) -> Route:
+        return route("GET", path, handler, server, OPENAI, answers=Answers(kind))
+
+    reranks = ("/rerank", "/v1/rerank", "/reranking", "/v1/reranking")
+    return [
+        get("/health", health, Health),
+        get("/v1/health", health, Health),
+        route("GET", "/metrics", metrics, server, OPENAI, answers=Answers(None, [TEXT])),
+        get("/openapi.json", openapi, dict[str, Any]),
+        post("/tokenize", tokenize, TokenizeRequest, Tokenized),
+        post("/detokenize", detokenize, DetokenizeRequest, Detokenized),
+        get("/tokenizer_info", tokenizer_info, TokenizerInfo),
+        post("/apply-template", apply_template, ChatPart, Rendered),
+        *(post(path, rerank, RerankRequest, RankedList | list[RankedPlain]) for path in reranks),
+        post("/score", score, ScoreRequest, ScoreList),
+        post("/v1/score", score, ScoreRequest, ScoreList),
+        get("/props", props, Props),
+    ]
+
+
+async def health(call: Call) -> None:
+    """Tell that the server runs."""
+    await call.json({"status": "ok"})
+
+
+async def openapi(call: Call) -> None:
+    """Describe all endpoints."""
+    await call.json(document(call.routes))
+
+
+async def metrics(call: Call) -> None:
+    """Numbers for Prometheus."""
+    page = call.server.metrics.page(await call.server.models.listed())
+    await call.reply(page, "text/plain; version=0.0.4; charset=utf-8")
+
+
+async def tokenize(call: Call) -> None:
+    """Turn a text into token ids."""
+    given = await call.decode(TokenizeRequest)
+    theirs = given.prompt is None and given.messages is None
+    if theirs and given.content is None:
+        raise Refused("prompt: is missing", param="prompt")
+    text: str | Chat
+    if given.messages is not None:
+        text = await _chat(given, call.server)
+    else:
+        text = given.prompt if given.prompt is not None else given.content or ""
+    special = given.add_special if theirs else given.add_special_tokens
+    async with call.server.models.use(given.model) as runner:
+        found = await runner.tokenize(Tokenize(text, special, given.parse_special))
+        length = runner.state.context_length
+    if theirs:
+        pieces = [_piece(id, data) for id, data in zip(found.ids, found.pieces, strict=True)]
+        return await call.json({"tokens": pieces if given.with_pieces else found.ids})
+    answer: dict[str, Any] = {
+        "count": len(found.ids),
+        "max_model_len": length,
+        "tokens": found.ids,
+    }
+    if given.return_token_strs:
+        answer["token_strs"] = [data.decode("utf-8", "replace") for data in found.pieces]
+    await call.json(answer)
+
+
+def _piece(id: int, data: bytes) -> dict[str, Any]:
+    try:
+        return {"id": id, "piece": data.decode()}
+    except UnicodeDecodeError:
+        return {"id": id, "piece": list(data)}
+
+
+async def detokenize(call: Call) -> None:
+    """Turn token ids into their text."""
+    given = await call.decode(DetokenizeRequest)
+    async with call.server.models.use(given.model) as runner:
+        found = await runner.detokenize(Detokenize(given.tokens))
+    await call.json({"prompt": found.text, "content": found.text})
+
+
+async def tokenizer_info(call: Call) -> None:
+    """Describe the vocabulary and the chat template, for programs that evaluate models."""
+    async with call.server.models.use(None) as runner:
+        state = runner.state
+    names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
+    await call.json(
+        {
+            **names,
+            **state.special_tokens,
+            "chat_template": state.template or None,
+            "model_max_length": state.context_length,
+            "vocab_size": state.vocabulary,
+        }
+    )
+
+
+async def apply_template(call: Call) -> None:
+    """Render a conversation as the text of a prompt."""
+    given = await call.decode(ChatPart)
+    async with call.server.models.use(given.model) as runner:
+        found = await runner.render(Render(await _chat(given, call.server)))
+    await call.json({"prompt": found.text})
+
+
+async def _chat(given: ChatPart, server: Server) -> Chat:
+    messages = await converted(given.messages or [], server.media)
+    variables = dated(given.chat_template_kwargs or {})
+    if not given.add_generation_prompt:
+        variables["add_generation_prompt"] = False
+    return Chat(
+        messages,
+        [schema_of(tool) for tool in given.tools or ()] or None,
+        given.chat_template,
+        variables,
+        given.continue_final_message,
+    )
+
+
+async def rerank(call: Call) -> None:
+    """Order documents by how well they answer a query."""
+    given = await call.decode(RerankRequest)
+    listed = given.texts if given.documents is None else given.documents
+    documents = [_document(one, i) for i, one in enumerate(listed or ())]
+    _check(documents, "documents")
+    async with call.server.models.use(given.model) as runner:
+        ranks = await runner.rank(Rank(given.query, documents))
+        name = called(given.model, runner.state)
+    count = sum(ranks.tokens)
+    call.server.metrics.read(runner.name, count)
+    order = sorted(range(len(documents)), key=lambda i: -ranks.scores[i])
+    order = order if given.top_n is None else order[: max(0, given.top_n)]
+    if given.texts is not None:
+        more = given.return_text
+        return await call.json(
+            [
+                {"index": i, "score": ranks.scores[i], **({"text": documents[i]} if more else {})}
+                for i in order
+            ]
+        )
+    results: list[dict[str, Any]] = [
+        {"index": i, "relevance_score": ranks.scores[i]} for i in order
+    ]
+    if given.return_documents:
+        for one in results:
+            one["document"] = {"text": documents[one["index"]]}
+    counts = {"prompt_tokens": count, "total_tokens": count}
+    await call.json({"object": "list", "model": name, "results": results, "usage": counts})
+
+
+async def score(call: Call) -> None:
+    """Tell how well texts answer others, pair by pair."""
+    given = await call.decode(ScoreRequest)
+    first = [given.text_1] if isinstance(given.text_1, str) else given.text_1
+    second = [given.text_2] if isinstance(given.text_2, str) else given.text_2
+    _check(first, "text_1")
+    _check(second, "text_2")
+    if len(first) not in (1, len(second)):
+        raise Refused("text_1: give one text, or as many as in text_2", param="text_1")
+    scores: list[float] = []
+    count = 0
+    async with call.server.models.use(given.model) as runner:
+        name = called(given.model, runner.state)
+        pairs = (
+            [(first[0], second)]
+            if len(first) == 1
+            else [(query, [text]) for query, text in zip(first, second, strict=True)]
+        )
+        for query, texts in pairs:
+            ranks = await runner.rank(Rank(query, texts))
+            scores += ranks.scores
+            count += sum(ranks.tokens)
+    call.server.metrics.read(runner.name, count)
+    data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(scores)]
+    counts = {"prompt_tokens": count, "total_tokens": count}
+    await call.json({"object": "list", "model": name, "data": data, "usage": counts})
+
+
+def _document(given: str | dict[str, Any], index: int) -> str:
+    text = given if isinstance(given, str) else given.get("text")
+    if not isinstance(text, str):
+        raise Refused(f"documents[{index}]: expected a text", param=f"documents[{index}]")
+    return text
+
+
+def _check(texts: list[str], param: str) -> None:
+    if not texts:
+        raise Refused(f"{param}: give at least one text", param=param)
+    if len(texts) > limits.serve_prompts:
+        raise Refused(
+            f"{param}: {len(texts)} texts are more than the limit serve_prompts of "
+            f"{limits.serve_prompts}",
+            param=param,
+        )
+
+
+async def props(call: Call) -> None:
+    """Describe the model as llama-server does."""
+    async with call.server.models.use(None) as runner:
+        state = runner.state
+    await call.json(
+        {
+            "default_generation_settings": {"n_ctx": state.context_length, "params": {}},
+            "total_slots": state.parallel,
+            "model_path": state.path,
+            "chat_template": state.template,
+            "bos_token": state.special_tokens.get("bos_token", ""),
+            "eos_token": state.special_tokens.get("eos_token", ""),
+            "modalities": {kind: kind in state.kinds for kind in ("vision", "audio")}
+            | {"vision": "image" in state.kinds},
+            "build_info": f"ggmodel-{state.engine}",
+        }
+    )

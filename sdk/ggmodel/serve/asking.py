@@ -1,0 +1,200 @@
+"""From a chat of any API to what a runner is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from ..bounds import limits
+from ..chat.replies import ReplyFormat, ReplyParser, reply_format
+from ..errors import TemplateError
+from .conversation import Message, checked, dated
+from .errors import Refused
+from .requests import Chat, Generate, GrammarSpec, Render, State
+from .runner import Runner
+from .server import Settings
+
+_ADDED = 4  # tokens
+_ENDING = 4096  # characters of a prompt in which a thought may have begun
+
+
+@dataclass
+class Wish:
+    """A chat, whatever API it came by.
+
+    Attributes:
+        messages: see `serve.conversation`.
+        tools: JSON schemas of functions, as OpenAI spells them.
+        choice: "auto", "none" or "required".
+        function: the name of the one that is required; None for any.
+        parallel: several calls in an answer are welcome.
+        strict: calls obey the schemas of their functions.
+        grammar: the form of the answer; then it is all content.
+        options: as `RequestOptions` calls them, those that were asked for.
+        variables: of the template.
+        continues: the last message is the beginning of the answer.
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    choice: str = "auto"
+    function: str | None = None
+    parallel: bool = True
+    strict: bool = False
+    grammar: GrammarSpec | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+    template: str | None = None
+    continues: bool = False
+
+
+@dataclass
+class Asked:
+    """A request to a runner, and how its answer is read.
+
+    Attributes:
+        form: of the model's replies; None if all text is content.
+        tools: that the answer may call.
+    """
+
+    generate: Generate
+    form: ReplyFormat | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+    def parser(self, ending: str) -> ReplyParser | None:
+        """Reads one answer. None if all text is content.
+
+        Args:
+            ending: of the prompt.
+        """
+        return None if self.form is None else self.form.parser(self.tools or None, ending)
+
+
+async def ask(runner: Runner, wish: Wish, settings: Settings) -> Asked:
+    """The request for an answer to a chat.
+
+    Raises:
+        Refused: the tools and the choice among them are impossible.
+        Error: the messages cannot be rendered.
+    """
+    tools = _tools(wish)
+    variables, special = dated(wish.variables), False
+    form = None if wish.grammar is not None and not tools else _form(runner, wish)
+    if form is None:
+        variables.setdefault("enable_thinking", False)  # a thought would break the form
+    chat = Chat(checked(wish.messages), tools or None, wish.template, variables, wish.continues)
+    options, grammar = within(wish.options, settings), wish.grammar
+    if form is not None:
+        special = form.special
+        if form.stop:
+            options["stop"] = [*_listed(options.get("stop")), *form.stop]
+        if tools and (wish.choice != "auto" or wish.strict):
+            grammar = await _call_grammar(runner, form, wish, chat) or grammar
+    asked = Asked(Generate(chat, options, grammar, special), form, tools)
+    check_logprobs([asked], runner)
+    return asked
+
+
+def called(name: str | None, state: State) -> str:
+    """The name of the model in an answer: the one that the request gave, else its file's."""
+    return name or PurePath(state.path).name.removesuffix(".gguf")
+
+
+def check_logprobs(asked: Sequence[Asked], runner: Runner) -> None:
+    """Looks how many log-probabilities the answers to all of these may have.
+
+    Raises:
+        Refused: more than `limits.serve_logprobs`.
+    """
+    context = runner.state.context_length
+    wanted = sum(_logprobs(one.generate, context) for one in asked)
+    if wanted > limits.serve_logprobs:
+        raise Refused(
+            f"the request may want {wanted:,} log-probabilities, more than the limit "
+            f"serve_logprobs of {limits.serve_logprobs:,}; ask for fewer answers, less max_tokens, "
+            "or fewer likeliest tokens",
+            413,
+        )
+
+
+def _logprobs(generate: Generate, context: int) -> int:
+    """The most log-probabilities of a prompt and its answer."""
+    options, found = generate.options, 0
+    if options.get("logprobs"):
+        longest = min(options.get("max_tokens", context), context)
+        found += longest * (options.get("top_logprobs", 0) + 1)
+    if generate.prompt_logprobs is not None:
+        prompt = generate.prompt
+        # A token has a byte at least, besides those that begin and end a text.
+        length = context
+        if isinstance(prompt, str):
+            length = len(prompt.encode("utf-8", "replace")) + _ADDED
+        elif isinstance(prompt, list) and all(isinstance(part, int) for part in prompt):
+            length = len(prompt)
+        found += min(length, context) * (generate.prompt_logprobs + 1)
+    return found
+
+
+def _form(runner: Runner, wish: Wish) -> ReplyFormat:
+    state = runner.state
+    template = state.template if wish.template is None else wish.template
+    try:
+        return reply_format(template, state.response_template)
+    except TemplateError:  # the checkpoint's declaration is of no use
+        return reply_format(template)
+
+
+def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Options within the limits of the server."""
+    wanted, most = options.get("max_tokens"), settings.max_tokens
+    if most is None or (wanted is not None and wanted <= most):
+        return dict(options)
+    return {**options, "max_tokens": most}
+
+
+def _tools(wish: Wish) -> list[dict[str, Any]]:
+    """The functions that the answer may call."""
+    names = [tool["function"]["name"] for tool in wish.tools]
+    if len(names) > limits.serve_tools:
+        raise Refused(
+            f"tools: {len(names)} are more than the limit serve_tools of {limits.serve_tools}",
+            param="tools",
+        )
+    if wish.choice != "required":
+        return [] if wish.choice == "none" else wish.tools
+    if not names:
+        raise Refused("tool_choice: there are no tools to choose from", param="tool_choice")
+    if wish.function is not None and wish.function not in names:
+        raise Refused(f"tool_choice: no tool is called {wish.function!r:.100}", param="tool_choice")
+    return wish.tools
+
+
+async def _call_grammar(
+    runner: Runner, form: ReplyFormat, wish: Wish, chat: Chat
+) -> GrammarSpec | None:
+    """The form of the calls that the answer must or may have."""
+    tools, parallel = wish.tools, wish.parallel
+    if wish.function is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == wish.function]
+        parallel = False
+    found = form.grammar(
+        tools,
+        wish.choice,
+        parallel=parallel,
+        strict=wish.strict,
+        special=runner.state.special_ids if form.special else {},
+        ending=(await runner.render(Render(chat))).text[-_ENDING:],
+    )
+    if found is not None:
+        return GrammarSpec(*found)  # type: ignore[arg-type]
+    if wish.choice == "auto":
+        return None
+    raise Refused(
+        "tool_choice: this model's calls cannot be enforced; use 'auto'", param="tool_choice"
+    )
+
+
+def _listed(stop: Any) -> list[str]:
+    return [stop] if isinstance(stop, str) else list(stop or ())

@@ -1,0 +1,152 @@
+"""Bodies of requests: read within limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..bounds import limits
+from .errors import Refused, wrong_body
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_LARGE = 1 << 20  # bytes that take a noticeable time to read as JSON
+# Bytes and seconds that a refused client has to notice. A connection that is closed with unread
+# bytes may take the answer with it.
+_UNREAD, _LINGER = 1 << 20, 1.0
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Bodies:
+    """Reads bodies; all that are read at a time share a limit, besides that of each."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    async def read(self, receive: Receive, length: str | None) -> bytes:
+        """The body of a request; `release` its length when its request is done.
+
+        Args:
+            length: as the header tells it.
+
+        Raises:
+            Refused: it is too large, too slow, or others take all memory.
+            ClientGone: it ends in the middle.
+        """
+        if length is not None and length.isdigit() and int(length) > limits.serve_body_bytes:
+            raise _too_large()
+        data = bytearray()
+        try:
+            await asyncio.wait_for(self._fill(data, receive), limits.serve_body_seconds)
+        except BaseException as error:
+            self.held -= len(data)
+            if isinstance(error, asyncio.TimeoutError):
+                raise Refused("the body of the request comes too slowly", 408) from None
+            raise
+        return bytes(data)
+
+    def release(self, body: bytes) -> None:
+        self.held -= len(body)
+
+    async def _fill(self, data: bytearray, receive: Receive) -> None:
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece = message.get("body", b"")
+            if len(data) + len(piece) > limits.serve_body_bytes:
+                raise _too_large()
+            if self.held + len(piece) > limits.serve_bodies_bytes:
+                raise Refused("other requests take all memory for bodies; try again", 503)
+            data += piece
+            self.held += len(piece)
+            more = message.get("more_body", False)
+
+
+class EndsUnread:
+    """Ends connections on which a request is answered before the end of its body, as an ASGI
+    application around another: the rest is not read."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
+        if scope["type"] != "http" or not _has_body(scope):
+            return await self._app(scope, receive, send)
+        ended = early = False
+
+        async def received() -> MutableMapping[str, Any]:
+            nonlocal ended
+            message = await receive()
+            ended = ended or not message.get("more_body", False)
+            return message
+
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            nonlocal early
+            if message["type"] == "http.response.start":
+                early = not ended
+                if early:
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            elif early and not message.get("more_body", False):
+                await send({**message, "more_body": True})
+                await _skip(received)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        await self._app(scope, received, sent)
+
+
+def _has_body(scope: Any) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+async def _skip(receive: Receive) -> None:
+    """Reads a little more of a body, until the client has gone."""
+
+    async def skip() -> None:
+        left, more = _UNREAD, True
+        while more and left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            more = message.get("more_body", False)
+
+    with suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(skip(), _LINGER)
+
+
+async def decoded(body: bytes, kind: type[T]) -> T:
+    """A body as JSON of a type.
+
+    Raises:
+        Refused: it is no such JSON; names the field.
+    """
+    if sum(map(body.count, (b",", b"[", b"{"))) > limits.serve_json_values:
+        raise Refused(
+            "the JSON of the request has too many values (the limit serve_json_values is "
+            f"{limits.serve_json_values:,})",
+            413,
+        )
+    try:
+        if len(body) < _LARGE:
+            return msgspec.json.decode(body, type=kind)
+        return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise wrong_body(error) from None
+
+
+def _too_large() -> Refused:
+    return Refused(
+        f"the request is larger than the limit serve_body_bytes of {limits.serve_body_bytes:,}; "
+        "send smaller images or fewer texts",
+        413,
+        code="request_too_large",
+    )

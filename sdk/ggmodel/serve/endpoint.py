@@ -1,0 +1,266 @@
+"""One request, from its body to the end of its answer: what the endpoints of all APIs share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.routing import Route
+
+from ..bounds import limits
+from .bodies import ClientGone, decoded
+from .errors import Problem, Refused, problem
+from .streaming import Stream
+
+if TYPE_CHECKING:
+    from .bodies import Receive
+    from .server import Server
+
+T = TypeVar("T")
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+
+
+class Shape(Protocol):
+    """How an API puts its errors.
+
+    Attributes:
+        described: the type of their bodies, for /openapi.json.
+    """
+
+    described: type
+
+    def refusal(self, error: Problem) -> Any:
+        """The body of an answer that is an error, to be written as JSON."""
+        ...
+
+    def interruption(self, error: Problem) -> bytes:
+        """The last part of a stream that cannot go on."""
+        ...
+
+
+class Call:
+    """One request under way.
+
+    Attributes:
+        key: of the client, hashed; "" where the server wants none.
+        body: of the request. path: the parameters of its path.
+        finished: the answer is complete.
+    """
+
+    def __init__(self, server: Server, scope: Mapping[str, Any], send: Send):
+        self.server, self._scope, self._send = server, scope, send
+        self.headers = Headers(scope=scope)  # type: ignore[arg-type]
+        self.path: Mapping[str, Any] = scope.get("path_params", {})
+        self.key: str = scope.get("ggmodel.key", "")
+        self.body = b""
+        self.receive: Receive | None = None
+        self.status, self.finished = 0, False
+
+    @property
+    def routes(self) -> Sequence[Any]:
+        """All routes of the application."""
+        return self._scope["app"].routes
+
+    @property
+    def query(self) -> str:
+        return self._scope["query_string"].decode("latin-1")
+
+    async def decode(self, kind: type[T]) -> T:
+        """The body as JSON of this type.
+
+        Raises:
+            Refused: it is no such JSON.
+        """
+        return await decoded(self.body, kind)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body of an upload, piece by piece.
+
+        Raises:
+            ClientGone: it ends in the middle.
+            Refused: no piece comes for a while.
+        """
+        assert self.receive is not None
+        more = True
+        while more:
+            try:
+                message = await asyncio.wait_for(self.receive(), limits.serve_body_seconds)
+            except asyncio.TimeoutError:
+                raise Refused("the body of the request comes too slowly", 408) from None
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            yield message.get("body", b"")
+            more = message.get("more_body", False)
+
+    async def json(self, value: Any, status: int = 200, **headers: str) -> None:
+        """Answers with JSON."""
+        await self.reply(msgspec.json.encode(value), JSON, status, **headers)
+
+    async def reply(self, body: bytes, media_type: str, status: int = 200, **headers: str) -> None:
+        """Answers with these bytes.
+
+        Args:
+            headers: their names with _ for -.
+        """
+        await self.start(status, {"content_length": str(len(body)), **headers}, media_type)
+        if self._scope["method"] == "HEAD":
+            body = b""
+        await self.send(body, more=False)
+
+    def stream(self, media_type: str = EVENTS) -> Stream:
+        """Answers with parts as they come: `async with call.stream() as out: await out.send(…)`."""
+        return Stream(self, media_type)
+
+    async def start(self, status: int, headers: Mapping[str, str], media_type: str) -> None:
+        """Sends status and headers."""
+        self.status = status
+        listed = [(b"content-type", media_type.encode())]
+        listed += [(k.replace("_", "-").encode(), v.encode("latin-1")) for k, v in headers.items()]
+        message = {"type": "http.response.start", "status": status, "headers": listed}
+        await self._send(message)
+
+    async def send(self, data: bytes, more: bool = True) -> None:
+        """Sends a part of the body."""
+        self.finished = not more
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+Handler = Callable[[Call], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How an endpoint answers when all goes well, for /openapi.json.
+
+    Attributes:
+        kind: the type of the JSON; None for none.
+        others: media types of other answers, such as streams.
+        form: the fields of the form that it takes; None for no form.
+    """
+
+    kind: Any = None
+    others: Sequence[str] = ()
+    status: int = 200
+    form: type | None = None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint of an API, as an ASGI application.
+
+    Attributes:
+        path: of the route, without values of its parameters.
+        body: the type of the JSON that it takes; None for other bodies or none.
+        summary: a line for /openapi.json.
+        uploads: the handler reads the body itself, by `call.chunks`, and may answer before its end.
+        answers: for /openapi.json.
+    """
+
+    server: Server
+    handler: Handler
+    shape: Shape
+    path: str
+    body: type | None = None
+    summary: str = ""
+    uploads: bool = False
+    answers: Answers = Answers()
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        call, bodies = Call(self.server, scope, send), self.server.bodies
+        began = time.monotonic()
+        try:
+            if self.uploads:
+                call.receive = receive
+                await self._answer(call)
+            else:
+                call.body = await bodies.read(receive, call.headers.get("content-length"))
+                try:
+                    await _unless_gone(call, self._answer(call), receive)
+                finally:
+                    bodies.release(call.body)
+        except ClientGone:
+            call.status = 499
+        except Exception as error:
+            await self._refuse(call, error)
+            # Tasks and their errors hold each other, and so would hold the body for a while.
+            traceback.clear_frames(error.__traceback__)
+        self.server.metrics.answered(self.path, call.status, time.monotonic() - began)
+
+    async def _answer(self, call: Call) -> None:
+        seconds = self.server.settings.timeout
+        await asyncio.wait_for(self.handler(call), seconds or None)
+
+    async def _refuse(self, call: Call, error: Exception) -> None:
+        found = problem(error)
+        try:
+            if not call.status:
+                await refuse(call, self.shape, found)
+            elif not call.finished:
+                await call.send(self.shape.interruption(found), more=False)
+                call.status = found.status  # for the metrics
+        except OSError:
+            pass  # it has gone meanwhile
+
+
+async def refuse(call: Call, shape: Shape, found: Problem) -> None:
+    """Answers with an error."""
+    headers = {} if found.retry_after is None else {"retry_after": str(found.retry_after)}
+    if found.status == 401:
+        headers["www_authenticate"] = "Bearer"
+    if found.allowed:
+        headers["allow"] = ", ".join(found.allowed)
+    await call.json(shape.refusal(found), found.status, **headers)
+
+
+def route(
+    method: str,
+    path: str,
+    handler: Handler,
+    server: Server,
+    shape: Shape,
+    body: type | None = None,
+    uploads: bool = False,
+    *,
+    answers: Answers,
+) -> Route:
+    """A route to a handler, whose docstring begins with a line for /openapi.json."""
+    summary = (handler.__doc__ or "").strip().partition("\n")[0]
+    endpoint = Endpoint(server, handler, shape, path, body, summary, uploads, answers)
+    return Route(path, endpoint, methods=[method], name=f"{method} {path}")
+
+
+async def _unless_gone(call: Call, work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Does the work, and cancels it as soon as the client goes away.
+
+    Raises:
+        ClientGone: it went away before the end.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and not call.finished:
+            task.cancel()
+            await asyncio.wait({task})
+            raise ClientGone
+        await task
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,120 @@
+"""Errors of requests: which status each has. APIs give them their own shape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ..errors import (
+    Busy,
+    Cancelled,
+    ComputeError,
+    DeviceLost,
+    Error,
+    KvCacheFull,
+    LoadError,
+    ModelNotFound,
+    NativeError,
+    OutOfMemory,
+    PromptTooLong,
+    Unsupported,
+)
+
+logger = logging.getLogger("ggmodel.serve")
+
+_PLACE = re.compile(r" - at `\$\.?(.*?)`$", re.DOTALL)
+# The first that fits; a file that cannot be loaded is no fault of the request.
+_STATUS: tuple[tuple[type[Error], int, str], ...] = (
+    (ModelNotFound, 404, "model_not_found"),
+    (Busy, 429, "busy"),
+    (Cancelled, 503, "unloaded"),
+    (DeviceLost, 503, "runner_lost"),
+    (KvCacheFull, 503, "out_of_memory"),
+    (OutOfMemory, 503, "out_of_memory"),
+    (LoadError, 500, "load_failed"),
+    (NativeError, 500, "native_error"),
+    (ComputeError, 500, "compute_error"),
+    (Unsupported, 400, "unsupported"),
+    (PromptTooLong, 400, "context_length_exceeded"),
+)
+_WAIT = {429: 1, 503: 2}  # seconds
+
+
+class Refused(Error):
+    """A request that the server itself refuses.
+
+    Attributes:
+        status: of HTTP. param: the field that is wrong. code: a word for programs.
+        allowed: the methods of HTTP that would do, where the request's does not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        allowed: Sequence[str] = (),
+    ):
+        super().__init__(message)
+        self.status, self.param, self.code, self.allowed = status, param, code, tuple(allowed)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error as a client sees it.
+
+    Attributes:
+        retry_after: seconds after which the request may succeed; None for never.
+    """
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    allowed: tuple[str, ...] = ()
+
+    @property
+    def retry_after(self) -> int | None:
+        return _WAIT.get(self.status)
+
+
+def problem(error: BaseException) -> Problem:
+    """The status of an error, and the text for its user. Bugs are logged, and not told."""
+    if isinstance(error, Refused):
+        return Problem(error.status, str(error), error.param, error.code, error.allowed)
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # one from Python 3.11 on
+        return Problem(504, "the request took longer than this server allows", code="timeout")
+    if not isinstance(error, Error):
+        logger.error("a bug of the server", exc_info=error)
+        return Problem(500, "the server failed; its log tells more", code="internal_error")
+    for kind, status, code in _STATUS:
+        if isinstance(error, kind):
+            return Problem(status, str(error), code=code)
+    return Problem(400, str(error), code=_code(error))
+
+
+def _code(error: Error) -> str | None:
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__)
+    return None if type(error) is Error else words.lower()
+
+
+def wrong_body(error: Exception) -> Refused:
+    """A body that is no JSON, or has a field of a wrong type; names the field."""
+    if isinstance(error, RecursionError):
+        return Refused("the JSON of the request is nested too deeply")
+    text = str(error)
+    found = _PLACE.search(text)
+    if not isinstance(error, msgspec.ValidationError):
+        return Refused(f"the request is no JSON: {text}")
+    param = "" if found is None else found[1].replace("[...]", "[]")
+    missing = re.search(r"missing required field `(\w+)`", text)
+    if missing:
+        param = f"{param}.{missing[1]}" if param else missing[1]
+    told = text if found is None else text[: found.start()]
+    return Refused(f"{param or 'the request'}: {told}", param=param or None)

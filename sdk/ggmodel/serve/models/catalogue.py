@@ -1,0 +1,176 @@
+"""The names that requests may call models by, and what is known of models that are not loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import Error, ModelNotFound
+from ...gguf_file import open_gguf
+from ...gguf_file.metadata import KeyValues
+from ...names import Stored, find_stored, stored
+from ..pool import Listed
+
+_DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+_REMEMBERED = 60.0  # seconds until the stores are looked through again
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model that can be started.
+
+    Attributes:
+        key: the same for all names of the model.
+        source: for the runner: a path, or a name of the stores if `stored`.
+        path: of its file or folder, where it is known.
+    """
+
+    key: str
+    source: str
+    path: Path | None
+    stored: bool = False
+
+
+class Catalogue:
+    """The models that a server may load.
+
+    Args:
+        named: name → path or name; what was given at start.
+        stores: whether it may load whatever is in this machine's stores.
+        any_name: whether a name that no model has means the first of `named`.
+    """
+
+    def __init__(self, named: Mapping[str, str], stores: bool, any_name: bool = False):
+        self.named, self._stores, self._any_name = dict(named), stores, any_name
+        self._found: dict[str, tuple[float, Target]] = {}
+        self._headers: dict[tuple[str, int], dict[str, Any]] = {}
+
+    async def target(self, name: str | None) -> Target:
+        """The model of a name.
+
+        Raises:
+            ModelNotFound: there is none that the server may load.
+        """
+        if name is None:
+            if not self.named:
+                raise ModelNotFound('no model is named; give one, as in "model": NAME')
+            name = next(iter(self.named))
+        seen, target = self._found.get(name, (0.0, None))
+        if target is None or time.monotonic() - seen > _REMEMBERED:
+            try:
+                target = await asyncio.to_thread(self.look, name)
+            except ModelNotFound:
+                if not (self._any_name and self.named):
+                    raise
+                return await self.target(None)  # not remembered: there is no end of such names
+            self._found[name] = time.monotonic(), target
+        return target
+
+    def look(self, name: str) -> Target:
+        """The model of a name, looked up anew. For a thread; raises as `target`."""
+        if name in self.named:
+            source = self.named[name]
+            return Target(name, source, _place(source))
+        return self._stored(name)
+
+    def _stored(self, name: str) -> Target:
+        found = None
+        if self._stores:
+            with suppress(Error):  # it is no name, or cannot be used: the list says why
+                found = find_stored(name)
+        if found is None:
+            known = ", ".join(self.named) or "none"
+            stores = ", and no store of this machine has it" if self._stores else ""
+            raise ModelNotFound(
+                f"there is no model {name[:200]!r}{stores}; models named at start: {known}"
+            )
+        return Target(found.name, name, found.path, stored=True)
+
+    def forget(self) -> None:
+        """Looks all names up anew."""
+        self._found.clear()
+
+    def trained_context(self, target: Target) -> int | None:
+        """The context that the model of a GGUF file was trained for; None where nothing tells. For
+        a thread."""
+        path = target.path
+        if path is None or not path.is_file():
+            return None
+        with suppress(Error, OSError), open_gguf(path) as source:
+            return KeyValues(source.metadata).get("context_length", int) or None
+        return None
+
+    def listed(self) -> list[Listed]:
+        """All models; reads the headers of new files. For a thread."""
+        found = [
+            _listed(name, _place(source) or Path(source)) for name, source in self.named.items()
+        ]
+        if self._stores:
+            known = {one.path for one in found}
+            for one in _usable(stored()):
+                if str(one.path) not in known:
+                    found.append(_listed(one.name, one.path, one.nbytes, one.store))
+        for one in found:
+            one.details = {**one.details, **self._header(one.path)}
+        return found
+
+    def _header(self, path: str) -> dict[str, Any]:
+        """The architecture, the number of parameters and the main type of a GGUF file."""
+        key = path, 0
+        with suppress(OSError):
+            key = path, os.stat(path).st_mtime_ns
+        if key not in self._headers:
+            self._headers[key] = {}
+            if os.path.isfile(path):
+                with suppress(Error, OSError):
+                    self._headers[key] = _read_header(path)
+        return self._headers[key]
+
+
+def _place(source: str) -> Path | None:
+    """The file or folder of a path or a name; None where it has to be downloaded first."""
+    if os.path.exists(source):
+        return Path(source)
+    with suppress(Error):
+        if found := find_stored(source):
+            return found.path
+    return None
+
+
+def _usable(models: Iterable[Stored]) -> Iterable[Any]:
+    return [one for one in models if one.path is not None and not one.problem]
+
+
+def _listed(name: str, path: Path, nbytes: int = 0, store: str = "") -> Listed:
+    created = 0.0
+    with suppress(OSError):
+        created, size = path.stat().st_mtime, path.stat().st_size
+        nbytes = nbytes or (size if path.is_file() else _size(path))
+    blob = _DIGEST.fullmatch(Path(os.path.realpath(path)).name)
+    details = {"store": store} if store else {}
+    return Listed(name, str(path), created, nbytes, blob[1] if blob else "", details=details)
+
+
+def _size(folder: Path) -> int:
+    return sum(one.stat().st_size for one in folder.iterdir() if one.is_file())
+
+
+def _read_header(path: str) -> dict[str, Any]:
+    with open_gguf(path) as source:
+        by_type: Counter[str] = Counter()
+        for tensor in source.tensors.values():
+            by_type[tensor.dtype.name] += tensor.nbytes
+        architecture = source.metadata.get("general.architecture")
+        return {
+            "architecture": architecture if isinstance(architecture, str) else "",
+            "parameters": sum(tensor.n_elements for tensor in source.tensors.values()),
+            "quantization": next((name for name, _ in by_type.most_common(1)), ""),
+        }

@@ -1,0 +1,126 @@
+"""The OpenAPI document, made of the routes and the types of their requests and answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.routing import Route
+
+from .endpoint import JSON, Endpoint
+
+_REF = "#/components/schemas/{name}"
+_ALWAYS = {
+    401: "The API key is wrong or missing.",
+    403: "The server has another name, or a page of another origin asks.",
+    500: "The server or the model failed.",
+    503: "The model is away for a moment.",
+    504: "The request took too long.",
+}
+_WITH_PATH = {
+    400: "The path is wrong.",
+    404: "Nothing has that name.",
+}
+_WITH_BODY = {
+    400: "The request is wrong; the error names the field.",
+    404: "No model has that name.",
+    408: "The body comes too slowly.",
+    413: "The request is too large.",
+    429: "Too many requests wait.",
+}
+_WITH_FORM = {415: "The body is no form."}
+_WAITING = (429, 503)  # have Retry-After
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """The document of these routes."""
+    from .. import __version__
+
+    endpoints = [(one, one.endpoint) for one in routes if isinstance(one.endpoint, Endpoint)]
+    schemas, components = _schemas([endpoint for _, endpoint in endpoints])
+    paths: dict[str, dict[str, Any]] = {}
+    for route, endpoint in endpoints:
+        path = re.sub(r"{(\w+):\w+}", r"{\1}", route.path)
+        methods = route.methods or set()
+        # Starlette adds HEAD to GET.
+        for method in sorted(methods - {"HEAD"} if "GET" in methods else methods):
+            paths.setdefault(path, {})[method.lower()] = _operation(path, endpoint, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "ggmodel serve", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """The schema of each type, and those that they refer to."""
+    kinds = [
+        kind
+        for one in endpoints
+        for kind in (one.body, one.answers.kind, one.answers.form, one.shape.described)
+    ]
+    kinds = list(dict.fromkeys(kind for kind in kinds if kind is not None))
+    shown, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    return dict(zip(kinds, shown, strict=True)), components
+
+
+def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", path)
+    answers = endpoint.answers
+    statuses = dict(_ALWAYS)
+    if names:
+        statuses |= _WITH_PATH
+    if endpoint.body is not None or answers.form is not None or endpoint.uploads:
+        statuses |= _WITH_BODY
+    if answers.form is not None:
+        statuses |= _WITH_FORM
+    error = {JSON: {"schema": schemas[endpoint.shape.described]}}
+    found: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "responses": {
+            str(answers.status): _success(endpoint, schemas),
+            **{str(s): _failure(s, statuses[s], error) for s in sorted(statuses)},
+        },
+    }
+    if names:
+        text = {"type": "string"}
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": text} for name in names
+        ]
+    if body := _body(endpoint, schemas):
+        found["requestBody"] = {"required": True, "content": body}
+    return found
+
+
+def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    answers = endpoint.answers
+    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in answers.others}
+    if answers.kind is not None:
+        content[JSON] = {"schema": schemas[answers.kind]}
+    return {"description": "The answer.", "content": content}
+
+
+def _failure(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": text, "content": error}
+    if status in _WAITING:
+        seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        found["headers"] = {"Retry-After": seconds}
+    return found
+
+
+def _body(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    """The content of requests by its media type."""
+    if endpoint.body is not None:
+        return {JSON: {"schema": schemas[endpoint.body]}}
+    if endpoint.answers.form is not None:
+        return {"multipart/form-data": {"schema": schemas[endpoint.answers.form]}}
+    if endpoint.uploads:
+        return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {}

@@ -1,0 +1,75 @@
+"""Models by name: loaded on demand, kept as long as wanted, unloaded when memory is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from .requests import State
+from .runner import Runner
+
+
+class Listed(Struct):
+    """A model that can be asked for.
+
+    Attributes:
+        name: what requests call it. created: seconds since 1970. nbytes: of its files.
+        state: of its runner; None while it is not loaded.
+        expires: when it is unloaded, seconds since 1970; None for never, or not loaded.
+    """
+
+    name: str
+    path: str
+    created: float
+    nbytes: int
+    digest: str = ""
+    state: State | None = None
+    expires: float | None = None
+    details: Mapping[str, Any] = {}
+
+
+class Models(Protocol):
+    """The pool as APIs know it."""
+
+    def use(
+        self, name: str | None, *, keep_alive: float | None = None, **options: Any
+    ) -> AbstractAsyncContextManager[Runner]:
+        """A runner of the model, loaded first where needed; it stays while the block runs.
+
+        Args:
+            name: as `ggmodel.find` takes it, or a name given at start; None takes the only model,
+                or the first that was named at start.
+            keep_alive: seconds to stay loaded after this use; negative for ever, 0 not at all; None
+                takes the server's.
+            options: of loading, such as context_length; a runner with others is started anew.
+
+        Raises:
+            ModelNotFound: no model has that name, or the server may not load it.
+            Busy: the queue is full.
+            Error: it cannot be loaded.
+        """
+        ...
+
+    def start(self) -> None:
+        """Begins to load the models that always stay; in the loop of all requests."""
+        ...
+
+    async def listed(self) -> list[Listed]:
+        """All models: those named at start, and those of this machine's stores."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Ends a runner when its requests are done."""
+        ...
+
+    async def changed(self, name: str) -> None:
+        """A name of this machine's stores stands for something else now, or for nothing. Ends the
+        runner of the former when its requests are done."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all runners; idempotent."""
+        ...

@@ -1,0 +1,318 @@
+"""Requests to a runner, and the events of its answers: one language for all APIs and engines.
+
+An API turns its own requests into these, and these events into its own answers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field, structs
+
+
+class GrammarSpec(Struct, frozen=True):
+    """The form that an answer must have.
+
+    Attributes:
+        kind: "json_schema", "regex", "lark" or "choice", as the class methods of `Grammar` take
+            their text; "json" is any JSON object; "gbnf" is llama.cpp's.
+        text: the schema as JSON text, the expression, the grammar, or the choices as a JSON list.
+    """
+
+    kind: Literal["json_schema", "regex", "lark", "choice", "json", "gbnf"]
+    text: str = ""
+
+
+class Chat(Struct):
+    """A prompt that the model's chat template makes of messages.
+
+    Attributes:
+        messages: as `LoadedModel.chat` takes them. Images and other items are data URLs or bytes;
+            never paths or addresses, which the server has fetched or refused before.
+        tools: JSON schemas of functions, as OpenAI spells them.
+        template: Jinja text, or the name of another template of the file; None takes the file's.
+        variables: of the template.
+        continues: the last message is an answer that has begun, and goes on.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    template: str | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    continues: bool = False
+
+
+class Generate(Struct):
+    """Asks for a text.
+
+    Attributes:
+        prompt: a chat, a text, token ids, or a list that mixes texts, ids and items as parts of a
+            message.
+        options: as `RequestOptions` calls them, but for grammar, sampler and items.
+        grammar: the form that the text has to obey.
+        special: special tokens are part of the text; without them it reads as `generate` gives it.
+        prompt_logprobs: how many of the likeliest tokens to tell at each place of the prompt, 0 for
+            the prompt's own alone; None for no log-probabilities of the prompt.
+    """
+
+    prompt: Chat | str | list[Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    grammar: GrammarSpec | None = None
+    special: bool = False
+    prompt_logprobs: int | None = None
+
+
+class Token(Struct, array_like=True):
+    """A token with its log-probability, and the likeliest at its place.
+
+    Attributes:
+        text: its bytes as text; bytes that are no whole character by U+FFFD.
+        data: its bytes.
+        logprob: None at the beginning of a prompt.
+    """
+
+    id: int
+    text: str
+    data: bytes
+    logprob: float | None = None
+    top: list[Token] = field(default_factory=list)
+
+
+class Begun(Struct, tag=True):
+    """The prompt is read: it is no error of the caller, and waits for its turn.
+
+    Attributes:
+        prompt: its token ids; −1 in the place of images and other items.
+        ending: the end of the rendered text of a chat, in which a parser sees what the template has
+            already begun, such as a thought.
+        tokens: the prompt's with their log-probabilities, where asked for.
+    """
+
+    prompt: list[int]
+    ending: str = ""
+    tokens: list[Token] | None = None
+
+
+class Heard(Struct, tag=True):
+    """The prompt is computed, and the first token follows; some engines do not say so.
+
+    Attributes:
+        reused_tokens: positions of the prompt that were taken from the cache.
+    """
+
+    reused_tokens: int
+
+
+class Piece(Struct, tag=True):
+    """The contribution of one token.
+
+    Attributes:
+        text: may be empty.
+        token: None unless log-probabilities or ids were asked for.
+    """
+
+    text: str
+    id: int = -1
+    token: Token | None = None
+
+
+class Ended(Struct, tag=True):
+    """The answer is complete.
+
+    Attributes:
+        reason: "stop" or "length".
+        stop: the stop string that ended it; None at the model's own end.
+        prompt_tokens: positions of the prompt. reused_tokens: those of them taken from the cache.
+        prompt_seconds, decode_seconds: as `Usage` has them. queue_seconds: before the first step.
+        reasoning_tokens: those of thoughts, counted by the one who reads the answer.
+    """
+
+    reason: Literal["stop", "length"]
+    prompt_tokens: int
+    completion_tokens: int
+    stop: str | None = None
+    reused_tokens: int = 0
+    prompt_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+    reasoning_tokens: int = 0
+
+
+Event = Begun | Heard | Piece | Ended
+
+
+class Embed(Struct):
+    """Asks for one row of numbers a text.
+
+    Attributes:
+        pooling: "mean", "cls" or "last"; None takes the file's.
+        truncate: cut texts that are too long at their end.
+        dimensions: the first of each row only, made of length 1 again where `normalize`.
+    """
+
+    texts: list[str | list[int]]
+    pooling: str | None = None
+    normalize: bool = True
+    truncate: bool = False
+    dimensions: int | None = None
+
+
+class Rows(Struct):
+    """Embeddings: float32 little-endian, row after row.
+
+    Attributes:
+        data: `count` × `width` floats.
+        tokens: of each text.
+    """
+
+    data: bytes
+    count: int
+    width: int
+    tokens: list[int]
+
+
+class Rank(Struct):
+    """Asks how well each document answers a query."""
+
+    query: str
+    documents: list[str]
+
+
+class Ranks(Struct):
+    """A score a document, higher is better, and the number of tokens of each pair."""
+
+    scores: list[float]
+    tokens: list[int]
+
+
+class Tokenize(Struct):
+    """Asks for token ids. Special tokens in the text count as such if `special`."""
+
+    text: str | Chat
+    add_special: bool = True
+    special: bool = True
+
+
+class Tokens(Struct):
+    """Token ids, and their texts where asked for."""
+
+    ids: list[int]
+    pieces: list[bytes]
+
+
+class Detokenize(Struct):
+    """Asks for the text of token ids."""
+
+    ids: list[int]
+
+
+class Render(Struct):
+    """Asks for the text that the chat template makes."""
+
+    chat: Chat
+
+
+class Text(Struct):
+    """An answer that is one text."""
+
+    text: str
+
+
+class Transcribe(Struct):
+    """Asks for the words of a sound.
+
+    Attributes:
+        audio: the file's bytes.
+        language: a code or a name; None has the model find it.
+        translate: into English.
+        timestamps: times of the segments.
+        prompt: text that might have been said before.
+    """
+
+    audio: bytes
+    language: str | None = None
+    translate: bool = False
+    timestamps: bool = False
+    prompt: str | None = None
+    temperature: float = 0.0
+
+
+class Segment(Struct):
+    """A stretch of speech; seconds from the beginning."""
+
+    start: float
+    end: float
+    text: str
+
+
+class Transcript(Struct):
+    """Words of a sound."""
+
+    text: str
+    language: str | None
+    seconds: float
+    segments: list[Segment]
+
+
+class State(Struct):
+    """A runner and its model.
+
+    Attributes:
+        engine: "ggmodel" or "llama.cpp".
+        path: the model's file or folder.
+        kinds: what a prompt may hold beside text: "image", "audio", "video".
+        abilities: "completion", "chat", "embedding", "rerank", "transcription", "tools",
+            "thinking", "infill".
+        context_length: positions a sequence may have. trained_context: 0 if unknown.
+        parallel: sequences computed together.
+        nbytes: memory that weights, cache and graphs take. parameters: numbers in the weights.
+        quantization: the main tensor type, such as "Q4_K_M".
+        template: the chat template's Jinja text; "" without one.
+        response_template: transformers' declaration of the form of answers; None without one.
+        special_ids: text → id of the special tokens, of which chats are made.
+        special_tokens: "bos_token", "eos_token", … → text.
+        end_ids: of the tokens that end an answer; none where they are unknown.
+        metadata: GGUF keys but for long lists.
+        running, waiting: requests now.
+    """
+
+    engine: Literal["ggmodel", "llama.cpp"]
+    path: str
+    architecture: str
+    kinds: list[str]
+    abilities: list[str]
+    context_length: int
+    trained_context: int
+    parallel: int
+    vocabulary: int
+    width: int
+    nbytes: int
+    parameters: int
+    quantization: str
+    template: str = ""
+    response_template: dict[str, Any] | None = None
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    special_ids: dict[str, int] = field(default_factory=dict)
+    end_ids: list[int] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    running: int = 0
+    waiting: int = 0
+
+    def having(self, requests: int) -> State:
+        """The same with so many requests under way."""
+        running = min(requests, self.parallel)
+        return structs.replace(self, running=running, waiting=requests - running)
+
+
+class Failure(Struct, tag=True):
+    """A request failed.
+
+    Attributes:
+        error: the name of the class in `ggmodel.errors`.
+        message: for the user.
+    """
+
+    error: str
+    message: str

@@ -1,0 +1,1 @@
+"""Runners: processes that hold one model each, and their other ends in the server."""

@@ -1,0 +1,281 @@
+"""The conversation with a runner: many requests over one connection, in the server's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import msgspec
+
+from ...bounds import limits
+from ...errors import DeviceLost, Error, FormatError
+from ..requests import (
+    Ended,
+    Event,
+    Failure,
+    Generate,
+    Piece,
+    State,
+)
+from .failures import error_of
+from .frames import (
+    WINDOW,
+    Call,
+    Cancel,
+    Events,
+    Hello,
+    Result,
+    Splitter,
+    Taken,
+    Welcome,
+    answers,
+    frame,
+    from_runner,
+    pack,
+)
+from .questions import Questions
+
+log = logging.getLogger("ggmodel.serve")
+
+_HELLO_SECONDS = 30.0
+
+
+class Conversation(Questions, asyncio.Protocol):
+    """The requests to a runner, and their answers.
+
+    Attributes:
+        name: the model's, for messages.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self._state: State | None = None
+        self._open: dict[int, _Open] = {}
+        self._last = 0
+        self._lost: Error | None = None
+        self._splitter = Splitter(limits.frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    async def connect(self, port: int, token: str) -> None:
+        """Connects, and says the secret.
+
+        Raises:
+            DeviceLost: the runner does not answer. FormatError: it refuses.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: self, "127.0.0.1", port)
+            self._write(Hello(token))
+            await asyncio.wait_for(self._greeted, _HELLO_SECONDS)
+        except (OSError, asyncio.TimeoutError) as error:
+            raise DeviceLost(f"the runner of {self.name} does not answer: {error!r}") from error
+
+    @property
+    def ended(self) -> bool:
+        """Whether it answers no more: another one has to be started."""
+        return self._lost is not None
+
+    @property
+    def state(self) -> State:
+        assert self._state is not None
+        return self._state.having(len(self._open))
+
+    def fail(self, error: Error) -> None:
+        """Ends all requests, now and from now on."""
+        self._lost = self._lost or error
+        for one in list(self._open.values()):
+            one.fail(self._lost_again())
+        self._open.clear()
+        self._writable.set()
+
+    def _lost_again(self) -> Error:
+        """The error for one more request."""
+        assert self._lost is not None
+        return type(self._lost)(str(self._lost))
+
+    def broke(self) -> None:
+        """The connection has ended; called once."""
+        self.fail(DeviceLost(f"the connection to the runner of {self.name} broke"))
+
+    # requests
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+        stream = _Stream()
+        id = await self._send("generate", request, stream)
+        try:
+            while True:
+                event = await stream.next()
+                if stream.taken * 2 >= WINDOW:
+                    self._write(Taken(id, stream.taken))
+                    stream.taken = 0
+                yield event
+                if isinstance(event, Ended):
+                    return
+        finally:
+            self._forget(id)
+
+    # messages
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        waiting = _Single()
+        id = await self._send(method, request, waiting)
+        try:
+            return answers[method].decode(await waiting.result)
+        finally:
+            self._forget(id)
+
+    async def _send(self, method: str, request: Any, waiting: _Open) -> int:
+        if self._lost is not None:
+            raise self._lost_again()
+        self._last += 1
+        id, data = self._last, frame(Call(self._last, method, pack(request)))
+        await self._writable.wait()
+        if self._lost is not None:
+            raise self._lost_again()
+        self._open[id] = waiting
+        self._write_bytes(data)
+        return id
+
+    def _forget(self, id: int) -> None:
+        """The caller wants no more; the runner is told if the answer is not complete."""
+        if self._open.pop(id, None) is not None:
+            self._write(Cancel(id))
+
+    def _write(self, message: Hello | Cancel | Taken) -> None:
+        self._write_bytes(frame(message))
+
+    def _write_bytes(self, data: bytes) -> None:
+        if self._lost is None and self._transport is not None:
+            self._transport.write(data)
+
+    def _take(self, message: Result | Events) -> None:
+        """Hands an answer to who waits for it."""
+        if isinstance(message, Events):
+            for id, event in message.events:
+                over = isinstance(event, (Ended, Failure))
+                one = self._open.pop(id, None) if over else self._open.get(id)
+                if isinstance(event, Failure):
+                    self._tell_failure(one, event)
+                elif one is not None:
+                    one.put(event)
+        else:
+            one = self._open.pop(message.id, None)
+            if message.failure is not None:
+                self._tell_failure(one, message.failure)
+            elif one is not None:
+                one.put(message.body)
+
+    def _tell_failure(self, one: _Open | None, failure: Failure) -> None:
+        error = error_of(failure)
+        if one is not None:
+            one.fail(error)
+        if isinstance(error, DeviceLost):  # the process lives, but its model is of no use
+            self.fail(error)
+            self.hang_up()
+
+    # called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for encoded in self._splitter.feed(data):
+                message = from_runner.decode(encoded)
+                if isinstance(message, Welcome):
+                    self._state = message.state
+                    self._greet(None)
+                elif isinstance(message, Result) and message.id == 0:
+                    reason = message.failure or Failure("FormatError", "no reason given")
+                    self._greet(error_of(reason))
+                else:
+                    self._take(message)
+        except (msgspec.MsgspecError, FormatError) as error:
+            log.error("the runner of %s says nonsense: %s", self.name, error)
+            self.hang_up()
+
+    def _greet(self, error: Error | None) -> None:
+        if self._greeted.done():
+            return
+        if error is None:
+            self._greeted.set_result(None)
+        else:
+            self._greeted.set_exception(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._greet(DeviceLost(f"the runner of {self.name} has closed its connection"))
+        self.broke()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def hang_up(self) -> None:
+        """Ends the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+class _Open:
+    """A request that is not complete."""
+
+    def put(self, answer: Any) -> None:
+        raise NotImplementedError
+
+    def fail(self, error: Error) -> None:
+        raise NotImplementedError
+
+
+class _Single(_Open):
+    """A request with one answer."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def put(self, answer: Any) -> None:
+        if not self.result.done():
+            self.result.set_result(answer)
+
+    def fail(self, error: Error) -> None:
+        if not self.result.done():
+            self.result.set_exception(error)
+
+
+class _Stream(_Open):
+    """A request whose events come one by one. The runner sends no more than `WINDOW` ahead.
+
+    Attributes:
+        taken: pieces that were taken, and the runner was not told so.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[Event | Error] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self.taken = 0
+
+    def put(self, answer: Any) -> None:
+        self._events.append(cast(Event, answer))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, error: Error) -> None:
+        self.put(error)
+
+    async def next(self) -> Event:
+        """The next event, as soon as there is one; raises the error that ends it."""
+        while not self._events:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        event = self._events.popleft()
+        if isinstance(event, Error):
+            raise event
+        self.taken += isinstance(event, Piece)
+        return event

@@ -1,0 +1,74 @@
+"""Which engine runs a model: ggmodel those whose architecture it has, llama.cpp others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArchitectureError, ConfigError
+from .ggmodel import GgmodelRunner, Progress
+from .llama_cpp import LlamaCppRunner, program
+from .needs import Admit
+
+if TYPE_CHECKING:
+    from ..models.catalogue import Target
+
+log = logging.getLogger("ggmodel.serve")
+
+ENGINES = ("auto", "ggmodel", "llama.cpp")
+
+
+class Engines:
+    """Starts runners.
+
+    Args:
+        engine: "ggmodel" or "llama.cpp" for every model; "auto" takes ggmodel for architectures
+            that it has, and an installed llama.cpp for other GGUF files.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+
+    def __init__(self, engine: str = "auto"):
+        if engine not in ENGINES:
+            raise ConfigError(f"there is no engine {engine!r}; there is {', '.join(ENGINES)}")
+
+        self._engine = engine
+        self._foreign: set[str] = set()
+
+    async def start(
+        self,
+        target: Target,
+        options: Mapping[str, Any],
+        admit: Admit | None = None,
+        progress: Progress | None = None,
+    ) -> GgmodelRunner | LlamaCppRunner:
+        """A runner that has loaded the model.
+
+        Args:
+            admit: asked before it is loaded; see `GgmodelRunner.start`.
+            progress: called with the share that is loaded, where the engine tells it.
+
+        Raises:
+            Error: it cannot be loaded.
+        """
+        if self._engine != "llama.cpp" and target.key not in self._foreign:
+            try:
+                return await GgmodelRunner.start(
+                    target.source,
+                    options,
+                    name=target.key,
+                    stored=target.stored,
+                    admit=admit,
+                    progress=progress,
+                )
+            except ArchitectureError as error:
+                is_file = target.path is not None and target.path.is_file()
+                if self._engine == "ggmodel" or not is_file or program() is None:
+                    raise
+                log.info("%s goes to llama.cpp: %s", target.key, error)
+                self._foreign.add(target.key)
+        if target.path is None or not target.path.is_file():
+            raise ConfigError(f"llama.cpp runs GGUF files, and {target.key} is none")
+        return await LlamaCppRunner.start(target.path, options, name=target.key, admit=admit)

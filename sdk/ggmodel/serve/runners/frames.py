@@ -1,0 +1,197 @@
+"""The messages between the server and a runner, over one connection of this machine.
+
+A frame is four bytes, the length of what follows, the highest first, and a message in msgpack.
+Requests have numbers that the client chooses; answers to several go through each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...bounds import limits
+from ...errors import FormatError, PromptError
+from ..requests import (
+    Begun,
+    Detokenize,
+    Embed,
+    Ended,
+    Failure,
+    Generate,
+    Heard,
+    Piece,
+    Rank,
+    Ranks,
+    Render,
+    Rows,
+    State,
+    Text,
+    Tokenize,
+    Tokens,
+    Transcribe,
+    Transcript,
+)
+
+VERSION = 1
+WINDOW = 64
+"""Pieces of an answer that are on their way, at most: more come when `Taken` says so."""
+HELLO_BYTES = 4096
+"""The most that one who has not said the secret may send."""
+_LENGTH = 4
+
+METHODS: dict[str, tuple[type, type | None]] = {
+    "generate": (Generate, None),
+    "embed": (Embed, Rows),
+    "rank": (Rank, Ranks),
+    "tokenize": (Tokenize, Tokens),
+    "detokenize": (Detokenize, Text),
+    "render": (Render, Text),
+    "transcribe": (Transcribe, Transcript),
+}
+"""Method → its request, and its answer; those of `generate` are events."""
+
+
+# from the client
+
+
+class Hello(Struct, tag=True):
+    """The first message of a connection."""
+
+    token: str
+    version: int = VERSION
+
+
+class Call(Struct, tag=True, array_like=True):
+    """A request.
+
+    Attributes:
+        body: the request of that method, encoded.
+    """
+
+    id: int
+    method: str
+    body: bytes
+
+
+class Cancel(Struct, tag=True, array_like=True):
+    """Nobody waits for the answer any more."""
+
+    id: int
+
+
+class Taken(Struct, tag=True, array_like=True):
+    """The client has taken events of an answer, and as many more may come."""
+
+    id: int
+    count: int
+
+
+# from the runner
+
+
+class Welcome(Struct, tag=True, array_like=True):
+    """The secret is right, and the model is loaded."""
+
+    state: State
+
+
+class Result(Struct, tag=True, array_like=True):
+    """The answer to a request that has only one.
+
+    Attributes:
+        body: encoded; empty of one that failed.
+    """
+
+    id: int
+    body: bytes = b""
+    failure: Failure | None = None
+
+
+class Events(Struct, tag=True, array_like=True):
+    """Events of several answers, each with its request's number."""
+
+    events: list[tuple[int, Begun | Heard | Piece | Ended | Failure]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+greeting = msgspec.msgpack.Decoder(Hello)
+from_client = msgspec.msgpack.Decoder(Call | Cancel | Taken)
+from_runner = msgspec.msgpack.Decoder(Welcome | Result | Events)
+requests = {name: msgspec.msgpack.Decoder(kinds[0]) for name, kinds in METHODS.items()}
+answers = {name: msgspec.msgpack.Decoder(kinds[1] or Failure) for name, kinds in METHODS.items()}
+
+
+def pack(value: Any) -> bytes:
+    """A value as the body of a message; raises as `encoded`."""
+    return encoded(_encoder.encode, value)
+
+
+def encoded(encode: Callable[[Any], bytes], value: Any) -> bytes:
+    """A request as bytes.
+
+    Raises:
+        PromptError: a text in it has a lone surrogate, which is no character; a number has more
+            than 64 bits; or it is nested too deeply.
+    """
+    try:
+        return encode(value)
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"a text of the request holds the lone surrogate U+{ord(error.object[error.start]):04X}"
+        ) from None
+    except OverflowError:
+        raise PromptError("a whole number of the request has more than 64 bits") from None
+    except RecursionError:
+        raise PromptError("the JSON of the request is nested too deeply") from None
+
+
+def frame(message: Struct) -> bytes:
+    """The frame of a message.
+
+    Raises:
+        FormatError: it exceeds `limits.frame_bytes`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > limits.frame_bytes:
+        raise FormatError(
+            f"a message between server and runner has {len(body):,} bytes, more than "
+            f"{limits.frame_bytes:,} (limits.frame_bytes)"
+        )
+    return len(body).to_bytes(_LENGTH, "big") + body
+
+
+class Splitter:
+    """Cuts the bytes of a connection into messages.
+
+    Attributes:
+        most: the most bytes of a message; may be changed between two.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The messages that these bytes complete, still encoded.
+
+        Raises:
+            FormatError: a message is longer than `most`.
+        """
+        self._held += data
+        found: list[bytes] = []
+        start, held = 0, len(self._held)
+        while held - start >= _LENGTH:
+            length = int.from_bytes(self._held[start : start + _LENGTH], "big")
+            if length > self.most:
+                raise FormatError(f"a message announces {length:,} bytes; {self.most:,} may come")
+            end = start + _LENGTH + length
+            if end > held:
+                break
+            found.append(bytes(self._held[start + _LENGTH : end]))
+            start = end
+        if start:
+            del self._held[:start]
+        return found

@@ -1,0 +1,146 @@
+"""The process of a runner: loads a model, tells how far it is, and serves it until it is not wanted
+any more.
+
+It tells lines of JSON on standard output: {"event": "listening", "port": PORT},
+{"event": "needs", "cpu": BYTES, "free": BYTES, "mapped": BYTES, "missing": {DEVICE: BYTES}},
+{"event": "loading", "share": 0.5}, {"event": "warning", "message": TEXT}, {"event": "ready"},
+{"event": "failed", "error": CLASS, "message": TEXT}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ...errors import Error, ModelNotFound
+from ...names import Found, find_stored
+from ...platforms.processes import leave_no_core
+
+Tell = Callable[[Mapping[str, Any]], None]
+_FINER = 0.01  # the least share of progress that is told
+
+
+def serve(
+    source: str | Found, token: str, port: int, options: Mapping[str, Any], tell: Tell
+) -> Callable[[], None]:
+    """Listens, loads a model, and serves it from then on in other threads.
+
+    Args:
+        token: the secret that requests begin with.
+        options: of `ggmodel.load`.
+
+    Returns:
+        Closes the model.
+
+    Raises:
+        Error: it cannot be loaded, or the port not be had.
+    """
+    from .listener import Listener
+
+    listener = Listener(token, port)
+    tell({"event": "listening", "port": listener.port})
+    from ...runner import load
+
+    last = 0.0
+
+    def progress(share: float) -> None:
+        nonlocal last
+        if share - last >= _FINER or share >= 1:
+            last = share
+            tell({"event": "loading", "share": round(share, 4)})
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: tell(
+            {"event": "warning", "message": str(message)}
+        )
+        warnings.simplefilter("always")
+        try:
+            model = load(source, **options, progress=progress)
+        except BaseException:
+            listener.close()
+            raise
+    listener.ready(model)
+    tell({"event": "ready"})
+
+    def close() -> None:
+        listener.close()
+        model.close()
+
+    return close
+
+
+def say(message: Mapping[str, Any]) -> None:
+    """Writes a line of JSON to standard output."""
+    print(json.dumps(message), flush=True)
+
+
+def main() -> None:
+    """Serves as the first line of standard input says, until standard input ends, as it does with
+    the process that wrote it.
+
+    The line is JSON with `model`, `token` and `options`, and
+
+    - `stored`: the model is a name of this machine's stores, and no path;
+    - `asks`: tell what memory the model needs, and load it when a line of JSON says "load"; one
+      that says "look" asks to look again.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the server, too
+    leave_no_core()
+    told = heard()
+    try:
+        source = _stored(told["model"]) if told["stored"] else told["model"]
+        if told["asks"]:
+            _ask(source, told["options"])
+        threading.Thread(target=_end_with_input, name="ggmodel-parent", daemon=True).start()
+        serve(source, told["token"], 0, told["options"], say)
+    except Error as error:
+        say({"event": "failed", "error": type(error).__name__, "message": str(error)})
+        sys.stdout.flush()
+        os._exit(1)
+    threading.Event().wait()
+
+
+def _stored(name: str) -> Found:
+    found = find_stored(name)
+    if found is None:
+        raise ModelNotFound(f"{name[:200]!r} is in no store of this machine any more")
+    return found
+
+
+def _ask(source: str | Found, options: Mapping[str, Any]) -> None:
+    """Returns when the model may be loaded."""
+    from ...workbench.estimate import needed
+
+    while True:
+        found = needed(source, **options)
+        cpu = found.devices[-1]
+        needs = {"cpu": cpu.size, "free": cpu.free, "mapped": found.mapped}
+        say({"event": "needs", **needs, "missing": found.missing()})
+        if heard() == "load":
+            return
+
+
+def heard() -> Any:
+    """The next line of standard input; the process ends with it."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        os._exit(0)
+    return json.loads(line)
+
+
+def _end_with_input() -> None:
+    with suppress(OSError):
+        while sys.stdin.buffer.readline():
+            pass
+    os._exit(0)  # nothing is to be saved, and a step may be under way
+
+
+if __name__ == "__main__":
+    main()

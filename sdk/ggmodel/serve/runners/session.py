@@ -1,0 +1,255 @@
+"""One connection to a runner: a thread that reads requests, and one that sends answers."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+
+from ...bounds import limits
+from ...errors import Busy, Cancelled, Error, FormatError
+from ..requests import State
+from .answers import Answer
+from .failures import failure_of
+from .frames import (
+    HELLO_BYTES,
+    METHODS,
+    VERSION,
+    Call,
+    Cancel,
+    Events,
+    Result,
+    Splitter,
+    Taken,
+    Welcome,
+    frame,
+    from_client,
+    greeting,
+    pack,
+    requests,
+)
+from .work import Work
+
+_READ = 1 << 18  # bytes
+_HELLO_SECONDS = 10.0  # until who connects must have said the secret
+_LAST_SECONDS = 1.0  # for the last message to one that is refused
+_QUICK = ("generate", "tokenize", "detokenize", "render")
+
+
+class Pools:
+    """The threads in which requests are read and computed, until the engine has them."""
+
+    def __init__(self) -> None:
+        self._quick = ThreadPoolExecutor(4, "ggmodel-prompt")
+        self._long = ThreadPoolExecutor(4, "ggmodel-call")
+
+    def submit(self, method: str, long: bool, work: Callable[[], None]) -> Future[None]:
+        """Calls `work` as soon as a thread is free."""
+        quick = method in _QUICK and not long
+        return (self._quick if quick else self._long).submit(work)
+
+
+@dataclass(eq=False)
+class _Request:
+    """A request that has no complete answer yet.
+
+    Attributes:
+        answer: of a generation that has begun.
+    """
+
+    id: int
+    method: str
+    cancelled: bool = False
+    future: Future[None] | None = None
+    answer: Answer | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def check(self) -> None:
+        """Raises Cancelled once nobody waits."""
+        if self.cancelled:
+            raise Cancelled("nobody waits for this any more")
+
+
+class Session:
+    """Serves one connection.
+
+    Args:
+        token: the secret that it must begin with.
+    """
+
+    def __init__(
+        self, connection: socket.socket, token: str, work: Work, state: State, pools: Pools
+    ):
+        self._socket, self._token = connection, token
+        self._work, self._state, self._pools = work, state, pools
+        self._requests: dict[int, _Request] = {}
+        self._outbox: SimpleQueue[_Request | bytes | None] = SimpleQueue()
+
+    def serve(self, first: bytes) -> None:
+        """Serves until the client ends.
+
+        Args:
+            first: bytes that were read already.
+        """
+        sender = threading.Thread(target=self._send, name="ggmodel-send", daemon=True)
+        sender.start()
+        try:
+            splitter, messages = self._greeted(first)
+            self._socket.settimeout(None)
+            while True:
+                for message in messages:
+                    self._take(message)
+                data = self._socket.recv(_READ)
+                if not data:
+                    return
+                messages = splitter.feed(data)
+        except OSError:
+            pass  # the client has gone
+        except (Error, msgspec.MsgspecError) as error:
+            if isinstance(error, msgspec.MsgspecError):
+                error = FormatError(f"a message is malformed: {error}")
+            self._post(Result(0, failure=failure_of(error)))  # 0 is no request's number
+        finally:
+            for request in list(self._requests.values()):
+                self._cancel(request)
+            self._outbox.put(None)
+            sender.join(_LAST_SECONDS)
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            sender.join()
+            self._socket.close()
+
+    def _greeted(self, first: bytes) -> tuple[Splitter, list[bytes]]:
+        """Reads the hello; the messages that came right after it.
+
+        Raises:
+            FormatError: it is none, or the secret is wrong.
+        """
+        self._socket.settimeout(_HELLO_SECONDS)
+        splitter = Splitter(HELLO_BYTES)
+        messages = splitter.feed(first)
+        while not messages:
+            data = self._socket.recv(_READ)
+            if not data:
+                raise OSError("the connection ended")
+            messages = splitter.feed(data)
+        hello = greeting.decode(messages[0])
+        if not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            raise FormatError("this is not the runner's secret")
+        if hello.version != VERSION:
+            raise FormatError(f"the runner speaks version {VERSION}, not {hello.version}")
+        splitter.most = limits.frame_bytes
+        self._outbox.put(frame(Welcome(self._state)))
+        return splitter, messages[1:]
+
+    # requests; in the thread that reads
+
+    def _take(self, encoded: bytes) -> None:
+        message = from_client.decode(encoded)
+        if isinstance(message, Call):
+            self._begin(message)
+        elif (request := self._requests.get(message.id)) is None:
+            return  # its answer was on the way
+        elif isinstance(message, Cancel):
+            self._cancel(request)
+        elif isinstance(message, Taken) and request.answer is not None:
+            request.answer.granted += message.count
+            self._outbox.put(request)
+
+    def _begin(self, call: Call) -> None:
+        if call.method not in METHODS or call.id in self._requests or call.id < 1:
+            raise FormatError(f"no request can be {call.method[:40]!r} with number {call.id}")
+        if len(self._requests) >= limits.runner_requests:
+            error = Busy(
+                f"a runner takes {limits.runner_requests:,} requests (limits.runner_requests)"
+            )
+            self._post(Result(call.id, failure=failure_of(error)))
+            return
+        try:
+            body = requests[call.method].decode(call.body)
+        except msgspec.MsgspecError as wrong:  # others' requests go on
+            malformed = FormatError(f"the request is malformed: {wrong}")
+            self._post(Result(call.id, failure=failure_of(malformed)))
+            return
+        request = self._requests[call.id] = _Request(call.id, call.method)
+        long = getattr(body, "prompt_logprobs", None) is not None
+        request.future = self._pools.submit(call.method, long, lambda: self._run(request, body))
+
+    def _cancel(self, request: _Request) -> None:
+        with request.lock:
+            request.cancelled = True
+        self._requests.pop(request.id, None)
+        if request.future is not None:
+            request.future.cancel()
+        if request.answer is not None:
+            request.answer.generation.cancel()
+
+    # in a thread of the pool
+
+    def _run(self, request: _Request, body: Any) -> None:
+        try:
+            request.check()
+            if request.method == "generate":
+                self._generate(request, body)
+                return
+            answer = getattr(self._work, request.method)(body, request.check)
+            result = Result(request.id, pack(answer))
+        except BaseException as error:
+            result = Result(request.id, failure=failure_of(error))
+        if self._requests.pop(request.id, None) is not None:
+            self._post(result)
+
+    def _generate(self, request: _Request, body: Any) -> None:
+        prepared = self._work.prepare(body, request.check)
+        answer = Answer(self._work, prepared, body.special)
+        with request.lock:  # either side sees what the other did
+            request.answer = answer
+            request.check()
+        self._outbox.put(request)
+        if not prepared.complete:
+            prepared.generation.watch(lambda: self._outbox.put(request))
+
+    def _post(self, result: Result) -> None:
+        try:
+            self._outbox.put(frame(result))
+        except FormatError as error:
+            self._outbox.put(frame(Result(result.id, failure=failure_of(error))))
+
+    # in the thread that sends
+
+    def _send(self) -> None:
+        with suppress(OSError):
+            while (first := self._outbox.get()) is not None:
+                waiting: list[_Request | bytes | None] = [first]
+                with suppress(Empty):
+                    while True:
+                        waiting.append(self._outbox.get_nowait())
+                if data := self._framed(waiting):
+                    self._socket.sendall(data)
+                if None in waiting:
+                    break
+        with suppress(OSError):  # the reader ends, too
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _framed(self, waiting: list[_Request | bytes | None]) -> bytes:
+        """Results, and what has come of answers: all of one step in one message."""
+        parts: list[bytes] = []
+        events: list[tuple[int, Any]] = []
+        for one in dict.fromkeys(waiting):
+            if isinstance(one, bytes):
+                parts.append(one)
+            elif one is not None and one.answer is not None and not one.cancelled:
+                events += [(one.id, event) for event in one.answer.events()]
+                if one.answer.over:
+                    self._requests.pop(one.id, None)
+        if events:
+            parts.append(frame(Events(events)))
+        return b"".join(parts)

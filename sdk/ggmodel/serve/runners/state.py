@@ -1,0 +1,137 @@
+"""Describes a loaded model to the server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from ...chat.replies import KEY as DECLARED
+from ...chat.replies import read_declared
+from ...chat.template import KEY as TEMPLATE
+from ...errors import TemplateError
+from ...gguf_file import Array
+from ...gguf_file.metadata import KeyValues
+from ...model import Model
+from ...runner import LoadedModel
+from ..infill import NEEDED, fill_tokens
+from ..requests import State
+
+# Names that templates use for tools and for thoughts.
+_TOOLS = ("tools", "tool_calls")
+_THINKING = ("enable_thinking", "reasoning_content", "<think>", "thinking")
+_SPECIAL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask", "eot")
+_RESERVED = ("reserved", "unused", "placeholder")
+_MOST = 1024  # special tokens that are told
+_LONG = 64  # items of a list that is left out of the metadata
+
+
+def state_of(model: LoadedModel) -> State:
+    """The state of a model that has just been loaded."""
+    metadata = model.source.metadata
+    keys = KeyValues(metadata)
+    template = metadata.get(TEMPLATE)
+    template = template if isinstance(template, str) else ""
+    state = State(
+        engine="ggmodel",
+        path=str(model.source.files[0]) if model.source.files else model.source.name,
+        architecture=model.report.architecture,
+        kinds=[*model.model.modalities()],
+        abilities=_abilities(model, template),
+        context_length=model.context_length,
+        trained_context=keys.get("context_length", int) or 0,
+        parallel=len(model.engine.slots.all),
+        vocabulary=model.engine.vocabulary,
+        width=keys.get("embedding_length", int) or 0,
+        nbytes=model.memory.size(),
+        parameters=sum(info.n_elements for info in model.source.tensors.values()),
+        quantization=quantization_of(model),
+        template=template,
+        response_template=_declared(metadata),
+        special_tokens=_special_tokens(model),
+        special_ids=_special_ids(model),
+        end_ids=[] if model.tokenizer is None else sorted(model.tokenizer.eog),
+        metadata=plain_metadata(metadata),
+    )
+    if "completion" in state.abilities and fill_tokens(state).keys() >= set(NEEDED):
+        state.abilities.append("infill")
+    return state
+
+
+def _abilities(model: LoadedModel, template: str) -> list[str]:
+    """The names of what it can do; see `State`."""
+    architecture, found = type(model.model), list[str]()
+    if not model.model.only_embeds:
+        found.append("completion")
+        if template and model.tokenizer is not None:
+            found.append("chat")
+            found += ["tools"] * any(name in template for name in _TOOLS)
+            found += ["thinking"] * any(name in template for name in _THINKING)
+    if architecture.hidden is not Model.hidden:
+        found.append("embedding")
+    if architecture.speech is not Model.speech and model.tokenizer is not None:
+        found.append("transcription")
+    return found
+
+
+def quantization_of(model: LoadedModel) -> str:
+    """The name of the file's type as llama.cpp spells it, else of the type of most bytes."""
+    number = model.source.metadata.get("general.file_type")
+    if isinstance(number, int):
+        from gguf import LlamaFileType
+
+        names = {one.value: one.name.removeprefix("MOSTLY_") for one in LlamaFileType}
+        if number in names:
+            return names[number]
+    by_type: Counter[str] = Counter()
+    for info in model.source.tensors.values():
+        by_type[info.dtype.name] += info.nbytes
+    return next((name for name, _ in by_type.most_common(1)), "")
+
+
+def _special_tokens(model: LoadedModel) -> dict[str, str]:
+    found, tokenizer = dict[str, str](), model.tokenizer
+    if tokenizer is None:
+        return found
+    ids: dict[str, Any] = {
+        name: model.source.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _SPECIAL
+    }
+    ids |= {"bos": tokenizer.bos, "eos": tokenizer.eos}
+    for name, id in ids.items():
+        if isinstance(id, int) and 0 <= id < tokenizer.size:
+            found[f"{name}_token"] = tokenizer.token(id)
+    return found
+
+
+def _declared(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The checkpoint's declaration of its replies; None where it is of no use."""
+    try:
+        declared = read_declared(metadata[DECLARED])
+    except (KeyError, TemplateError):
+        return None
+    return dict(declared) if isinstance(declared, Mapping) else None
+
+
+def _special_ids(model: LoadedModel) -> dict[str, int]:
+    """Text → id of special tokens, but for those that vocabularies keep in reserve."""
+    if model.tokenizer is None:
+        return {}
+    names = sorted(model.tokenizer.special.items(), key=lambda named: named[1])
+    found = ((text, id) for text, id in names if not any(word in text for word in _RESERVED))
+    return dict(islice(found, _MOST))
+
+
+def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as plain values, long lists and templates left out."""
+    found: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if isinstance(value, Array) or (hasattr(value, "tolist") and hasattr(value, "__len__")):
+            if len(value) > _LONG:
+                continue
+            value = value.tolist()
+        if isinstance(value, (list, tuple)) and len(value) > _LONG:
+            continue
+        if not key.startswith(TEMPLATE):
+            found[key] = value
+    return found

@@ -1,0 +1,270 @@
+"""The requests to a runner, a method each: all that needs the model, and no connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...chat.items import LISTS, item_of
+from ...errors import ConfigError, PromptError, Unsupported
+from ...runner import Grammar, LoadedModel
+from ...runner.requests.generation import Generation
+from ...runner.requests.prompts import Rendered
+from ...runner.sampling import log_probabilities
+from ...tokenizer import Tokenizer
+from ...transcript import transcribe
+from ..requests import (
+    Begun,
+    Chat,
+    Detokenize,
+    Embed,
+    Generate,
+    GrammarSpec,
+    Rank,
+    Ranks,
+    Render,
+    Rows,
+    Segment,
+    Text,
+    Token,
+    Tokenize,
+    Tokens,
+    Transcribe,
+    Transcript,
+)
+
+Check = Callable[[], None]
+_ENDING = 512  # characters of a rendered text's end
+_GRAMMARS = 64  # compiled forms that are kept
+_NOT_OPTIONS = {"grammar", "sampler", *LISTS}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A generation that is ready to begin.
+
+    Attributes:
+        generation: complete already, where `complete`.
+    """
+
+    begun: Begun
+    generation: Generation
+    complete: bool = False
+
+
+class Work:
+    """Answers requests by a loaded model, from any thread.
+
+    `check` raises Cancelled once nobody waits for the answer; long calls ask it now and then.
+    """
+
+    def __init__(self, model: LoadedModel):
+        self.model = model
+
+    # texts
+
+    def prepare(self, request: Generate, check: Check) -> Prepared:
+        """Reads a prompt: opens its items, and computes its log-probabilities where asked for.
+
+        Raises:
+            Error: the prompt, an option or the grammar is wrong.
+        """
+        refused = _NOT_OPTIONS & {*request.options}
+        if refused:
+            raise ConfigError(f"{min(refused)} is no option of a request to a runner")
+        prompt, ending = self._prompt(request.prompt)
+        check()
+        options: dict[str, Any] = dict(request.options)
+        if request.grammar is not None:
+            options["grammar"] = grammar_of(request.grammar)
+        generation = self.model.request(prompt, **options)  # type: ignore[arg-type]
+        check()
+        ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
+        begun = Begun(ids, ending)
+        if request.prompt_logprobs is None:
+            return Prepared(begun, generation)
+        complete = generation.left <= 1
+        begun.tokens = self._scored(generation, ids, request.prompt_logprobs, complete, check)
+        return Prepared(begun, generation, complete)
+
+    def _prompt(self, prompt: Chat | str | list[Any]) -> tuple[Any, str]:
+        """A prompt as the model takes it, and the end of the text that a template made of it."""
+        if isinstance(prompt, Chat):
+            rendered = self._rendered(prompt)
+            return self.model.prompts.chat(rendered), rendered.text[-_ENDING:]
+        if isinstance(prompt, list):
+            for part in prompt:
+                if not isinstance(part, (str, int)):
+                    _need_data(*(item_of(part) or ("item", part)))
+        return prompt, ""
+
+    def _rendered(self, chat: Chat) -> Rendered:
+        rendered = self.model.chat_text(
+            chat.messages,
+            tools=chat.tools,
+            template=chat.template,
+            variables=chat.variables,
+            continues=chat.continues,
+        )
+        for kind, item in rendered.items:
+            _need_data(kind, item)
+        return rendered
+
+    def _scored(
+        self, generation: Generation, ids: list[int], top: int, complete: bool, check: Check
+    ) -> list[Token]:
+        """The prompt's tokens with their log-probabilities.
+
+        Args:
+            complete: the same logits give the answer, of one token at most.
+        """
+        begun, tokens = time.perf_counter(), [self.token(ids[0])]
+
+        def take(rows: np.ndarray) -> None:
+            check()
+            for row in rows:
+                if len(tokens) == len(ids):
+                    if complete:
+                        generation.finish_with(row, time.perf_counter() - begun)
+                elif (id := ids[len(tokens)]) < 0:
+                    tokens.append(self.token(id))
+                else:
+                    tokens.append(self.token(id, *log_probabilities(row, id, top)))
+
+        self.model.engine.apart.each_logits(generation.prompt, take)
+        return tokens
+
+    def token(
+        self, id: int, logprob: float | None = None, top: list[tuple[int, float]] | None = None
+    ) -> Token:
+        """A token with its log-probability and the likeliest at its place."""
+        data = self.bytes_of(id)
+        others = [self.token(*one) for one in top or ()]
+        return Token(id, data.decode("utf-8", "replace"), data, logprob, others)
+
+    def bytes_of(self, id: int) -> bytes:
+        """The bytes of a token; none of an item, or without a vocabulary."""
+        tokenizer = self.model.tokenizer
+        known = tokenizer is not None and 0 <= id < tokenizer.size
+        return tokenizer.token_bytes(id) if tokenizer is not None and known else b""
+
+    def tokenize(self, request: Tokenize, check: Check) -> Tokens:
+        """The ids of a text or a chat; −1 in the places of images and other items."""
+        if isinstance(request.text, Chat):
+            numbers = self.model.prompts.numbers(self._prompt(request.text)[0])
+            ids = [max(-1, int(n)) for n in numbers]
+        else:
+            ids = self._vocabulary().encode(
+                request.text, add_special=request.add_special, parse_special=request.special
+            )
+        return Tokens(ids, [self.bytes_of(id) for id in ids])
+
+    def detokenize(self, request: Detokenize, check: Check) -> Text:
+        return Text(self.model.detokenize(request.ids))
+
+    def render(self, request: Render, check: Check) -> Text:
+        return Text(self._rendered(request.chat).text)
+
+    def _vocabulary(self) -> Tokenizer:
+        return self.model.prompts.vocabulary()
+
+    # rows and sounds
+
+    def embed(self, request: Embed, check: Check) -> Rows:
+        """Raises ConfigError where `dimensions` are more than a row has."""
+        texts = [self.model.tokenize(t) if isinstance(t, str) else t for t in request.texts]
+        if request.truncate:
+            texts = [self._cut(ids) for ids in texts]
+        check()
+        rows = self.model.embed(
+            texts,
+            pooling=request.pooling,  # type: ignore[arg-type]
+            normalize=request.normalize,
+        )
+        if (most := request.dimensions) is not None:
+            if not 1 <= most <= rows.shape[1]:
+                raise ConfigError(f"dimensions is {most}; rows of this model have {rows.shape[1]}")
+            rows = rows[:, :most]
+            if request.normalize:
+                lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+                rows = rows / np.where(lengths > 0, lengths, 1)
+        data = np.ascontiguousarray(rows, "<f4").tobytes()
+        return Rows(data, len(rows), rows.shape[1], [len(ids) for ids in texts])
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        """The first ids of a text that is too long, and the one that closes each."""
+        engine, tokenizer = self.model.engine, self.model.tokenizer
+        most = engine.context_length
+        most = min(most, engine.batch_size) if engine.single_step else most
+        if len(ids) <= most:
+            return ids
+        closed = tokenizer is not None and tokenizer.add_eos
+        return [*ids[: most - 1], ids[-1]] if closed else ids[:most]
+
+    def rank(self, request: Rank, check: Check) -> Ranks:
+        raise Unsupported(
+            f"{self.model.report.architecture} has no head that ranks documents, and no "
+            "architecture of this version has one; embed query and documents and compare them, or "
+            "use the engine llama.cpp with a reranker"
+        )
+
+    def transcribe(self, request: Transcribe, check: Check) -> Transcript:
+        found = transcribe(
+            self.model,
+            request.audio,
+            language=request.language,
+            task="translate" if request.translate else None,
+            timestamps=request.timestamps,
+            prompt=request.prompt,
+            temperature=request.temperature,
+            progress=lambda *_: check(),
+        )
+        segments = [Segment(one.start, one.end, one.text) for one in found.segments]
+        return Transcript(found.text, found.language, found.seconds, segments)
+
+
+def grammar_of(spec: GrammarSpec) -> Grammar:
+    """The form; known ones are compiled already.
+
+    Raises:
+        GrammarError: it is broken. Unsupported: llguidance is missing.
+    """
+    return _grammar(spec.kind, spec.text)
+
+
+@lru_cache(_GRAMMARS)
+def _grammar(kind: str, text: str) -> Grammar:
+    if kind == "json":
+        return Grammar.json_schema({"type": "object"})
+    if kind == "json_schema":
+        return Grammar.json_schema(text)
+    if kind == "regex":
+        return Grammar.regex(text)
+    if kind == "lark":
+        return Grammar.lark(text)
+    if kind == "gbnf":
+        return Grammar.gbnf(text)
+    import msgspec
+
+    return Grammar.choice(msgspec.json.decode(text, type=list[str]))
+
+
+def _need_data(kind: str, item: Any) -> None:
+    """Raises PromptError where an item is a path or an address: a runner opens none."""
+    if not _is_data(item):
+        raise PromptError(f"the {kind} of a request must be its bytes or a data URL")
+
+
+def _is_data(item: Any) -> bool:
+    if isinstance(item, str):
+        return item[:5].lower() == "data:"
+    if isinstance(item, Mapping):
+        return all(map(_is_data, item.values()))
+    if isinstance(item, (list, tuple)):
+        return all(map(_is_data, item))
+    return isinstance(item, (bytes, int, float)) or item is None

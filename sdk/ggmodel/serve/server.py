@@ -1,0 +1,75 @@
+"""The server: what all its endpoints share."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from .bodies import Bodies
+from .media import Media
+from .metrics import Metrics
+from .pool import Models
+from .stored import Stored
+
+_CHANGES = 4  # models that are downloaded or made at a time
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices that were made at the start.
+
+    Attributes:
+        keys: API keys; without any, everybody may ask.
+        origins: of web pages that may use the server besides its own; "*" for all, "localhost" for
+            those of this machine.
+        hosts: names under which the server may be reached besides its address. Without any, a
+            server that others can reach answers to addresses and this machine's own names, and
+            to all names where it wants keys.
+        media_folders: folders whose files requests may name.
+        media_hosts: hosts whose images and sounds requests may name.
+        max_tokens: the longest answer; None for what has room in the context.
+        timeout: seconds that a request may take; 0 for no limit.
+        manage: requests may download, make and remove models of this machine.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    media_folders: tuple[str, ...] = ()
+    media_hosts: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    timeout: float = 3600.0
+    manage: bool = False
+
+
+@dataclass
+class Server:
+    """Models behind APIs.
+
+    Attributes:
+        stored: answers that later requests go on from.
+        changes: threads that download and make models; others have to wait for nothing there.
+    """
+
+    models: Models
+    settings: Settings = field(default_factory=Settings)
+    metrics: Metrics = field(default_factory=Metrics)
+    bodies: Bodies = field(default_factory=Bodies)
+    stored: Stored = field(default_factory=Stored)
+    changes: Executor = field(default_factory=lambda: ThreadPoolExecutor(_CHANGES, "changes"))
+    media: Media = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.media = Media(self.settings.media_folders, self.settings.media_hosts)
+
+    def start(self) -> None:
+        """Begins what need not wait for requests."""
+        self.models.start()
+
+    async def close(self) -> None:
+        """Ends all runners."""
+        self.media.close()
+        self.changes.shutdown(wait=False, cancel_futures=True)
+        await self.models.close()

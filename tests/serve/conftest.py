@@ -1,0 +1,86 @@
+"""A server on a socket of this machine, with a model in the process of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import uvicorn
+
+import ggmodel
+from ggmodel.serve.app import make_app
+from ggmodel.serve.server import Server, Settings
+from tests.serve.standin import InProcess, InProcessModels
+
+ASSETS = Path(__file__).parents[2] / "examples" / "assets"
+
+
+@contextmanager
+def serving(server: Server, http: Any = "auto") -> Iterator[str]:
+    """The URL of a server that runs while the block does."""
+    app = make_app(server)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", http=http)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(running.serve()), daemon=True)
+    thread.start()
+    try:
+        while not running.started:
+            assert thread.is_alive()
+            thread.join(0.005)
+        port = running.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def stories() -> Iterator[ggmodel.LoadedModel]:
+    # Keys and values in F32 keep answers equal, whatever is computed beside them.
+    with ggmodel.load(ASSETS / "stories.gguf", parallel=4, threads=1, kv_type="f32") as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def runner(stories: ggmodel.LoadedModel) -> InProcess:
+    return InProcess(stories)
+
+
+@pytest.fixture(scope="session")
+def models(runner: InProcess) -> InProcessModels:
+    return InProcessModels(runner)
+
+
+@pytest.fixture(scope="session")
+def url(models: InProcessModels) -> Iterator[str]:
+    """The URL of a server with the default settings."""
+    with serving(Server(models)) as found:
+        yield found
+
+
+@pytest.fixture
+def serve(models: InProcessModels) -> Iterator[Callable[..., str]]:
+    """`serve(**settings)` starts another server, and gives its URL."""
+    with ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(serving(Server(models, Settings(**settings))))
+
+
+@pytest.fixture
+def http(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", timeout=30, max_retries=0) as found:
+        yield found

@@ -1,0 +1,328 @@
+"""A runner's answers are those of the model in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggmodel
+from ggmodel.errors import (
+    ConfigError,
+    GrammarError,
+    PromptError,
+    TemplateError,
+    Unsupported,
+)
+from ggmodel.ml import RunnerAtPort, get_devices_from_runner
+from ggmodel.serve.requests import (
+    Begun,
+    Chat,
+    Detokenize,
+    Embed,
+    Generate,
+    GrammarSpec,
+    Heard,
+    Piece,
+    Rank,
+    Render,
+    Tokenize,
+    Transcribe,
+)
+from ggmodel.serve.runners.ggmodel import GgmodelRunner
+from tests.serve.loops import Loop
+from tests.serve.runners.asking import GREETING, PROMPT, answered, generate, text_of
+from tests.serve.runners.conftest import ASSETS, STORIES
+
+END = "<|end|>"
+
+
+def test_its_state(runner: GgmodelRunner, model: ggmodel.LoadedModel):
+    state = runner.state
+    assert (state.engine, state.path, state.architecture) == ("ggmodel", STORIES, "llama")
+    assert (state.context_length, state.parallel, state.vocabulary) == (512, 8, 1536)
+    assert state.abilities == ["completion", "chat", "embedding"] and state.kinds == []
+    assert (state.quantization, state.width, state.trained_context) == ("Q8_0", 192, 512)
+    assert state.special_tokens["eos_token"] == "<|eos|>" and "assistant" in state.template
+    assert state.metadata["llama.block_count"] == 5
+    assert not any(key.startswith("tokenizer.ggml.tokens") for key in state.metadata)
+    assert state.nbytes == model.memory.size()
+    assert (state.running, state.waiting) == (0, 0)
+
+
+def test_devices_over_its_port(runner: GgmodelRunner):
+    found = get_devices_from_runner(runner.port)
+    assert found and {d.library for d in found} >= {"CPU"}
+    at_port = RunnerAtPort(runner.port)
+    assert [d.device_id for d in get_devices_from_runner(at_port)] == [d.device_id for d in found]
+    assert at_port.get_active_device_ids() == [] and not at_port.has_exited()
+
+
+class TestTexts:
+    def test_the_same_tokens(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        begun, pieces, ended = loop.run(answered(runner, generate(max_tokens=40)))
+        expected = model.generate(PROMPT, temperature=0, max_tokens=40)
+        assert text_of(pieces) == expected.text
+        assert [piece.id for piece in pieces] == expected.tokens
+        assert begun.prompt == model.tokenize(PROMPT) and begun.ending == ""
+        assert (ended.reason, ended.completion_tokens) == (expected.finish_reason, 40)
+        assert ended.prompt_tokens == expected.usage.prompt_tokens
+        assert ended.prompt_seconds > 0 and ended.decode_seconds > 0
+
+    def test_eight_at_once(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        prompts = [f"There were {n} apples in" for n in range(8)]
+
+        async def ask() -> list[str]:
+            asked = [answered(runner, generate(p, max_tokens=30)) for p in prompts]
+            return [text_of(pieces) for _, pieces, _ in await asyncio.gather(*asked)]
+
+        found = loop.run(ask())
+        assert found == [model.generate(p, temperature=0, max_tokens=30).text for p in prompts]
+        assert runner.state.running == 0
+
+    def test_answers_that_nobody_takes_keep_no_slot(self, loop: Loop, runner: GgmodelRunner):
+        on = {"logit_bias": {1: -100.0, 4: -100.0}, "max_tokens": 300}
+
+        async def ask() -> str:
+            waiting = [runner.generate(generate(**on)) for _ in range(8)]
+            for one in waiting:
+                await one.__anext__()
+            _, pieces, _ = await answered(runner, generate(max_tokens=4))
+            for one in waiting:
+                await one.aclose()
+            return text_of(pieces)
+
+        assert loop.run(ask(), 30)
+
+    def test_a_chat(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        begun, pieces, ended = loop.run(answered(runner, generate(GREETING, max_tokens=300)))
+        expected = model.chat(GREETING.messages, temperature=0, max_tokens=300)
+        assert text_of(pieces) == expected.text and ended.reason == expected.finish_reason
+        assert begun.ending.endswith(f"{END}<|assistant|>")
+
+    def test_an_answer_that_has_begun_goes_on(self, loop: Loop, runner: GgmodelRunner):
+        begun = {"role": "assistant", "content": "The fox "}
+        chat = Chat([*GREETING.messages, begun], continues=True)
+        assert loop.run(runner.render(Render(chat))).text.endswith("<|assistant|>The fox ")
+        _, pieces, _ = loop.run(answered(runner, generate(chat, max_tokens=3)))
+        assert pieces
+        with pytest.raises(PromptError, match="role 'assistant'"):
+            loop.run(runner.render(Render(Chat(GREETING.messages, continues=True))))
+
+    def test_the_token_that_ends_an_answer(self, loop: Loop, runner: GgmodelRunner):
+        _, plain, ended = loop.run(answered(runner, generate(GREETING, max_tokens=400)))
+        _, special, _ = loop.run(answered(runner, generate(GREETING, max_tokens=400, special=True)))
+        assert ended.reason == "stop"
+        assert text_of(special) == text_of(plain) + "<|eos|>"
+
+    def test_a_stop_string(self, loop: Loop, runner: GgmodelRunner):
+        _, pieces, ended = loop.run(answered(runner, generate(stop=["zzz", " was"])))
+        assert (ended.reason, ended.stop) == ("stop", " was") and " was" not in text_of(pieces)
+
+    def test_held_back_text_has_no_token(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        expected = model.generate(PROMPT, temperature=0, max_tokens=8)
+        stop = expected.text[-3:] + "€"
+        _, pieces, _ = loop.run(answered(runner, generate(max_tokens=8, stop=[stop])))
+        assert text_of(pieces) == expected.text
+        assert [piece.id for piece in pieces] == [*expected.tokens, -1]
+
+    def test_log_probabilities(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        _, pieces, _ = loop.run(answered(runner, generate(logprobs=True, top_logprobs=2)))
+        expected = model.generate(PROMPT, temperature=0, max_tokens=16, top_logprobs=2)
+        tokens = [piece.token for piece in pieces if piece.token is not None]
+        found = [token.logprob or 0.0 for token in tokens]
+        np.testing.assert_allclose(found, expected.logprobs, atol=1e-4)
+        assert [[one.id for one in t.top] for t in tokens] == [
+            [id for id, _ in top] for top in expected.top_logprobs
+        ]
+        assert b"".join(t.data for t in tokens).decode() == expected.text
+
+    @pytest.mark.parametrize("most", [0, 1, 4])
+    def test_log_probabilities_of_the_prompt(
+        self, loop: Loop, runner: GgmodelRunner, model: Any, most: int
+    ):
+        request = generate(max_tokens=most, prompt_logprobs=1, logprobs=True)
+        begun, pieces, ended = loop.run(answered(runner, request))
+        assert begun.tokens is not None and begun.tokens[0].logprob is None
+        found = [token.logprob or 0.0 for token in begun.tokens[1:]]
+        np.testing.assert_allclose(found, model.score(PROMPT), atol=1e-4)
+        assert [token.id for token in begun.tokens] == begun.prompt
+        assert all(len(token.top) == 1 for token in begun.tokens[1:])
+        expected = model.generate(PROMPT, temperature=0, max_tokens=most, logprobs=True)
+        assert [piece.id for piece in pieces] == expected.tokens
+        assert ended.completion_tokens == most and ended.reason == "length"
+
+    def test_a_grammar(self, loop: Loop, runner: GgmodelRunner):
+        spec = GrammarSpec("choice", '["red", "green"]')
+        _, pieces, ended = loop.run(answered(runner, generate(grammar=spec)))
+        assert text_of(pieces) in ("red", "green") and ended.reason == "stop"
+
+    def test_a_grammar_of_llama_cpp(self, loop: Loop, runner: GgmodelRunner):
+        spec = GrammarSpec("gbnf", 'root ::= ("red" | "green") mark{2}\nmark ::= [!?]')
+        _, pieces, ended = loop.run(answered(runner, generate(grammar=spec)))
+        assert text_of(pieces).rstrip("!?") in ("red", "green") and ended.reason == "stop"
+
+    def test_the_use_of_the_cache_is_told_before_the_first_piece(
+        self, loop: Loop, runner: GgmodelRunner
+    ):
+        async def events() -> list[Any]:
+            return [one async for one in runner.generate(generate(max_tokens=2))]
+
+        loop.run(events())
+        begun, heard, *pieces, ended = loop.run(events())
+        assert isinstance(begun, Begun) and isinstance(heard, Heard)
+        assert heard.reused_tokens == ended.reused_tokens > 0
+        assert not any(isinstance(one, Heard) for one in pieces)
+
+    def test_an_answer_longer_than_the_context_comes_whole(
+        self, loop: Loop, runner: GgmodelRunner, model: Any
+    ):
+        """It waits for its reader, a few tokens ahead, and goes on whenever there is room."""
+        options = {"max_tokens": 600, "context_shift": True, "logit_bias": {1: -100.0, 4: -100.0}}
+
+        async def slowly() -> list[int]:
+            ids: list[int] = []
+            async for event in runner.generate(generate(**options)):
+                if isinstance(event, Piece):
+                    ids.append(event.id)
+                    if len(ids) == 100:
+                        await asyncio.sleep(0.2)
+            return ids
+
+        found = loop.run(slowly(), 60)
+        assert found == model.generate(PROMPT, temperature=0, **options).tokens
+        assert len(found) == 600
+
+    def test_tokens_and_back(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        found = loop.run(runner.tokenize(Tokenize(f"hello{END}")))
+        assert found.ids == model.tokenize(f"hello{END}")
+        assert b"".join(found.pieces[1:]).decode() == f"hello{END}"
+        plain = loop.run(runner.tokenize(Tokenize(END, add_special=False, special=False)))
+        assert len(plain.ids) > 1
+        assert loop.run(runner.detokenize(Detokenize(found.ids[1:]))).text == f"hello{END}"
+        chat = loop.run(runner.tokenize(Tokenize(GREETING)))
+        assert chat.ids == model.chat_prompt(GREETING.messages)
+
+
+class TestRows:
+    def test_embeddings(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        texts: list[str | list[int]] = ["a dog", "the sun is high"]
+        rows = loop.run(runner.embed(Embed(texts, pooling="last")))
+        found = np.frombuffer(rows.data, "<f4").reshape(rows.count, rows.width)
+        np.testing.assert_allclose(
+            found, model.embed(texts, pooling="last", normalize=True), atol=1e-5
+        )
+        assert rows.tokens == [len(model.tokenize(text)) for text in texts]
+
+    def test_their_first_dimensions(self, loop: Loop, runner: GgmodelRunner, model: Any):
+        rows = loop.run(runner.embed(Embed(["a dog"], dimensions=8)))
+        found = np.frombuffer(rows.data, "<f4")
+        whole = model.embed(["a dog"])[0, :8]
+        np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=1e-5)
+        for wrong in (0, 193):
+            with pytest.raises(ConfigError, match="dimensions"):
+                loop.run(runner.embed(Embed(["a dog"], dimensions=wrong)))
+
+    def test_texts_that_are_too_long(self, loop: Loop, runner: GgmodelRunner):
+        with pytest.raises(PromptError, match="context 512"):
+            loop.run(runner.embed(Embed(["dog " * 600])))
+        rows = loop.run(runner.embed(Embed(["dog " * 600], truncate=True)))
+        assert rows.tokens == [512]
+
+    def test_nothing_ranks(self, loop: Loop, runner: GgmodelRunner):
+        with pytest.raises(Unsupported, match="no head that ranks"):
+            loop.run(runner.rank(Rank("a", ["b"])))
+
+
+WRONG: list[tuple[Generate, type[Exception]]] = [
+    (generate([]), PromptError),
+    (generate("dog " * 600), PromptError),
+    (generate([99999]), PromptError),
+    (generate(max_tokens=-1), ConfigError),
+    (generate(no_such=1), ConfigError),
+    (generate(images=["/etc/passwd"]), ConfigError),
+    (generate(grammar=GrammarSpec("json_schema", "{")), GrammarError),
+    (generate(grammar=GrammarSpec("gbnf", "root ::= x")), GrammarError),
+    (generate(Chat([])), PromptError),
+    (generate(Chat(GREETING.messages, template="{{ nothing.at.all }}")), TemplateError),
+    (generate("\ud800"), PromptError),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG)))
+def test_errors_keep_their_class(loop: Loop, runner: GgmodelRunner, case: int):
+    request, error = WRONG[case]
+    with pytest.raises(error):
+        loop.run(answered(runner, request))
+    assert loop.run(answered(runner, generate()))[1]
+
+
+def png() -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.open(ASSETS / "scene.png").save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def eyes(loop: Loop) -> Iterator[GgmodelRunner]:
+    started = loop.run(GgmodelRunner.start(str(ASSETS / "shapes.gguf"), {"gpu_layers": 0}))
+    yield started
+    loop.run(started.close())
+
+
+class TestItems:
+    @staticmethod
+    def asked(image: Any) -> Chat:
+        parts = [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]
+        return Chat([{"role": "user", "content": parts}])
+
+    def test_an_image(self, loop: Loop, eyes: GgmodelRunner):
+        data = png()
+        url = "data:image/png;base64," + base64.b64encode(data).decode()
+        with ggmodel.load(ASSETS / "shapes.gguf", gpu_layers=0) as model:
+            expected = str(model.chat(self.asked(data).messages, temperature=0, max_tokens=16))
+            ids = model.length(model.chat_prompt(self.asked(data).messages))
+        for image in (data, url):
+            begun, pieces, ended = loop.run(answered(eyes, generate(self.asked(image))))
+            assert text_of(pieces) == expected and ended.prompt_tokens == ids
+            assert -1 in begun.prompt and min(begun.prompt) == -1
+        counted = loop.run(eyes.tokenize(Tokenize(self.asked(data))))
+        assert len(counted.ids) == ids and -1 in counted.ids
+        assert eyes.state.kinds == ["image"]
+
+    def test_paths_are_never_opened(self, loop: Loop, eyes: GgmodelRunner):
+        path = str(ASSETS / "scene.png")
+        parts = [{"type": "image", "image": path}]
+        for prompt in (self.asked(path), [*parts, "What is it?"]):
+            with pytest.raises(PromptError, match="bytes or a data URL"):
+                loop.run(answered(eyes, generate(prompt)))
+
+
+def test_a_transcript(loop: Loop, whisper_folder: Path):
+    from tests.audio.sounds import pcm, tones
+
+    sound = pcm(tones(0.5))
+
+    async def ask() -> Any:
+        runner = await GgmodelRunner.start(str(whisper_folder), {"gpu_layers": 0})
+        try:
+            assert "transcription" in runner.state.abilities
+            with pytest.raises(ConfigError, match="temperature"):
+                await runner.transcribe(Transcribe(sound, temperature=-1.0))
+            return await runner.transcribe(Transcribe(sound, prompt="Red dogs.", temperature=1e-9))
+        finally:
+            await runner.close()
+
+    found = loop.run(ask())
+    with ggmodel.load(whisper_folder, gpu_layers=0) as model:
+        expected = ggmodel.transcribe(model, sound, prompt="Red dogs.")
+    assert (found.text, found.language) == (expected.text, expected.language)
+    assert found.seconds == pytest.approx(0.5, abs=0.01)

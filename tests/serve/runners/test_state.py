@@ -1,0 +1,31 @@
+"""A runner tells how its model declares replies."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ggmodel
+from ggmodel.chat.replies import KEY, reply_format
+from ggmodel.serve.runners.state import state_of
+
+STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
+DECLARED = {"start_anchor": "A", "fields": {"content": {"close": "B"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "declared"), [(json.dumps(DECLARED), DECLARED), ("{", None), ("[]", None), (7, None)]
+)
+def test_a_declaration_is_told(
+    text: object, declared: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ggmodel.load(STORIES) as model:
+        assert state_of(model).response_template is None
+        metadata = {**model.source.metadata, KEY: text}
+        monkeypatch.setattr(model.source, "metadata", metadata)
+        state = state_of(model)
+        assert state.response_template == declared
+        assert reply_format(state.template, state.response_template).parse("Hello B").content
+        monkeypatch.undo()

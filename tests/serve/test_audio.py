@@ -1,0 +1,100 @@
+"""/v1/audio/transcriptions, with a runner that says what it heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+
+from ggmodel.serve.requests import Segment, Transcribe, Transcript
+from ggmodel.serve.server import Server
+from tests.serve.conftest import serving
+from tests.serve.standin import InProcess, InProcessModels
+
+SOUND = bytes(range(256)) + b"\r\n--\r\n\n\r" * 9
+
+
+class Hearing(InProcess):
+    async def transcribe(self, request: Transcribe) -> Transcript:
+        self.seen.append(request)
+        segments = [Segment(0.0, 1.5, " One."), Segment(61.25, 3600.0, "Two.")]
+        return Transcript("One. Two.", request.language or "en", 3600.0, segments)
+
+
+@pytest.fixture(scope="module")
+def hearing(runner: InProcess) -> Hearing:
+    return Hearing(runner.model)
+
+
+@pytest.fixture(scope="module")
+def hears(hearing: Hearing) -> Iterator[str]:
+    with serving(Server(InProcessModels(hearing))) as url:
+        yield url
+
+
+@pytest.fixture
+def listener(hears: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{hears}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def test_the_file_arrives_byte_for_byte(listener: openai.OpenAI, hearing: Hearing):
+    found = listener.audio.transcriptions.create(
+        model="stories", file=("a.wav", SOUND), language="de", temperature=0.5
+    )
+
+    assert found.text == "One. Two."
+    request = hearing.seen[-1]
+    assert request.audio == SOUND
+    assert (request.language, request.temperature, request.translate) == ("de", 0.5, False)
+
+
+def test_forms_of_the_answer(listener: openai.OpenAI):
+    def ask(form):
+        return listener.audio.transcriptions.create(
+            model="stories", file=("a.wav", SOUND), response_format=form
+        )
+
+    assert ask("text").strip() == "One. Two."
+    assert "2\n00:01:01,250 --> 01:00:00,000\nTwo.\n" in ask("srt")
+    assert ask("vtt").startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nOne.\n")
+    assert ask("verbose_json").segments[1].start == 61.25
+
+
+def test_translations(hears: str, hearing: Hearing):
+    httpx.post(f"{hears}/v1/audio/translations", files={"file": SOUND}).raise_for_status()
+    assert hearing.seen[-1].translate is True
+
+
+@pytest.mark.parametrize(
+    ("files", "data"),
+    [
+        ({"other": b"x"}, {}),
+        ({"file": b"x"}, {"response_format": "xml"}),
+        ({"file": b"x"}, {"temperature": "hot"}),
+    ],
+)
+def test_wrong_forms_are_400(hears: str, files: dict, data: dict):
+    answer = httpx.post(f"{hears}/v1/audio/transcriptions", files=files, data=data)
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"--b\r\n\r\nx", b"--b\r\nX: y\r\n\r\nx\r\n--b--", b"--b\r\n" * 999 + b"--b--"]
+)
+def test_broken_forms_are_400(hears: str, body: bytes):
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    answer = httpx.post(f"{hears}/v1/audio/transcriptions", content=body, headers=headers)
+    assert answer.status_code == 400
+
+
+def test_what_is_no_form_is_415(hears: str):
+    assert httpx.post(f"{hears}/v1/audio/transcriptions", json={}).status_code == 415
+
+
+def test_a_model_that_does_not_hear_says_so(url: str):
+    answer = httpx.post(f"{url}/v1/audio/transcriptions", files={"file": b"x"})
+    assert answer.status_code == 400
+    assert "hear" in answer.json()["error"]["message"]

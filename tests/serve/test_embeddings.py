@@ -1,0 +1,79 @@
+"""/v1/embeddings, /rerank, /score."""
+
+from __future__ import annotations
+
+import base64
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+import ggmodel
+
+TEXTS = ["a dog", "two cats and a bird"]
+
+
+def test_rows_are_those_of_the_model(client: openai.OpenAI, stories: ggmodel.LoadedModel):
+    found = client.embeddings.create(model="stories", input=TEXTS)
+
+    rows = np.array([one.embedding for one in found.data])
+    np.testing.assert_array_equal(rows, stories.embed(TEXTS, normalize=True))
+    assert found.usage.prompt_tokens == sum(map(stories.length, TEXTS))
+
+
+def test_base64_and_floats_are_the_same(http: httpx.Client):
+    asked = {"input": TEXTS, "dimensions": 8}
+    floats = http.post("/v1/embeddings", json=asked).json()["data"]
+    coded = http.post("/v1/embeddings", json={**asked, "encoding_format": "base64"}).json()["data"]
+
+    for one, other in zip(floats, coded, strict=True):
+        row = np.frombuffer(base64.b64decode(other["embedding"]), "<f4")
+        np.testing.assert_array_equal(row, np.array(one["embedding"], "<f4"))
+        assert len(row) == 8
+
+
+def test_token_ids_are_one_text(http: httpx.Client, stories: ggmodel.LoadedModel):
+    ids = stories.tokenize(TEXTS[0])
+    asked = [{"input": TEXTS[0]}, {"input": ids}, {"input": [ids]}]
+    rows = [http.post("/v1/embeddings", json=one).json()["data"] for one in asked]
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_texts_among_token_ids(http: httpx.Client, stories: ggmodel.LoadedModel):
+    ids = [*stories.tokenize("a dog"), *stories.tokenize(" and", add_special=False), 5]
+    asked = [{"input": ids}, {"input": ["a dog", " and", 5]}, {"input": [["a dog", " and", 5]]}]
+    rows = [http.post("/v1/embeddings", json=one).json()["data"] for one in asked]
+    assert rows[0] == rows[1] == rows[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [({"input": ""}, "input"), ({"input": []}, "input"), ({"dimensions": 0}, "dimensions")],
+)
+def test_wrong_fields_are_named(http: httpx.Client, change: dict, param: str):
+    answer = http.post("/v1/embeddings", json={"input": "x", **change})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_documents_are_ordered_by_their_scores(http: httpx.Client):
+    asked = {"query": "dog", "documents": ["a", "abc", {"text": "ab"}], "return_documents": True}
+
+    found = http.post("/v1/rerank", json={**asked, "top_n": 2}).json()
+
+    assert [one["index"] for one in found["results"]] == [1, 2]
+    assert found["results"][0]["document"] == {"text": "abc"}
+
+
+def test_scores_of_pairs(http: httpx.Client):
+    found = http.post("/score", json={"text_1": "dog", "text_2": ["a", "abc"]}).json()
+    assert [one["score"] for one in found["data"]] == [1.0, 3.0]
+    assert http.post("/score", json={"text_1": ["a", "b"], "text_2": "c"}).status_code == 400
+
+
+def test_models_are_listed(client: openai.OpenAI):
+    assert [one.id for one in client.models.list()] == ["stories"]
+    assert client.models.retrieve("stories").owned_by == "ggmodel"
+    with pytest.raises(openai.NotFoundError, match="'none'"):
+        client.models.retrieve("none")

@@ -1,0 +1,125 @@
+"""llama-server's own endpoints, and its paths for others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serve.standin import InProcess
+
+TEXT = "Once upon a time there was a"
+ASKED: Any = {"prompt": TEXT, "n_predict": 8, "temperature": 0}
+
+
+def test_a_text_goes_on(http: httpx.Client):
+    found = http.post("/completion", json={**ASKED, "return_tokens": True}).json()
+
+    assert found["content"]
+    assert len(found["tokens"]) == 8
+    assert (
+        http.post("/detokenize", json={"tokens": found["tokens"]}).json()["content"]
+        == (found["content"])
+    )
+    assert (found["stop"], found["stop_type"], found["stopping_word"]) == (True, "limit", "")
+    assert found["tokens_predicted"] == found["timings"]["predicted_n"] == 8
+    assert found["generation_settings"]["n_predict"] == 8
+
+
+def test_a_stream_has_the_same_text(http: httpx.Client):
+    whole = http.post("/completion", json={**ASKED, "n_probs": 3}).json()
+
+    text = http.post("/completion", json={**ASKED, "n_probs": 3, "stream": True}).text
+    *parts, last = [json.loads(line[6:]) for line in text.splitlines() if line]
+
+    assert "".join(part["content"] for part in parts) == whole["content"]
+    assert [one for part in parts for one in part["completion_probabilities"]] == (
+        whole["completion_probabilities"]
+    )
+    assert all(len(one["top_logprobs"]) == 3 for one in whole["completion_probabilities"])
+    assert not any(part["stop"] for part in parts)
+    assert last["stop"] is True
+    assert last["timings"]["predicted_n"] == 8
+
+
+def test_lists_of_prompts_have_lists_of_answers(http: httpx.Client):
+    ids = http.post("/tokenize", json={"content": TEXT, "add_special": True}).json()["tokens"]
+    found = http.post("/completion", json={**ASKED, "prompt": [TEXT, ids]}).json()
+    assert found[0]["content"] == found[1]["content"]
+    mixed = http.post("/completion", json={**ASKED, "prompt": [ids[0], "Once", ids[2]]}).json()
+    assert mixed["content"]
+
+
+def test_a_stop_word_is_told(http: httpx.Client):
+    word = http.post("/completion", json=ASKED).json()["content"].split()[1]
+    found = http.post("/completion", json={**ASKED, "stop": [word]}).json()
+    assert found["stop_type"] in ("word", "eos")  # a runner need not tell which
+    assert word not in found["content"]
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"n_probs": 999}, "n_probs"),
+        ({"prompt": ["a", "b"], "stream": True}, "stream"),
+        ({"n_predict": "x"}, "n_predict"),
+    ],
+)
+def test_wrong_fields_are_named(http: httpx.Client, change: Any, param: str):
+    answer = http.post("/completion", json={**ASKED, **change})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_tokens_that_are_ruled_out_are_told(http: httpx.Client):
+    for ignored in (True, False):
+        found = http.post("/completion", json={**ASKED, "ignore_eos": ignored}).json()
+        biases = found["generation_settings"]["logit_bias"]
+        assert bool(biases) == ignored
+        assert all(one["bias"] is None for one in biases)  # −∞
+
+
+def test_slots_are_told(http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "running", 3)
+    found = http.get("/slots").json()
+    assert [one["is_processing"] for one in found] == [True, True, True, False]
+    assert [one["id"] for one in found] == [0, 1, 2, 3]
+    assert found[0]["n_ctx"] == 512
+    assert http.get("/slots?fail_on_no_slot=1").json() == found
+    monkeypatch.setattr(runner, "running", 4)
+    assert http.get("/slots").status_code == 200
+    assert http.get("/slots?fail_on_no_slot=1").status_code == 503
+
+
+def test_a_chat_is_counted(http: httpx.Client):
+    asked = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 4}
+    answer = http.post("/chat/completions", json=asked).json()
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        count = http.post(path, json=asked).json()
+        assert count["input_tokens"] == answer["usage"]["prompt_tokens"]
+
+
+def test_models_are_listed_without_a_version(http: httpx.Client):
+    assert http.get("/models").json() == http.get("/v1/models").json()
+
+
+def test_a_prompt_without_the_beginning_of_an_answer(http: httpx.Client):
+    asked = {"messages": [{"role": "user", "content": "Hello"}]}
+    whole = http.post("/apply-template", json=asked).json()["prompt"]
+    short = http.post("/apply-template", json={**asked, "add_generation_prompt": False}).json()
+    assert whole == short["prompt"] + "<|assistant|>"
+
+
+def test_texts_in_objects(http: httpx.Client):
+    plain = http.post("/completion", json=ASKED).json()["content"]
+    parts = [{"type": "text", "text": "Once upon"}, {"type": "text", "text": TEXT[9:]}]
+    for given in ({"prompt_string": TEXT}, {"content": parts}, [{"prompt_string": TEXT}]):
+        assert http.post("/completion", json={**ASKED, "prompt": given}).json()["content"] == plain
+    image = {"prompt_string": TEXT, "multimodal_data": ["AAAA"]}
+    picture = {"content": [{"type": "image_url", "image_url": {"url": "data:,a"}}]}
+    for wrong in (image, picture, {"content": TEXT}, {}, [1, {"prompt_string": TEXT}]):
+        found = http.post("/completion", json={**ASKED, "prompt": wrong})
+        assert found.status_code == 400 and "prompt" in found.json()["error"]["message"]

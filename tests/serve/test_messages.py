@@ -1,0 +1,146 @@
+"""/v1/messages through Anthropic's client."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import httpx
+import pytest
+
+from tests.serve.conftest import ASSETS
+
+ASK: Any = [{"role": "user", "content": "Tell me a story about a dog."}]
+GREEDY: Any = {"model": "stories", "messages": ASK, "max_tokens": 12}
+GREEDY["extra_body"] = {"temperature": 0}
+
+
+@pytest.fixture
+def claude(url: str) -> Iterator[anthropic.Anthropic]:
+    """Anthropic's own client."""
+    with anthropic.Anthropic(base_url=url, api_key="none", timeout=30, max_retries=0) as found:
+        yield found
+
+
+def test_answers_with_counts(claude: anthropic.Anthropic):
+    found = claude.messages.create(**GREEDY)
+
+    (block,) = found.content
+    assert isinstance(block, anthropic.types.TextBlock)
+    assert block.text
+    assert (found.stop_reason, found.stop_sequence) == ("max_tokens", None)
+    assert found.usage.output_tokens == 12
+    counted = claude.messages.count_tokens(model="stories", messages=ASK)
+    read = found.usage.cache_read_input_tokens
+    assert found.usage.input_tokens + (read or 0) == counted.input_tokens
+
+
+def test_a_stream_has_the_same_text(claude: anthropic.Anthropic):
+    whole = claude.messages.create(**GREEDY)
+
+    with claude.messages.stream(**GREEDY) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_message()
+
+    assert final.content[0].text == whole.content[0].text  # type: ignore[union-attr]
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == 12
+    assert kinds[0] == "message_start"
+    assert kinds[1] == "content_block_start"
+    assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+def test_tokens_in_the_cache_are_told_at_the_beginning(claude: anthropic.Anthropic):
+    counted = claude.messages.count_tokens(model="stories", messages=ASK).input_tokens
+    claude.messages.create(**GREEDY)
+
+    with claude.messages.stream(**GREEDY) as stream:
+        first = next(iter(stream))
+        final = stream.get_final_message()
+
+    assert first.type == "message_start"
+    read = first.message.usage.cache_read_input_tokens
+    assert read
+    assert first.message.usage.input_tokens + read == counted
+    assert final.usage.cache_read_input_tokens == read
+
+
+def test_a_system_message_and_a_beginning_of_the_answer(claude: anthropic.Anthropic):
+    begun: Any = [*ASK, {"role": "assistant", "content": "Once upon a time"}]
+    plain = claude.messages.count_tokens(model="stories", messages=ASK)
+
+    told = claude.messages.count_tokens(model="stories", messages=ASK, system="Be brief.")
+    longer = claude.messages.count_tokens(model="stories", messages=begun)
+
+    assert told.input_tokens > plain.input_tokens
+    assert longer.input_tokens > plain.input_tokens
+
+
+def test_a_stop_string_is_told(claude: anthropic.Anthropic):
+    text = claude.messages.create(**GREEDY).content[0].text  # type: ignore[union-attr]
+    stop = text.split()[3]
+
+    found = claude.messages.create(**GREEDY, stop_sequences=["never", stop])
+
+    assert (found.stop_reason, found.stop_sequence) == ("stop_sequence", stop)
+    assert stop not in found.content[0].text  # type: ignore[union-attr]
+
+
+def test_results_of_tools_are_messages_of_their_own(claude: anthropic.Anthropic):
+    call: Any = {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Rome"}}
+    result: Any = {"type": "tool_result", "tool_use_id": "t1", "content": "sunny"}
+    history: Any = [
+        *ASK,
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "And then?"}]},
+    ]
+
+    found = claude.messages.create(**{**GREEDY, "messages": history})
+
+    assert found.usage.output_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"messages": []}, "give at least one"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video' is unsup"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "source: is missing"),
+        ({"messages": [{"role": "judge", "content": "x"}]}, "judge"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "Anthropic's own tool"),
+        ({"tool_choice": {"type": "tool"}}, "tool_choice.name: is missing"),
+        ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
+        ({"temperature": "hot"}, "temperature"),
+    ],
+)
+def test_wrong_requests_name_the_field(http: httpx.Client, change: dict[str, Any], what: str):
+    answer = http.post("/v1/messages", json={**GREEDY, **change})
+
+    assert answer.status_code == 400
+    body = answer.json()
+    assert body["type"] == "error"
+    assert body["error"]["type"] == "invalid_request_error"
+    assert what in body["error"]["message"]
+
+
+def test_an_image_of_a_model_without_eyes(http: httpx.Client):
+    data = base64.b64encode((ASSETS / "scene.png").read_bytes()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    content = [{"type": "image", "source": source}, {"type": "text", "text": "What is it?"}]
+
+    answer = http.post(
+        "/v1/messages", json={**GREEDY, "messages": [{"role": "user", "content": content}]}
+    )
+
+    assert answer.status_code == 400
+    assert "image" in answer.json()["error"]["message"]
+
+
+def test_a_path_that_does_not_exist_has_this_shape(http: httpx.Client):
+    answer = http.get("/v1/messages/nothing")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "not_found_error"

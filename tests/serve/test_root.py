@@ -1,0 +1,94 @@
+"""Health, numbers, the description of all endpoints, the page."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+
+from tests.serve.standin import InProcess
+
+
+def test_health(http: httpx.Client):
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.head("/health").content == b""
+
+
+def test_numbers_for_prometheus(client: openai.OpenAI, http: httpx.Client):
+    def number(name: str) -> float:
+        lines = [line for line in http.get("/metrics").text.splitlines() if line.startswith(name)]
+        return float(lines[0].split()[-1]) if lines else 0.0
+
+    name = 'ggmodel_completion_tokens_total{model="stories"}'
+    before = number(name)
+    client.completions.create(
+        model="stories", prompt="Once", max_tokens=5, logit_bias={"1": -100, "4": -100}
+    )
+    assert number(name) == before + 5
+    assert number('ggmodel_first_token_seconds_count{model="stories"}') > 0
+    assert number('ggmodel_sequences{model="stories"}') == 4
+    assert number('ggmodel_requests_total{path="/v1/completions",status="200"}') > 0
+    http.get("/v1/models/absent")
+    assert number('ggmodel_requests_total{path="/v1/models/{model:path}",status="404"}') > 0
+    assert not number('ggmodel_requests_total{path="/v1/models/absent"')
+
+
+def test_numbers_have_the_model_s_own_name(
+    http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runner, "name", "my-own")
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    more = {"model": "stories", "max_tokens": 1, "options": {"num_predict": 1}, "stream": False}
+    for path, asked in (
+        ("/v1/completions", {"prompt": "Once"}),
+        ("/v1/chat/completions", chat),
+        ("/v1/messages", chat),
+        ("/v1/responses", {"input": "Hi"}),
+        ("/api/chat", chat),
+        ("/api/generate", {"prompt": "Once"}),
+        ("/completion", {"prompt": "Once"}),
+    ):
+        http.post(path, json=asked | more).raise_for_status()
+    numbers = http.get("/metrics").text
+    assert 'ggmodel_first_token_seconds_count{model="my-own"} 7.0' in numbers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/chat/completions", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("PATCH", "/v1/responses/x", "DELETE, GET, HEAD"),
+        ("OPTIONS", "/v1/responses/input_tokens", "POST"),
+    ],
+)
+def test_a_method_that_does_not_exist(http: httpx.Client, method: str, path: str, allowed: str):
+    answer = http.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    assert method in answer.json()["error"]["message"]
+
+
+def test_all_endpoints_are_described(http: httpx.Client):
+    found = http.get("/openapi.json").json()
+
+    operations = [one for path in found["paths"].values() for one in path.values()]
+    assert all(one["summary"] for one in operations)
+    body = found["paths"]["/v1/chat/completions"]["post"]["requestBody"]
+    name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    assert "messages" in found["components"]["schemas"][name]["properties"]
+    assert found["paths"]["/v1/responses/{id}"]["get"]["parameters"][0]["name"] == "id"
+
+
+def test_the_model_is_described(http: httpx.Client):
+    found = http.get("/props").json()
+    assert found["default_generation_settings"]["n_ctx"] == 512
+    assert found["modalities"] == {"vision": False, "audio": False}
+
+
+def test_the_page_and_its_files(http: httpx.Client):
+    page = http.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "javascript" in http.get("/page/app.js").headers["content-type"]
+    for name in ("..%2fapp.py", "absent.js", "index.py"):
+        assert http.get(f"/page/{name}").status_code == 404

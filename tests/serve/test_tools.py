@@ -1,0 +1,139 @@
+"""Calls of tools and thoughts, forced by grammars onto a model that knows neither."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+# Marks the family whose calls are JSON between these tags.
+TEMPLATE = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for message in messages %}<|user|>{{ message.content }}<|end|>
+{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>
+{%- endfor %}{% endfor %}<|assistant|>{{ '<think>\n' if think }}{# <think></think> #}"""
+COLOUR: Any = {
+    "type": "object",
+    "properties": {"colour": {"enum": ["red", "blue"]}},
+    "required": ["colour"],
+    "additionalProperties": False,
+}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "paint", "parameters": COLOUR}},
+    {"type": "function", "function": {"name": "wipe", "parameters": {}}},
+]
+ASKED: Any = {
+    "model": "stories",
+    "messages": [{"role": "user", "content": "Paint it."}],
+    "tools": TOOLS,
+    "tool_choice": {"type": "function", "function": {"name": "paint"}},
+    "temperature": 0,
+    "max_tokens": 80,
+    "extra_body": {"chat_template": TEMPLATE},
+}
+
+
+def calls(answer: Any) -> list[Any]:
+    return list(answer.choices[0].message.tool_calls or ())
+
+
+def test_a_call_is_forced(client: openai.OpenAI):
+    found = client.chat.completions.create(**ASKED)
+
+    (choice,) = found.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = calls(found)
+    assert call.type == "function"
+    assert call.function.name == "paint"
+    assert json.loads(call.function.arguments)["colour"] in ("red", "blue")
+    assert len(call.id) == 9
+
+
+@pytest.mark.parametrize("name", ["none", "auto", "required"])
+def test_functions_may_be_called_like_choices(client: openai.OpenAI, name: str):
+    own = {"type": "function", "function": {"name": name, "parameters": COLOUR}}
+    asked = {**ASKED, "tools": [*TOOLS, own]}
+    asked["tool_choice"] = {"type": "function", "function": {"name": name}}
+
+    (call,) = calls(client.chat.completions.create(**asked))
+
+    assert call.function.name == name
+
+
+def test_a_stream_has_the_same_call_in_pieces(client: openai.OpenAI):
+    (whole,) = calls(client.chat.completions.create(**ASKED))
+
+    name = arguments = ""
+    reasons: list[str | None] = []
+    for chunk in client.chat.completions.create(**ASKED, stream=True):
+        for choice in chunk.choices:
+            reasons.append(choice.finish_reason)
+            assert not choice.delta.content
+            for call in choice.delta.tool_calls or ():
+                assert call.index == 0
+                assert call.function is not None
+                name += call.function.name or ""
+                arguments += call.function.arguments or ""
+
+    assert reasons[-1] == "tool_calls"
+    assert (name, arguments) == (whole.function.name, whole.function.arguments)
+
+
+def test_one_of_several_functions_is_called(client: openai.OpenAI):
+    asked = {**ASKED, "tool_choice": "required", "parallel_tool_calls": False}
+    (call,) = calls(client.chat.completions.create(**asked))
+    assert call.function.name in ("paint", "wipe")
+
+
+def test_a_call_and_its_result_go_on(client: openai.OpenAI):
+    first = client.chat.completions.create(**ASKED)
+    result = {"role": "tool", "tool_call_id": calls(first)[0].id, "content": "done"}
+    messages = [*ASKED["messages"], first.choices[0].message.model_dump(), result]
+
+    asked = {**ASKED, "messages": messages, "tool_choice": "auto", "max_tokens": 3}
+    assert client.chat.completions.create(**asked).choices[0].finish_reason == "length"
+
+
+def test_responses_call_functions(client: openai.OpenAI):
+    tools: Any = [{"type": "function", "name": "paint", "parameters": COLOUR}]
+    with pytest.raises(openai.BadRequestError, match="tool_choice"):
+        client.responses.create(
+            model="stories",
+            input="Paint it.",
+            tools=tools,
+            tool_choice={"type": "function", "name": "other"},
+        )
+    found = client.responses.create(
+        model="stories",
+        input="Paint it.",
+        tools=tools,
+        tool_choice="required",
+        temperature=0,
+        max_output_tokens=80,
+    )
+    (item,) = found.output
+    assert item.type == "function_call"
+    assert item.name == "paint"
+    assert json.loads(item.arguments)["colour"] in ("red", "blue")
+
+
+def test_thoughts_are_apart(client: openai.OpenAI):
+    variables = {"chat_template": TEMPLATE, "chat_template_kwargs": {"think": True}}
+    asked = {**ASKED, "tools": None, "tool_choice": None, "max_tokens": 9, "extra_body": variables}
+    asked = {name: value for name, value in asked.items() if value is not None}
+
+    found = client.chat.completions.create(**asked)
+
+    message = found.choices[0].message.model_dump()
+    assert message["reasoning_content"]
+    assert message["content"] == ""
+    assert found.usage is not None and found.usage.completion_tokens_details is not None
+    assert found.usage.completion_tokens_details.reasoning_tokens == 9
+    streamed = client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    usage = [chunk.usage for chunk in streamed][-1]
+    assert usage is not None and usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 9
