@@ -17,6 +17,7 @@ from tests.golden.gemma3 import cases as gemma3
 from tests.golden.llama.cases import llama
 from tests.golden.llama4 import cases as llama4
 from tests.golden.mllama import cases as mllama
+from tests.golden.qwen2audio import cases as qwen2audio
 
 HERE = Path(__file__).parent / "references"
 
@@ -122,6 +123,21 @@ CASES = {
         ),
         [1, 9, llama4.START, llama4.IMAGE, llama4.PATCH, llama4.END],
         Picture("one", (1, 3, 8, 8), {"aspect_ratio": [1, 1]}),
+    ),
+    # A sound that does not fill its window: transformers' encoder has rows for silence.
+    "qwen2audio": Case(
+        "qwen2audio",
+        qwen2audio.qwen2audio(
+            {
+                "d_model": 16,
+                "encoder_ffn_dim": 16,
+                "encoder_layers": 1,
+                "max_source_positions": 12,
+            },
+            **{k: v for k, v in SMALL.items() if k != "head_dim"},
+        ),
+        [1, 9, qwen2audio.BEGIN, *[qwen2audio.AUDIO] * 3, qwen2audio.END, 7],
+        Picture("short", (8, 24), {"frames": 13}, kind="audio"),
     ),
     "mllama": Case(
         "mllama",

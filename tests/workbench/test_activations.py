@@ -171,7 +171,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Error], str]] = {
     "an image of another size": (
         {"inputs": {**INPUTS, "pixel_values": PIXELS[..., :4]}},
         PromptError,
-        "pixels",
+        "this model takes",
     ),
     "pixels of no image": (
         {"inputs": {**INPUTS, "pixel_values": PIXELS[0, 0]}},

@@ -27,7 +27,7 @@ from ggmodel.workbench.diff import (
     diff,
     fitting_context,
     placeholder_of,
-    same_pixels,
+    same_item,
     same_tokens,
     worst,
 )
@@ -174,12 +174,12 @@ FAULTS = {
         "text.layers[0].ffn_post_norm",
         "unused",
     ),
-    "wrong activation in the tower": (
+    "wrong epsilon in the tower": (
         "gemma3",
         "gemma3/vision.py",
-        "nn.activate(self.config.vit_activation, self.first(x))",
-        "self.first(x).relu()",
-        "vision.layers[0].ffn",
+        "return self.norm(x, h.vit_eps)",
+        "return self.norm(x, 0.5)",
+        "vision.norm",
         "diverges",
     ),
     "missing norm of queries": (
@@ -429,7 +429,7 @@ def test_a_wrong_scale_is_told_from_a_missing_one(left: float):
 def test_the_prompt_with_an_image_is_compared():
     reference, case = saved("gemma3"), CASES["gemma3"]
     assert case.picture is not None
-    placeholder = placeholder_of(reference.config)
+    placeholder = placeholder_of(reference.config, "image")
     with ggmodel.load(source_of("gemma3"), **EXACT) as model:
         named: Any = SimpleNamespace(id_of_text=gemma3.SPECIAL.get)
         model.model.tokenizer = named
@@ -441,13 +441,15 @@ def test_the_prompt_with_an_image_is_compared():
         assert "the reference none; look at post_tokenize" in said
         inputs = {"pixel_values": case.picture.pixels}
         pixels = Pixels(case.picture.pixels)
-        assert same_pixels(model, pixels, inputs) == ""
+        assert same_item(model, "image", pixels, inputs) == ""
         other = Pixels(case.picture.pixels[..., ::-1])
-        assert "makes other pixels" in same_pixels(model, other, inputs)
+        assert "makes other pixels" in same_item(model, "image", other, inputs)
         smaller = Pixels(case.picture.pixels[..., :4])
-        assert "[1, 3, 8, 4], the reference [1, 3, 8, 8]" in same_pixels(model, smaller, inputs)
+        assert "[1, 3, 8, 4], the reference [1, 3, 8, 8]" in same_item(
+            model, "image", smaller, inputs
+        )
         with pytest.raises(PromptError, match=r"write Gemma3\.reference_pixels"):
-            same_pixels(model, pixels, {"pixel_values": np.zeros((60, 1176), np.float32)})
+            same_item(model, "image", pixels, {"pixel_values": np.zeros((60, 1176), np.float32)})
 
 
 def test_the_context_that_goes_with_a_short_prompt():

@@ -21,7 +21,7 @@ LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"
 HALF = """
 class Half:
     def __init__(self, rope):
-        self.rope = rope
+        self.rope, self.components = rope, rope.components
 
     def __call__(self, x, positions):
         return self.rope(x, positions)

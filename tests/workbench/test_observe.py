@@ -73,8 +73,8 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
 
     class All:
-        def __init__(self, cache: Any):
-            self.cache = cache
+        def __init__(self, cache: Any, histories: Any):
+            self.cache, self.histories = cache, histories
 
         def run(self, step: Any) -> np.ndarray:
             traced = trace(model.model, model.backend, self.cache, step)
@@ -89,7 +89,11 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
 
     def run() -> None:
         with engine.apart.graphs(model.model, 1, len(ids)) as graphs:
-            list(engine.apart.batches(All(graphs.cache), 0, np.array(ids, np.int32), 0))
+            list(
+                engine.apart.batches(
+                    All(graphs.cache, graphs.histories), 0, np.array(ids, np.int32), 0
+                )
+            )
 
     engine.call(run)
     return found

@@ -85,4 +85,10 @@ def test_fused_projections_are_parts():
 
 
 def test_every_case_is_of_an_architecture_with_names_for_all():
-    assert {case.arch for case in CASES.values()} == {"llama", "gemma3", "llama4", "mllama"}
+    assert {case.arch for case in CASES.values()} == {
+        "llama",
+        "gemma3",
+        "llama4",
+        "mllama",
+        "qwen2audio",
+    }

@@ -215,7 +215,7 @@ def test_both_ways_give_the_same(stories: LoadedModel):
 
     def both_ways() -> None:
         with engine.apart.graphs(stories.model, 1, len(tokens)) as graphs:
-            step = workbench._step(tokens, 0, True)
+            step = workbench._step(graphs, tokens, 0, True)
             graphs.cache.start_forward(step)
             traced = runner_graphs.trace(graphs.forward, graphs.backend, graphs.cache, step)
             executable: Any = graphs.backend.compile(traced.ctx.graph, (traced.output,))

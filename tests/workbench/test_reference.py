@@ -6,7 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from ggmodel.audio import Audio
+from ggmodel.workbench import reference
 from ggmodel.workbench.reference import _located
 
 W = np.random.default_rng(2).normal(size=(24, 8)).astype(np.float32)
@@ -61,3 +64,27 @@ def test_renamed_modules_are_found_by_their_tensors():
         "lm_head": "lm_head",
     }
     assert _located(net, checkpoint, [*wanted, "nothing.of.it"]) == wanted
+
+
+def test_voxtrals_processor_takes_a_sound_by_its_parts(monkeypatch: pytest.MonkeyPatch):
+    """It takes none with a text: its extractor fills up a sound, which is cut into windows."""
+    asked: dict[str, Any] = {}
+
+    class VoxtralProcessor:
+        audio_kwargs = {"max_source_positions": 40, "pad_to_multiple_of": 6400}
+
+        def feature_extractor(self, samples: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
+            asked.update(options)
+            return {"input_features": np.arange(8 * 80.0).reshape(1, 8, 80)}
+
+        def tokenizer(self, text: str) -> dict[str, list[int]]:
+            return {"input_ids": [1, *[9] * text.count("[AUDIO]")]}
+
+    auto = SimpleNamespace(from_pretrained=lambda *_, **__: VoxtralProcessor())
+    monkeypatch.setattr(reference, "_need", lambda name: SimpleNamespace(AutoProcessor=auto))
+    sound = Audio(np.zeros(6401, np.float32), 16_000)
+    found = reference.item_inputs("folder", "a[AUDIO]b", "audio", sound)
+    assert found["input_ids"].tolist() == [1, *[9] * 10]
+    whole = np.arange(8 * 80.0).reshape(8, 80)
+    assert np.array_equal(found["input_features"], [whole[:, :40], whole[:, 40:]])
+    assert (asked["pad_to_multiple_of"], asked["truncation"]) == (6400, False)

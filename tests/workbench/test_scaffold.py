@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,17 +121,23 @@ def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return found["config"], weights
 
 
-def begun_as_published(name: str, folder: Path) -> tuple[Scaffold, dict[str, str]]:
+def begun_as_published(name: str, folder: Path, **options: Any) -> tuple[Scaffold, dict[str, str]]:
     """The result of `new` for such a model, and its files by their names below the folder."""
-    begun = begun_from(folder, *published(name), name=name)
+    begun = begun_from(folder, *published(name), name=name, **options)
     own = folder / "own"
     return begun, {p.relative_to(own).as_posix(): p.read_text() for p in begun.files}
 
 
+@pytest.mark.parametrize("name", ["lfm2", "cohere2"])
+def test_an_architecture_that_exists_is_its_own_template(name: str, tmp_path: Path):
+    begun, _ = begun_as_published(name, tmp_path)
+    assert begun.template == name
+    assert begun.proposals == begun.keys == begun.added == begun.missing == begun.left == []
+
+
 def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
     """LFM2 from qwen3, whose norms of queries and keys it calls otherwise."""
-    begun, files = begun_as_published("lfm2", tmp_path)
-    assert begun.template == "qwen3"
+    begun, files = begun_as_published("lfm2", tmp_path, template="qwen3")
     text = files["lfm2.py"]
     for line in (
         'q_norm: RMSNorm = gguf("attn_q_norm", hf="q_layernorm", shape=("head_dim",))',
@@ -138,7 +147,7 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
         'gate: Linear = gguf("ffn_gate", hf="w1", shape=("width", "ffn"))',
         'norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))',
         'eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")',
-        'conv_L_cache: int = kv("shortconv.l_cache", hf="conv_L_cache")',
+        'kernel: int = kv("shortconv.l_cache", hf="conv_L_cache")',  # as lfm2 calls it
         'layer_types: list = kv("layer_types", hf="layer_types")',
         'in_proj: Linear = gguf("shortconv.in_proj", hf="in_proj", shape=("width", None))',
         'conv: Conv | None = gguf(hf="conv")',
@@ -150,11 +159,13 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
     ]
     assert "Layer.attn: only in layers 2; say so in the layer's forward" in begun.added
     assert begun.left == []
-    source = from_hf(find("lfm2", tmp_path / "own"), *published("lfm2"))
+    config, weights = published("lfm2")
+    config["architectures"] = ["UnknownForCausalLM"]  # no code is known to read a key left over
+    source = from_hf(find("lfm2", tmp_path / "own"), config, weights)
     names = {name.partition(".weight")[0] for name in source.tensors}
     theirs = {re.sub(r"\d+", "{bid}", n) for n in names}
     assert theirs <= {TENSOR_NAMES[t] for t in MODEL_TENSORS[MODEL_ARCH.LFM2]}
-    assert len(source.tensors) == len(published("lfm2")[1])
+    assert len(source.tensors) == len(weights)
 
 
 def _keys(group: type) -> set[str]:
@@ -175,7 +186,7 @@ def test_the_table_has_keys_of_llama_cpp():
 
 
 def test_windows_by_layer_are_read(tmp_path: Path):
-    begun, files = begun_as_published("cohere2", tmp_path)
+    begun, files = begun_as_published("cohere2", tmp_path, template="mistral")
     assert begun.keys == [
         'eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps")',
         'pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers)',
@@ -189,11 +200,11 @@ def test_windows_by_layer_are_read(tmp_path: Path):
 
 
 def test_keys_that_a_template_cannot_read_are_told(tmp_path: Path, llama: golden.Golden):
-    config = {**llama.config, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    config = {**llama.config, "rope_scaling": {"rope_type": "elastic", "factor": 2.0}}
     begun = begun_from(tmp_path, config, llama.weights())
     assert begun.template == "llama"
     assert begun.left
-    assert all("rope scaling 'dynamic' is unsupported" in line for line in begun.left)
+    assert all("rope scaling 'elastic' is unsupported" in line for line in begun.left)
     find("new-one", tmp_path / "own")
 
 
@@ -204,8 +215,7 @@ def test_published_spellings_of_rope(tmp_path: Path):
     sections = text.pop("rope_parameters")["mrope_section"]
     config = {**text, **config, "rope_theta": 1e6}
     config["rope_scaling"] = {"type": "mrope", "mrope_section": sections}
-    begun = begun_from(tmp_path, config, weights)
-    assert begun.template == "qwen2"
+    begun = begun_from(tmp_path, config, weights, template="qwen2")
     line = 'mrope_section: list = kv("rope.dimension_sections", hf="rope_scaling.mrope_section")'
     assert line in begun.keys
     assert find("new-one", tmp_path / "own")
@@ -213,8 +223,7 @@ def test_published_spellings_of_rope(tmp_path: Path):
 
 def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
     """Qwen2.5-VL from qwen2, with biases and without rotary pairs side by side."""
-    begun, files = begun_as_published("qwen2_5_vl", tmp_path)
-    assert begun.template == "qwen2"
+    begun, files = begun_as_published("qwen2_5_vl", tmp_path, template="qwen2")
     assert list(files)[:3] == [f"qwen2_5_vl/{n}.py" for n in ("__init__", "model", "vision")]
     assert begun.added == ["qwen2_5_vl/vision.py: Vision, 30 tensors of visual"]
     assert (
@@ -239,8 +248,7 @@ def test_a_tower_has_a_file_of_its_own(tmp_path: Path):
 
 def test_a_text_model_may_lie_elsewhere(tmp_path: Path):
     """Idefics3: a llama below `model.text_model`, SigLIP and a connector beside it."""
-    begun, files = begun_as_published("idefics3", tmp_path)
-    assert begun.template == "llama"
+    begun, files = begun_as_published("idefics3", tmp_path, template="llama")
     assert begun.missing == begun.left == []
     assert 'hf="model.text_model.layers", n="layers")' in files["idefics3/model.py"]
     config, weights = published("idefics3")
@@ -390,6 +398,36 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path):
     with pytest.raises(ConfigError, match="nothing was written"):
         scaffold("new-one", tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "goldens"]
+
+
+def test_a_folder_may_be_a_link(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    scaffold("new-one", tmp_path / "link")
+    assert (tmp_path / "real" / "new_one.py").exists()
+
+
+def test_a_run_that_was_killed_between_two_files_is_finished_by_the_next(tmp_path: Path):
+    scaffold("one", tmp_path)  # so that the folders exist
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from ggmodel.workbench.scaffold import scaffold\n"
+        "rename = Path.rename\n"
+        "def watched(source, target):\n"
+        "    if source.name == 'new_one.py': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return rename(source, target)\n"
+        "Path.rename = watched\n"
+        "scaffold('new-one', sys.argv[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert (tmp_path / "goldens" / "new_one" / "cases.py").exists()
+    assert not (tmp_path / "new_one.py").exists()
+    with pytest.raises(ConfigError, match="exists; choose another name"):
+        scaffold("new-one", tmp_path)
+    assert "class NewOne(" in (tmp_path / "new_one.py").read_text()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_small_configurations_keep_every_kind_of_layer():

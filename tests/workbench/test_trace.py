@@ -56,9 +56,11 @@ def test_values_of_an_image(monkeypatch: pytest.MonkeyPatch):
     case = CASES["gemma3"]
     assert case.picture is not None
     with ggmodel.load(source_of("gemma3")) as model:
-        monkeypatch.setattr(model.prompts, "with_images", lambda prompt, images: [*images, 1, 9])
+        monkeypatch.setattr(
+            model.prompts, "with_items", lambda prompt, given: [*given["images"], 1, 9]
+        )
         monkeypatch.setattr(model.model, "token_id", lambda text, default: 3)
-        found = trace(model, "x", image=Pixels(case.picture.pixels, {}), keep=True)
+        found = trace(model, "x", item=("image", Pixels(case.picture.pixels, {})), keep=True)
     parts = [value.part for value in found.values]
     assert parts == sorted(parts) and set(parts) == {"image", "text"}
     assert found.kept["image.vision.norm"].shape == (4, 32)

@@ -72,7 +72,7 @@ class Activations:
         inputs: dict[str, Any] = {f"input.{k}": v for k, v in self.inputs.items()}
         text = np.array(json.dumps(about | {"format": _FORMAT}))
         values = np.concatenate([*arrays, np.zeros(0, np.float32)])
-        with atomic_write(path) as partial, partial.open("wb") as file:
+        with atomic_write(path) as file:
             np.savez_compressed(file, about=text, values=values, **inputs)
 
     @classmethod
@@ -142,8 +142,8 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             found = dict(arrays)
         for name, array in found.items():
             # Members that numpy does not know come as bytes.
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiuU":
-                raise _broken(path, f"{name!r:.60} is no array of numbers or text")
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "bfiuU":
+                raise _broken(path, f"{name!r:.60} is no array of numbers, truths or text")
     except OSError as error:
         reason = error.strerror or str(error)
         raise FormatError(f"{path}: {reason}; give a file that --save-reference wrote") from None

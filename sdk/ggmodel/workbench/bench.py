@@ -7,7 +7,6 @@ have the names and the method of llama-bench, so that figures can be compared.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -294,7 +293,6 @@ def peak_memory() -> int:
     for line in status.read_text().splitlines() if status.exists() else ():
         if line.startswith("VmHWM:"):  # missing in some sandboxes
             return int(line.split()[1]) * 1024
-    import resource
+    from ..platforms import machine
 
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return machine.peak_memory()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
 from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
-from ..runner.engine.reservation import VisionMemory
+from ..runner.engine.reservation import EncoderMemory
 from ..runner.loading.gpu_option import choose_layers
-from ..runner.loading.options import LoadOptions, Options, Source, with_options
+from ..runner.loading.options import LoadOptions, Options, with_options
 from ..runner.loading.placement import Devices
 from ..runner.loading.preparation import Preparation
-from ..runner.loading.sources import open_source
+from ..runner.loading.sources import Source, open_source
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # dry runs in search of it; three are usual
@@ -60,8 +60,8 @@ class Estimate:
         mapped: bytes of weights used in the mapped file, without a copy. They count like others,
             for weights that are not resident are read again for every token.
         largest_context: the longest that fits with the same layers on each device: a multiple of
-            256, or the trained one; 0 if none fits.
-        vision: memory for images; None for models of text.
+            256, or the trained one; 0 if none fits, or none was looked for.
+        encoders: memory for images and other items, by kind; empty for models of text.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Estimate:
     devices: list[DeviceEstimate]
     mapped: int
     largest_context: int
-    vision: VisionMemory | None = None
+    encoders: Mapping[str, EncoderMemory] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -100,14 +100,30 @@ def estimate(file: Source, options: Options) -> Estimate:
     Raises:
         Error: as `load`, except for errors of the vocabulary and of memory.
     """
+    return _estimate(file, options, search=True)
+
+
+@with_options(LoadOptions)
+def needed(file: Source, options: Options) -> Estimate:
+    """`estimate` without the search for the largest context, which takes most of its time."""
+    return _estimate(file, options, search=False)
+
+
+def _estimate(file: Source, options: Options, search: bool) -> Estimate:
     options = replace(options, alloc_memory=False)
     source = open_source(file, options.mmproj, options.models, options.type)
     with nullcontext() if source is file else source, Devices.open(options) as devices:
-        return estimate_on(source, options, devices)
+        return estimate_on(source, options, devices, search)
 
 
-def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Estimate:
-    """`estimate` for opened devices, with options that allocate no memory."""
+def estimate_on(
+    source: TensorSource, options: Options, devices: Devices, search: bool = True
+) -> Estimate:
+    """`estimate` for opened devices, with options that allocate no memory.
+
+    Args:
+        search: for the largest context.
+    """
     reports: dict[tuple[int, GPULayersList], BackendMemory] = {}
     free = system_info().free_memory
 
@@ -128,10 +144,13 @@ def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Est
         trained = getattr(steps.config, "context", length)
         architecture, blocks = steps.report.architecture, steps.backend.block_count
         reports[length, GPULayersList()] = steps.backend.backend_memory()
-        vision = steps.engine.worst.vision
+        encoders = steps.engine.worst.encoders
     layers = choose_layers(
         options.gpu_request, lambda found: measured(length, found), devices.found, blocks
     )
+    largest = 0
+    if search:
+        largest = largest_context(lambda n: _room(on_devices(n)), length, trained)
     return Estimate(
         name=source.name,
         architecture=architecture,
@@ -142,8 +161,8 @@ def estimate_on(source: TensorSource, options: Options, devices: Devices) -> Est
         kv_type=options.cache_type.name.lower(),
         devices=on_devices(length),
         mapped=measured(length, layers).mapped,
-        largest_context=largest_context(lambda n: _room(on_devices(n)), length, trained),
-        vision=vision,
+        largest_context=largest,
+        encoders=encoders,
     )
 
 

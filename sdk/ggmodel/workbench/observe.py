@@ -15,16 +15,14 @@ import numpy as np
 from ..errors import PromptError
 from ..ml import Context, Tensor
 from ..ml.node import Node
-from ..model import Batch, Input, Model, MultimodalEmbedding, Pixels, Step
+from ..model import Batch, Input, Model, MultimodalEmbedding, Prepared, Step
 from ..model.multimodal import IMAGE_BATCH
-from ..model.source_code import author_code, file_of
 from ..model.walk import Instance, instances
 from ..runner import LoadedModel
-from ..runner.engine.graphs import trace
-from ..runner.engine.images import need_parts
+from ..runner.engine.graphs import Graphs, trace
+from ..runner.engine.images import record
 
 if TYPE_CHECKING:
-    from ..kvcache import Cache
     from ..ml.graph import Graph
 
 See = Callable[[Node, np.ndarray], None]
@@ -88,7 +86,7 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
 
     def watched() -> list[np.ndarray]:
         with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
-            each = _Each(forward, graphs.cache, model, begin)
+            each = _Each(forward, graphs, model, begin)
             return list(engine.apart.batches(each, 0, numbers, 0))
 
     rows = engine.call(watched)
@@ -120,31 +118,44 @@ def watch_decode(
         with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
             list(engine.apart.batches(graphs, 0, numbers[:start], 0))
             for i in range(start, len(numbers)):
-                each = _Each(forward, graphs.cache, model, begin(i))
+                each = _Each(forward, graphs, model, begin(i))
                 list(engine.apart.batches(each, 0, numbers[i : i + 1], i))
 
     engine.call(watched)
 
 
-def watch_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
-    """Encodes an image. Arguments as for `watch_text`."""
-    model.engine.images.need_sight()
-    return model.engine.call(lambda: _watched_image(model, pixels, begin))
+def watch_item(
+    model: LoadedModel, kind: str, prepared: Prepared, begin: Begin
+) -> list[MultimodalEmbedding]:
+    """Encodes an image, or an item of another kind. Other arguments as for `watch_text`.
+
+    Raises:
+        Unsupported: the model takes no such items.
+    """
+    model.engine.images.modality(kind)
+    return model.engine.call(lambda: _watched_item(model, kind, prepared, begin))
 
 
-def _watched_image(model: LoadedModel, pixels: Pixels, begin: Begin) -> list[MultimodalEmbedding]:
-    net, cls = model.model, type(model.model)
+def _watched_item(
+    model: LoadedModel, kind: str, prepared: Prepared, begin: Begin
+) -> list[MultimodalEmbedding]:
+    net = model.model
     with model.backend.new_context().set_batch_size(IMAGE_BATCH) as ctx:
         ctx.graph.calls = []
-        with ctx.trace(), author_code(f"{cls.__name__}.encode_multimodal", file_of(cls)):
-            made = need_parts(net, net.encode_multimodal(ctx, pixels))
-        outputs = [m.tensor for m in made if m.tensor is not None]
+        with ctx.trace():
+            made = record(net, kind, ctx, prepared)
+        outputs = [t for m in made if m.tensor is not None for t in (m.tensor, *m.parts)]
         ctx.forward(*outputs)
         with closing(model.backend.compile(ctx.graph, tuple(outputs))) as executable:
-            executable.run_each(None, begin(_recording(net, ctx.graph)))
+            executable.run_each(prepared, begin(_recording(net, ctx.graph)))
             rows = iter([executable.value(t).reshape(-1, t.dim(0)).copy() for t in outputs])
     return [
-        MultimodalEmbedding(None if m.tensor is None else next(rows), m.data, m.used) for m in made
+        MultimodalEmbedding(None, m.data, kind=kind)
+        if m.tensor is None
+        else MultimodalEmbedding(
+            next(rows), m.data, m.used, kind=kind, parts=[next(rows) for _ in m.parts]
+        )
+        for m in made
     ]
 
 
@@ -157,24 +168,29 @@ def prompt_with(
         PromptError: the number of placeholders is not that of the embeddings' rows.
     """
     inputs = [Input(token) for token in ids]
-    sizes = [1 if model.engine.inputs.whole else len(embedding) for embedding in seen]
-    free = [i for i, token in enumerate(ids) if token == placeholder]
-    if len(free) != sum(sizes):
-        raise PromptError(
-            f"the reference has {len(free)} placeholders (token {placeholder}) for images, the "
-            f"model made {sum(sizes)} rows of them"
-        )
-    for embedding, size in zip(seen, sizes, strict=True):
-        inputs[free[0]] = Input(placeholder, embedding)
-        free = free[size:]
+    of_token: dict[int, list[MultimodalEmbedding]] = {}
+    for embedding in seen:
+        of_token.setdefault(embedding.token(placeholder), []).append(embedding)
+    for token, embeddings in of_token.items():
+        sizes = [1 if model.engine.inputs.whole else len(e) for e in embeddings]
+        free = [i for i, found in enumerate(ids) if found == token]
+        if len(free) != sum(sizes):
+            raise PromptError(
+                f"the reference has {len(free)} placeholders (token {token}) for images, the "
+                f"model made {sum(sizes)} rows of them"
+            )
+        for embedding, size in zip(embeddings, sizes, strict=True):
+            inputs[free[0]] = Input(token, embedding)
+            free = free[size:]
     return model.prompts.read(inputs)
 
 
 class _Each:
-    """Stands in for `Graphs`: records a step, and computes it op by op."""
+    """Stands in for graphs: records a step, and computes it op by op."""
 
-    def __init__(self, forward: Any, cache: Cache, model: LoadedModel, begin: Begin):
-        self.forward, self.cache, self.model, self.begin = forward, cache, model, begin
+    def __init__(self, forward: Any, graphs: Graphs, model: LoadedModel, begin: Begin):
+        self.forward, self.model, self.begin = forward, model, begin
+        self.cache, self.histories = graphs.cache, graphs.histories
 
     def run(self, step: Step) -> np.ndarray:
         backend, net = self.model.backend, self.model.model

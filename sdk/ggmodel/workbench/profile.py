@@ -24,9 +24,9 @@ from ..ml.ggml.lowering import GGMLExecutable
 from ..ml.graph import Graph
 from ..ml.node import Node
 from ..ml.storage import Weight
-from ..model import Step
+from ..model import Prepared, Step
 from ..runner import LoadedModel
-from ..runner.engine.graphs import trace
+from ..runner.engine.graphs import Graphs, trace
 from .modules import folded, layer_of, module_of
 from .roofline import VIEWS, Traffic, traffic
 
@@ -244,7 +244,7 @@ def profile(
 def _refuse(model: LoadedModel, work: Workload) -> None:
     engine = model.engine
     if work.image:
-        engine.images.need_sight()
+        engine.images.modality("image")
         return
     if work.prompt < 0 or work.depth < 0:
         raise ConfigError(f"{work.name}: prompts and depths are 0 or more")
@@ -263,13 +263,13 @@ def _refuse(model: LoadedModel, work: Workload) -> None:
 
 
 @contextmanager
-def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | None]]:
+def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | Prepared | None]]:
     """The graph of a workload and its step; in the engine's thread."""
     engine = model.engine
     if work.image:
-        with closing(engine.images.largest()) as image:
+        with closing(engine.images.largest("image")) as image:
             assert image.ctx is not None
-            yield image.ctx.graph, None
+            yield image.ctx.graph, image.prepared
         return
     random = np.random.default_rng(_SEED)
     count = max(1, work.prompt)
@@ -280,17 +280,20 @@ def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | N
         if work.depth:
             for _ in engine.apart.batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
                 pass
-        step = _step(tokens[work.depth :], work.depth, net.only_embeds)
+        step = _step(graphs, tokens[work.depth :], work.depth, net.only_embeds)
         graphs.cache.start_forward(step)
         with closing(trace(forward, model.backend, graphs.cache, step)) as traced:
             yield traced.ctx.graph, step
 
 
-def _step(tokens: np.ndarray, start: int, every_output: bool) -> Step:
-    n = len(tokens)
+def _step(graphs: Graphs, tokens: np.ndarray, start: int, every_output: bool) -> Step:
+    n, zeros = len(tokens), np.zeros(len(tokens), np.int32)
     positions = np.arange(start, start + n, dtype=np.int32)
     outputs = np.arange(0 if every_output else n - 1, n, dtype=np.int32)
-    return Step(tokens, positions, np.zeros(n, np.int32), outputs)
+    step = Step(tokens, positions, zeros, outputs)
+    if graphs.histories is not None:
+        step.components = graphs.histories.components(tokens, positions, zeros)
+    return step
 
 
 def _time(

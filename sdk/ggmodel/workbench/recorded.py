@@ -7,13 +7,11 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ..errors import ConfigError, Unsupported
 from ..gguf_file import TensorSource
 from ..ml import Context
 from ..ml.node import Node
-from ..model import Span, Step
+from ..model import Model, Span, Step
 from ..model.walk import instances
 from ..runner.engine.graphs import Trace, trace
 from ..runner.engine.images import Encoded
@@ -91,34 +89,39 @@ def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recor
     model, found = steps.model, []
     wanted = parts or ("vision", "text")
     classes = {one.scope: type(one.module).__name__ for one in instances(model)}
-    if "vision" in parts and not model.sees:
+    kinds = [*model.modalities()]
+    if "vision" in parts and not kinds:
         raise Unsupported(f"{steps.source.name} holds no vision tensors: it has no vision graph")
     with ExitStack() as opened:
-        image = None
-        if model.sees:
-            image = opened.enter_context(closing(steps.engine.images.largest()))
-        if image is not None and image.ctx is not None and "vision" in wanted:
-            width, height = model.largest_image
-            title = f"vision: an image of {width} x {height} pixels"
-            found.append(_recorded(title, image.ctx, classes))
+        images = steps.engine.images
+        items = [opened.enter_context(closing(images.largest(kind))) for kind in kinds]
+        for kind, item in zip(kinds, items, strict=True):
+            if item.ctx is not None and "vision" in wanted:
+                found.append(_recorded(_title(model, kind), item.ctx, classes))
         if "text" in wanted:
-            with closing(_text(steps, tokens, image)) as traced:
+            with closing(_text(steps, tokens, items[0] if items else None)) as traced:
                 n = f"{tokens} tokens" if tokens > 1 else "1 token"
                 found.append(_recorded(f"text: {n}", traced.ctx, classes, traced.output))
     return found
 
 
-def _text(steps: Preparation, tokens: int, image: Encoded | None) -> Trace:
+def _title(model: Model, kind: str) -> str:
+    if kind != "image" or type(model).modalities is not Model.modalities:
+        return f"vision: the largest {kind}" if kind != "audio" else "audio: the longest sound"
+    width, height = model.largest_image
+    return f"vision: an image of {width} x {height} pixels"
+
+
+def _text(steps: Preparation, tokens: int, item: Encoded | None) -> Trace:
     """The recorded forward of a batch of tokens."""
     engine, model = steps.engine, steps.model
-    zeros = np.zeros(tokens, np.int32)
     spans = ()
-    if image is not None and tokens > 1:
-        one = max(image.embeddings, key=len)
+    if item is not None and tokens > 1:
+        one = max(item.embeddings, key=len)
         whole = len(one) if one.used is None else one.used
         spans = (Span(0, one, 0, whole if engine.inputs.whole else min(tokens, whole)),)
     outputs = tokens if model.only_embeds else 1
-    step = Step(zeros, zeros, zeros, zeros[:outputs], spans=spans)
+    step = Step.blank(tokens, outputs, model.own_components(), spans=spans)
     engine.cache.start_forward(step, reserve=True)
     forward = model.states if model.only_embeds else model
     return trace(forward, steps.backend, engine.cache, step)

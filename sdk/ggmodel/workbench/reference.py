@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SAMPLES = 64  # numbers of a tensor by which it is recognised
 _INSTALL = "pip install torch transformers; or compare with activations saved elsewhere"
+_AUDIO, _FRAMES = "[AUDIO]", 8  # Voxtral's token for a row, and the frames of one
 
 
 def run(
@@ -41,7 +42,7 @@ def run(
         names: the modules to record, by their names in the checkpoint.
         inputs: keywords of its forward: `input_ids` int [n], to which a batch dim is added,
             `pixel_values`, …
-        image: data of the model's `preprocess`, beside pixels.
+        image: data of the model's preparation, beside the values of an item.
         adjust: called with the transformers model before it runs.
         embeds: the whole model's result is hidden states: that of transformers without its head.
 
@@ -67,6 +68,8 @@ def run(
     )
     given = {k: torch.from_numpy(np.array(v)) for k, v in found.inputs.items()}
     given["input_ids"] = given["input_ids"].reshape(1, -1).long()
+    if config.get("is_encoder_decoder"):
+        given["decoder_input_ids"] = given.pop("input_ids")
     hooks = _Hooks(torch, found)
     hooks.attach("", net.base_model if embeds else net)
     for name, module in modules.items():
@@ -84,26 +87,58 @@ def run(
     return found
 
 
-def image_inputs(folder: str | Path, text: str, image: Any) -> dict[str, np.ndarray]:
-    """The model inputs that the checkpoint's own processor makes of a text with an image.
+def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str, np.ndarray]:
+    """The model inputs that the checkpoint's own processor makes of a text with an image, a sound
+    or a video.
 
     Args:
-        text: with the processor's marker for the image.
-        image: an opened picture.
+        text: with the processor's marker for the item.
+        item: what the model's modality has opened.
 
     Raises:
         Unsupported: transformers is missing, or the folder has no processor.
     """
     transformers = _need("transformers")
     try:
-        processor = transformers.AutoProcessor.from_pretrained(folder)
-        made = processor(text=text, images=[image], return_tensors="np")
+        processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+        made = _processed(processor, text, kind, item)
     except Exception as error:
         raise Unsupported(
-            f"the processor of {folder} does not take this image: {type(error).__name__}: {error}"
+            f"the processor of {folder} does not take this {kind}: {type(error).__name__}: {error}"
         ) from error
-    found = {k: np.asarray(v) for k, v in made.items() if k != "attention_mask"}
-    return found | {"input_ids": found["input_ids"].reshape(-1)}
+    found = {k: np.asarray(v) for k, v in made.items() if k not in ("attention_mask", "labels")}
+    ids = found.get("input_ids")
+    if ids is None:  # the text is the decoder's, and no more than what is given
+        ids = np.asarray(processor.tokenizer(text, add_special_tokens=False)["input_ids"])
+    return found | {"input_ids": ids.reshape(-1)}
+
+
+def _processed(processor: Any, text: str, kind: str, item: Any) -> Mapping[str, Any]:
+    if type(processor).__name__ != "VoxtralProcessor" or kind != "audio":
+        return processor(text=text, **_given(kind, item), return_tensors="np")
+    # It takes sounds in conversations only, which mistral-common tokenises.
+    window = processor.audio_kwargs["max_source_positions"]
+    heard = processor.feature_extractor(
+        item.samples,
+        sampling_rate=item.rate,
+        padding=True,
+        truncation=False,
+        pad_to_multiple_of=processor.audio_kwargs["pad_to_multiple_of"],
+        return_tensors="np",
+    )["input_features"][0]
+    windows = np.stack(np.split(heard, heard.shape[1] // window, axis=1))
+    rows = _AUDIO * (heard.shape[1] // _FRAMES)
+    ids = processor.tokenizer(text.replace(_AUDIO, rows))["input_ids"]
+    return {"input_ids": ids, "input_features": windows}
+
+
+def _given(kind: str, item: Any) -> dict[str, Any]:
+    """Keywords of a processor for an opened item."""
+    if kind == "audio":
+        return {"audio": [item.samples], "sampling_rate": item.rate}
+    if kind == "video":
+        return {"videos": [item.frames], "do_sample_frames": False}
+    return {"images": [item]}
 
 
 def _need(name: str) -> ModuleType:
@@ -130,7 +165,14 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        net = cls.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+        net = cls.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            # No code of a stranger's folder runs: neither its Python nor its pickles.
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError(f"transformers does not load {folder}: {reason}") from error

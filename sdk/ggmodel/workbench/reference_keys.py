@@ -37,16 +37,16 @@ def keys_read(
         and of `rope_parameters` have dots ("vision_config.hidden_act"). None if transformers is
         not installed or lacks the class.
     """
-    root = root or _root()
-    home = None if root is None else _where(root, "modeling", name)
+    root = root or transformers_root()
+    home = None if root is None else source_of(root, "modeling", name)
     if root is None or home is None:
         return None
     found: dict[str, Any] = {}
-    _collect(_Reading(root).start(home, name), _config_of(home, name), "", config or {}, found)
+    _collect(_Reading(root).start(home, name), config_of(home, name), "", config or {}, found)
     return dict(sorted(found.items()))
 
 
-def _root() -> Path | None:
+def transformers_root() -> Path | None:
     try:
         spec = importlib.util.find_spec("transformers")
     except (ImportError, ValueError):
@@ -54,7 +54,7 @@ def _root() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-class _Module:
+class Source:
     """A file of transformers, parsed.
 
     Attributes:
@@ -81,16 +81,16 @@ class _Module:
                     )
 
 
-_module = functools.cache(_Module)
+source = functools.cache(Source)
 
 
 @functools.cache
-def _where(root: Path, kind: str, name: str) -> _Module | None:
+def source_of(root: Path, kind: str, name: str) -> Source | None:
     """The "modeling" or "configuration" file that has a class."""
     pattern = re.compile(rf"^class {re.escape(name)}\b", re.M)
     for path in sorted(root.glob(f"models/*/{kind}_*.py")):
         if pattern.search(path.read_text("utf-8")):
-            return _module(path)
+            return source(path)
     return None
 
 
@@ -108,7 +108,7 @@ class _Reading:
         self.rope: set[str] = set()
         self._seen: set[tuple[Path, str]] = set()
 
-    def start(self, module: _Module, name: str) -> _Reading:
+    def start(self, module: Source, name: str) -> _Reading:
         pending = [(module, name)]
         while pending:
             here, current = pending.pop()
@@ -123,7 +123,7 @@ class _Reading:
                 path, original = here.imported[current]
                 of_model = path.parent.parent.name == "models" and path.stem.startswith("modeling_")
                 if (of_model or path.stem in _SHARED) and path.is_file():
-                    pending.append((_module(path), original))
+                    pending.append((source(path), original))
         return self
 
     def also(self, other: _Reading) -> _Reading:
@@ -145,7 +145,7 @@ class _Reading:
         asked = isinstance(call.func, ast.Name) and call.func.id == "getattr"
         if asked and _is_config(call.args[0]):
             for key in _strings(call.args[1:2]):
-                self.keys[key] = _value(call.args[2]) if len(call.args) > 2 else _UNKNOWN
+                self.keys[key] = value_of(call.args[2]) if len(call.args) > 2 else _UNKNOWN
         elif _last(call.func) == "get" and _is_rope(_owner(call.func)):
             self.rope |= set(_strings(call.args[:1]))
 
@@ -176,14 +176,16 @@ def _strings(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.value
 
 
-def _value(node: ast.AST | None) -> Any:
-    """The value of a literal, of numbers that are multiplied, or of the default of a checked field;
-    None for others."""
+def value_of(node: ast.AST | None) -> Any:
+    """The value of a literal, of numbers that are multiplied or divided, or of the default of a
+    checked field; None for others."""
     if isinstance(node, ast.Call):
-        return next((_value(k.value) for k in node.keywords if k.arg == "default"), None)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _value(node.left), _value(node.right)
-        return None if left is None or right is None else left * right
+        return next((value_of(k.value) for k in node.keywords if k.arg == "default"), None)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
+        left, right = value_of(node.left), value_of(node.right)
+        if left is None or right is None:
+            return None
+        return left * right if isinstance(node.op, ast.Mult) else left / right
     try:
         return ast.literal_eval(node) if node is not None else None
     except ValueError:
@@ -200,7 +202,7 @@ class _ConfigClass:
         parts: key of a sub-config → its class's name (None for any), its `model_type`.
     """
 
-    def __init__(self, module: _Module, name: str):
+    def __init__(self, module: Source, name: str):
         self.module = module
         self.fields: dict[str, Any] = {}
         self.computed_from: dict[str, Any] = {}
@@ -208,14 +210,14 @@ class _ConfigClass:
         self.parts: dict[str, tuple[str | None, str | None]] = {}
         self.model_type: str | None = None
         self.theta: Any = _THETA
-        for node in reversed(list(_bases(module, name))):
+        for _, node in reversed(list(bases(module, name))):
             for item in node.body:
                 self._add(item)
 
     def _add(self, item: ast.stmt) -> None:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
             if "ClassVar" not in ast.unparse(item.annotation):
-                self.fields[item.target.id] = _value(item.value)
+                self.fields[item.target.id] = value_of(item.value)
         elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
             self._assign(item.targets[0].id, item.value)
         elif isinstance(item, ast.FunctionDef) and item.name in _COMPUTING:
@@ -223,51 +225,51 @@ class _ConfigClass:
 
     def _assign(self, name: str, value: ast.expr) -> None:
         if name == "model_type":
-            self.model_type = _value(value)
+            self.model_type = value_of(value)
         elif name == "default_theta":
-            self.theta = _value(value)
+            self.theta = value_of(value)
         elif name == "attribute_map":
-            self.aliases |= _value(value) or {}
+            self.aliases |= value_of(value) or {}
         elif name in ("sub_configs", "sub_configs_defaults") and isinstance(value, ast.Dict):
             for key, part in zip(_strings(k for k in value.keys if k), value.values, strict=True):
                 spec = {k.arg: k.value for k in part.keywords} if isinstance(part, ast.Call) else {}
                 cls = _last(spec.get("config_class", part))
                 self.parts[key] = (
                     None if cls == "AutoConfig" else cls,
-                    _value(spec.get("model_type")),
+                    value_of(spec.get("model_type")),
                 )
 
     def _compute(self, method: ast.FunctionDef) -> None:
         if method.name == "__init__":  # before configs were dataclasses
             given = method.args.args[-len(method.args.defaults) :] if method.args.defaults else []
             for argument, default in zip(given, method.args.defaults, strict=True):
-                self.fields[argument.arg] = _value(default)
+                self.fields[argument.arg] = value_of(default)
         for node in ast.walk(method):
             if isinstance(node, ast.Attribute) and _last(node.value) == "self":
                 if isinstance(node.ctx, ast.Load):
                     self.computed_from.setdefault(node.attr, _UNKNOWN)
             elif isinstance(node, ast.Call) and _last(_owner(node.func)) == "kwargs":
                 for key in _strings(node.args[:1]):  # kwargs.pop(key, default)
-                    self.fields.setdefault(key, _value(node.args[1]) if node.args[1:] else None)
+                    self.fields.setdefault(key, value_of(node.args[1]) if node.args[1:] else None)
                     self.computed_from[key] = _UNKNOWN
 
 
-def _bases(module: _Module, name: str) -> Iterator[ast.ClassDef]:
-    """The class and its bases, those of all models last."""
+def bases(module: Source, name: str) -> Iterator[tuple[Source, ast.ClassDef]]:
+    """The class and its bases, those of all models last, each with its file."""
     node = module.defined.get(name)
     if isinstance(node, ast.ClassDef):
-        yield node
+        yield module, node
         for base in node.bases:
-            yield from _bases(module, _last(base))
+            yield from bases(module, _last(base))
     elif name in module.imported:
         path, original = module.imported[name]
         if path.is_file():
-            yield from _bases(_module(path), original)
+            yield from bases(source(path), original)
 
 
-def _config_of(module: _Module, name: str) -> _ConfigClass | None:
+def config_of(module: Source, name: str) -> _ConfigClass | None:
     """The config's class that a model class is annotated with."""
-    for cls in _bases(module, name):
+    for _, cls in bases(module, name):
         hints = [i.annotation for i in cls.body if isinstance(i, ast.AnnAssign)]
         hints += [i.value for i in cls.body if isinstance(i, ast.Assign)]
         for method in (i for i in cls.body if isinstance(i, ast.FunctionDef)):
@@ -277,7 +279,7 @@ def _config_of(module: _Module, name: str) -> _ConfigClass | None:
             path, original = module.imported.get(found, (module.path, ""))
             of_model = path.parent.parent.name == "models"
             if of_model and path.stem.startswith("configuration_") and path.is_file():
-                return _ConfigClass(_module(path), original)
+                return _ConfigClass(source(path), original)
     return None
 
 
@@ -313,20 +315,20 @@ def _collect(
             continue
         inner = reads
         tower = _mapped(reads.root, "modeling_auto.py", part.model_type)
-        home = None if tower is None else _where(reads.root, "modeling", tower)
+        home = None if tower is None else source_of(reads.root, "modeling", tower)
         if home is not None and tower is not None:
             inner = reads.also(_Reading(reads.root).start(home, tower))
         _collect(inner, part, f"{prefix}{key}.", given, found)
 
 
 def _part(
-    root: Path, module: _Module, name: str | None, model_type: str | None
+    root: Path, module: Source, name: str | None, model_type: str | None
 ) -> _ConfigClass | None:
     if name is None:
         name = _mapped(root, "auto_mappings.py", model_type) or ""
     if name in module.defined or name in module.imported:
         return _ConfigClass(module, name)
-    home = _where(root, "configuration", name) if name else None
+    home = source_of(root, "configuration", name) if name else None
     return None if home is None else _ConfigClass(home, name)
 
 

@@ -74,6 +74,12 @@ def _flops(op: str, node: Node) -> int:
         return 2 * first.ne[0] * node.n_elements
     if op == "conv_2d" and first is not None:
         return 2 * prod(first.ne[:3]) * node.n_elements
+    if op in ("conv_1d", "depthwise_conv_2d") and first is not None:
+        return 2 * prod(first.ne[:2]) * node.n_elements
+    if op == "depthwise_conv_1d" and first is not None:
+        return 2 * first.ne[0] * node.n_elements
+    if op.startswith("conv_transpose") and first is not None and second is not None:
+        return 2 * prod(first.ne) // first.ne[3 if op[-2] == "2" else 2] * second.n_elements
     if op == "flash_attention" and first is not None and second is not None:
         width, rows, heads, sequences = first.ne
         parts = node.attrs.get("parts", ())

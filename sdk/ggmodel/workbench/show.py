@@ -148,12 +148,13 @@ def _hyperparameters(
 ) -> tuple[list[Hyperparameter] | None, str | None]:
     # Imported here, for they need numpy, which a file of unknown architecture does not.
     from ..gguf_file.metadata import KeyValues
-    from ..model import config_class, find
+    from ..model import config_class
     from ..model.config import key_fields
+    from ..model.pairs import of_source
 
     keys = KeyValues(source.metadata, source.name)
     try:
-        declared = config_class(find(keys.architecture, models))
+        declared = config_class(of_source(keys, models))
         config = declared.read(keys)
     except (ArchitectureError, ConfigError) as error:
         return None, str(error)

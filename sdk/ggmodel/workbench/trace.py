@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ..atomic import atomic_write
+from ..chat.items import OPTIONS
 from ..errors import ConfigError
 from ..ml.node import Node
 from ..ml.quantized import to_float32
 from ..ml.storage import Feed, HostData, Weight
-from ..model import Pixels
+from ..model import Prepared
 from ..runner import LoadedModel
-from .observe import Recording, See, watch_image, watch_text
+from .observe import Recording, See, watch_item, watch_text
 from .roofline import VIEWS
 
 _CHUNK = 1 << 22  # numbers in float64 at a time
@@ -51,7 +52,7 @@ class Value:
     """An intermediate tensor.
 
     Attributes:
-        part: "image" or "text".
+        part: "text", or the kind of an item, such as "image".
         name: its place in the model; repeated names end with "#2", "#3", …
         op: that computed it. line: of the model's source that recorded it.
         shape: ggml order.
@@ -111,14 +112,15 @@ def trace(
     model: LoadedModel,
     prompt: Any,
     *,
-    image: Pixels | None = None,
+    item: tuple[str, Prepared] | None = None,
     names: str = "*",
     keep: bool = False,
 ) -> Trace:
     """Computes a prompt and takes the statistics of every result.
 
     Args:
-        prompt: as for `LoadedModel.generate`; with an image a text.
+        prompt: as for `LoadedModel.generate`; with an item a text.
+        item: the kind of an image, sound or video, and what its encoder takes.
         names: a glob pattern for the values to list; the search for NaN covers all values.
         keep: keep the listed values.
 
@@ -127,9 +129,10 @@ def trace(
         ConfigError: no tensor's name matches.
     """
     found = Trace(model.source.name, 0)
-    if image is not None:
-        seen = watch_image(model, image, _Look(found, model, "image", names, keep).begin)
-        prompt = model.prompts.with_images(prompt, [seen])
+    if item is not None:
+        kind, prepared = item
+        seen = watch_item(model, kind, prepared, _Look(found, model, kind, names, keep).begin)
+        prompt = model.prompts.with_items(prompt, {OPTIONS[kind]: [seen]})
     numbers = model.prompts.read(prompt)
     found.tokens = len(numbers)
     watch_text(model, numbers, _Look(found, model, "text", names, keep).begin)
@@ -235,14 +238,14 @@ def save(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     kind = Path(path).suffix
     if kind not in (".npz", ".safetensors"):
         raise ConfigError(f"{path}: values are saved as .npz or .safetensors")
-    with atomic_write(path) as partial:
+    with atomic_write(path) as file:
         if kind == ".safetensors":
             from safetensors.numpy import save as serialized
 
-            partial.write_bytes(serialized(dict(arrays)))
+            file.write(serialized(dict(arrays)))
             return
         # Not np.savez: it takes names as keywords and has some of its own.
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, array in arrays.items():
-                with file.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                     np.lib.format.write_array(stream, array, allow_pickle=False)

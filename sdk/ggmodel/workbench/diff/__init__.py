@@ -5,7 +5,7 @@ that merely passes an error on is not at fault. Nested modules are judged innerm
 """
 
 from .compare import diff, need_same_kind
-from .inputs import fitting_context, placeholder_of, same_pixels, same_tokens
+from .inputs import fitting_context, placeholder_of, same_item, same_tokens
 from .report import Diff, ModuleDiff, by_layer, worst
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "fitting_context",
     "need_same_kind",
     "placeholder_of",
-    "same_pixels",
+    "same_item",
     "same_tokens",
     "worst",
 ]

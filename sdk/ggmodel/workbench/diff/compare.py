@@ -24,10 +24,10 @@ from ..observe import (
     See,
     prompt_with,
     watch_decode,
-    watch_image,
+    watch_item,
     watch_text,
 )
-from .inputs import fitting_context, placeholder_of
+from .inputs import fitting_context, item_kind, placeholder_of
 from .report import Diff, ModuleDiff, within
 from .rows import Orders
 from .verdicts import Wiring, blame_author, judge
@@ -54,13 +54,14 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
     net = model.model
     need_same_kind(model, reference.config, "the reference")
     comparing = _Comparing(model, reference)
-    ids, pixels = reference.ids, reference.inputs.get("pixel_values")
-    numbers = model.prompts.read(ids) if pixels is None else None
-    if pixels is not None:
-        taken = net.reference_pixels(reference.inputs, reference.image)
-        seen = watch_image(model, taken, comparing.begin_tower)
-        numbers = prompt_with(model, ids, placeholder_of(reference.config), seen)
-    assert numbers is not None
+    ids, kind = reference.ids, item_kind(reference.inputs)
+    if kind is None:
+        numbers = model.prompts.read(ids)
+    else:
+        taken = net.reference_item(kind, reference.inputs, reference.image)
+        model.engine.images.modality(kind).check(kind, taken.values)
+        seen = watch_item(model, kind, taken, comparing.begin_tower)
+        numbers = prompt_with(model, ids, placeholder_of(reference.config, kind), seen)
     watch_text(model, numbers, comparing.begin)
     rows = comparing.finish()
     if all(row.result is None for row in rows):
@@ -275,7 +276,7 @@ class _Comparing:
                 return str(error)
         shape = node.shape[::-1]
         if self.token is None:
-            return laid_out(theirs, shape)
+            return laid_out(_first_rows(theirs, shape) if self._in_tower else theirs, shape)
         n = len(self.reference.ids)
         rows = laid_out(theirs, (n, *shape[shape[0] == 1 :]))
         return rows if isinstance(rows, str) else rows[self.token : self.token + 1].reshape(shape)
@@ -325,6 +326,15 @@ class _Comparing:
             i for i, r in enumerate(self.rows) if r.name is not None and order.get(r.name, -1) > at
         )
         self.rows.insert(next(later, len(self.rows)), row)
+
+
+def _first_rows(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The reference's rows without those that only it has, behind ours: an encoder may leave out
+    what silence at the end of a sound would become."""
+    rows, width = shape if len(shape) == 2 else (0, 0)
+    if theirs.ndim > 1 and theirs.shape[-1] == width and theirs.size == theirs.shape[-2] * width:
+        return theirs.reshape(-1, width)[:rows]
+    return theirs
 
 
 def _tables(recording: Recording) -> list[str]:

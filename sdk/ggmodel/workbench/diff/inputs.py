@@ -9,24 +9,37 @@ import numpy as np
 
 from ...convert.from_hf import normalize
 from ...errors import ConfigError
-from ...model import Pixels
+from ...model import Prepared
+from ...model.multimodal import REFERENCE_INPUTS
 from ...runner import LoadedModel
 from ..comparison import EXACT, errors
 
-_PLACEHOLDERS = ("image_token_index", "image_token_id")
+_METHODS = {"image": "preprocess"}  # what the preparation is called by default
 _PIXEL = 1.0 / 255  # an error that rounding of 8-bit pixels explains, by their largest number
 _BY_LENGTH = ("longrope", "su")  # scalings of rope with two sets of factors
 
 
-def placeholder_of(config: Mapping[str, Any]) -> int:
-    """The token that stands for a row of an image in a reference's prompt.
+def item_kind(inputs: Mapping[str, np.ndarray]) -> str | None:
+    """The kind of the item in a reference's inputs; None if they are text alone."""
+    kinds = (kind for kind, names in REFERENCE_INPUTS.items() if any(n in inputs for n in names))
+    return next(kinds, None)
+
+
+def placeholder_of(config: Mapping[str, Any], kind: str) -> int:
+    """The token that stands for a row of an item in a reference's prompt.
+
+    Args:
+        kind: of the item, such as "image".
 
     Raises:
         ConfigError: the config names none.
     """
-    found = next((config[key] for key in _PLACEHOLDERS if config.get(key)), None)
+    names = f"{kind}_token_index", f"{kind}_token_id"
+    if config.get("is_encoder_decoder"):
+        names = ("decoder_start_token_id",)
+    found = next((config[key] for key in names if config.get(key)), None)
     if not isinstance(found, int):
-        raise ConfigError(f"the reference's config names no {' or '.join(_PLACEHOLDERS)}")
+        raise ConfigError(f"the reference's config names no {' or '.join(names)}")
     return found
 
 
@@ -36,14 +49,16 @@ def same_tokens(model: LoadedModel, prompt: Sequence[Any], ids: Sequence[int], i
     Args:
         prompt: with an image, as `LoadedModel.logits` takes it.
         ids: token ids of the reference.
-        image: the reference's token for a row of an image.
+        image: the reference's token for a row of the item.
     """
     numbers = model.prompts.numbers(prompt)
     table = model.engine.inputs
     ours: list[int | None] = []  # None is a row of an image
     for number in numbers:
         entry = table[number] if number < 0 else None
-        ours.append(None if entry is not None and entry.embedding is not None else int(number))
+        embedding = None if entry is None else entry.embedding
+        token = int(number) if embedding is None else embedding.token(image)
+        ours.append(None if token == image else token)
     theirs = [None if token == image else int(token) for token in ids]
     if ours == theirs:
         return ""
@@ -61,28 +76,33 @@ def same_tokens(model: LoadedModel, prompt: Sequence[Any], ids: Sequence[int], i
 
 def _shown(model: LoadedModel, token: int | None) -> str:
     if token is None:
-        return "a row of the image"
+        return "a row of the item"
     if token < 0:
         return "none"
     text = "" if model.tokenizer is None else f" {model.detokenize([token])!r}"
     return f"{token}{text}"
 
 
-def same_pixels(model: LoadedModel, ours: Pixels, inputs: Mapping[str, np.ndarray]) -> str:
-    """How the pixels of `preprocess` differ from the reference's; "" if they do not."""
-    theirs = model.model.reference_pixels(inputs, ours.data).values
+def same_item(
+    model: LoadedModel, kind: str, ours: Prepared, inputs: Mapping[str, np.ndarray]
+) -> str:
+    """How the values that a model prepares, such as pixels, differ from the reference's; "" if they
+    do not."""
+    theirs = model.model.reference_item(kind, inputs, ours.data).values
+    made = f"{_METHODS.get(kind, 'prepare')} makes"
+    called = "pixels" if kind != "audio" else "values"
     mine = np.asarray(ours.values, np.float32)
     if mine.shape != theirs.shape and mine.squeeze().shape != theirs.squeeze().shape:
         # A processor may pad the list of tiles.
         tiles = len(mine)
         if mine.shape[1:] != theirs.shape[1:] or theirs[tiles:].any():
-            return f"preprocess makes pixels {list(mine.shape)}, the reference {list(theirs.shape)}"
+            return f"{made} {called} {list(mine.shape)}, the reference {list(theirs.shape)}"
         theirs = theirs[:tiles]
     found = errors(mine.reshape(-1), np.ascontiguousarray(theirs).reshape(-1))
     if found.nmse <= EXACT or found.relative <= _PIXEL:
         return ""
     return (
-        f"preprocess makes other pixels than the reference: NMSE {found.nmse:.1e}, largest error "
+        f"{made} other {called} than the reference: NMSE {found.nmse:.1e}, largest error "
         f"{found.largest:.2g}"
     )
 

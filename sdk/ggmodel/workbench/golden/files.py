@@ -23,7 +23,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ...atomic import atomic_write
+from ...atomic import atomic_write, naming
 from ...errors import ConfigError, FormatError
 from ...gguf_file import DType
 from ...model.source_code import author_code
@@ -128,22 +128,25 @@ def _imported(path: Path) -> ModuleType:
 
 @dataclass
 class Picture:
-    """An image as the reference's processor returns it; its pixels are derived from its name.
+    """An image, or an item of another kind, as the reference's processor returns it; its values are
+    derived from its name.
 
     Attributes:
-        shape: of the pixels, [tiles, 3, height, width].
+        shape: of the values, such as [tiles, 3, height, width].
         data: further outputs of the processor (JSON), such as `aspect_ratio_id`.
-        rows: [rows, width], the result of the vision tower and the projector.
+        rows: [rows, width], the result of the encoder and the projector.
+        kind: see `Model.modalities`.
     """
 
     name: str
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     data: dict[str, Any] = field(default_factory=dict)
     rows: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    kind: str = "image"
 
     @property
     def pixels(self) -> Array:
-        """[tiles, 3, height, width] in (-1, 1)."""
+        """The values, in (-1, 1)."""
         return rule.uniform(f"picture {self.name}", self.shape)
 
 
@@ -214,7 +217,7 @@ class Golden(_Results):
         logits_q8_0: the same with weights rounded to Q8_0 (activations stay float32).
         greedy: [GREEDY] ids that follow the prompt; the same for F32, F16 and Q8_0 weights.
         greedy_margins: [GREEDY] top logit minus the second, the smallest of the three runs.
-        pictures: the images of its prompts, by name; empty for models of text.
+        pictures: the images and other items of its prompts, by name; empty for models of text.
         prompts: prompts with images, by name.
     """
 
@@ -238,8 +241,8 @@ class Golden(_Results):
             values = _texts(file, JSON) | {name: file[name] for name in ARRAYS}
             seen = _texts(file, ["pictures"])["pictures"] if "pictures" in file else {}
             pictures = {
-                name: Picture(name, tuple(shape), data, file[f"pictures.{name}.rows"])
-                for name, (shape, data) in seen.items()
+                name: Picture(name, tuple(shape), data, file[f"pictures.{name}.rows"], *kind)
+                for name, (shape, data, *kind) in seen.items()
             }
             asked = _texts(file, ["prompts"])["prompts"] if "prompts" in file else {}
             prompts = {
@@ -252,7 +255,10 @@ class Golden(_Results):
         """Writes `FOLDER/CASE.npz`."""
         texts = self.described()
         if self.prompts:
-            texts["pictures"] = {name: (p.shape, p.data) for name, p in self.pictures.items()}
+            texts["pictures"] = {
+                name: (p.shape, p.data) if p.kind == "image" else (p.shape, p.data, p.kind)
+                for name, p in self.pictures.items()
+            }
             texts["prompts"] = {name: prompt.parts for name, prompt in self.prompts.items()}
         return _saved(self.folder / f"{case}.npz", _encoded(texts) | self.arrays())
 
@@ -321,7 +327,7 @@ def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _saved(path: Path, values: Mapping[str, Any]) -> Path:
-    with atomic_write(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as file:
         np.savez_compressed(file, **values)
     return path
 
@@ -353,12 +359,12 @@ def checkpoint(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Ar
     from safetensors.numpy import save
 
     text, file = json.dumps(config, indent=2) + "\n", folder / "config.json"
-    try:
+    with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if file.exists() and file.read_text() != text:
             raise ConfigError(f"{folder} holds another checkpoint; remove it, or name a new folder")
-        data = save(dict(weights), metadata={"format": "pt"})
-        (folder / "model.safetensors").write_bytes(data)
-        file.write_text(text)
-    except OSError as error:
-        raise ConfigError(f"cannot write to {folder}: {error.strerror or error}") from error
+    data = save(dict(weights), metadata={"format": "pt"})
+    # The configuration, which makes a checkpoint of the folder, comes last.
+    with atomic_write(file) as last, atomic_write(folder / "model.safetensors") as first:
+        first.write(data)
+        last.write(text.encode())

@@ -10,9 +10,10 @@ Names in `cases.py` of an architecture:
     PROMPT      tokens in a prompt; 32 by default
     LENGTHS     case → tokens in its prompt, if not PROMPT
 
-for cases with images
+for cases with images or other items
 
-    PICTURES    case → {name: (shape of the pixels, data)}; see `Picture`
+    PICTURES    case → {name: (shape of the pixels, data)}; see `Picture`. A third entry is its
+                kind, such as "audio", if it is no image
     PROMPTS     case → {name: parts}, a part being a number of tokens to draw or a picture's name
     image_tokens(config, picture) → list of ids that stand for the picture in transformers' input
     model_inputs(config, ids, pictures) → {keyword: array}: the inputs beside input_ids, with a
@@ -42,6 +43,7 @@ Needs torch, transformers and safetensors.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import tempfile
@@ -146,11 +148,12 @@ class Reference:
     def router_margin(self, ids: list[int], pictures: list[Picture]) -> float:
         """Least distance of a chosen expert's logit from an unchosen one; inf without experts."""
         config = self.model.config.get_text_config()
-        if not hasattr(config, "num_experts_per_tok"):
+        each = (getattr(config, key, None) for key in ("num_experts_per_tok", "top_k_experts"))
+        chosen = next((n for n in each if n is not None), None)
+        if chosen is None:
             return float("inf")
         find = getattr(self.module, "router_logits", _router_logits)
         layers = find(self.model, self.inputs(ids, pictures))
-        chosen = config.num_experts_per_tok
         ordered = [torch.sort(layer, descending=True).values for layer in layers]
         return min(float((rows[:, chosen - 1] - rows[:, chosen]).min()) for rows in ordered)
 
@@ -197,7 +200,9 @@ def layout(config: dict[str, Any]) -> tuple[Shapes, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(config))
         parsed = AutoConfig.from_pretrained(folder)
-        class_of(config)._from_config(parsed).save_pretrained(folder)
+        model = class_of(config)._from_config(copy.deepcopy(parsed))
+        parsed.dtype, model.config = model.config.dtype, parsed  # timm writes into its arguments
+        model.save_pretrained(folder)
         saved = json.loads(Path(folder, "config.json").read_text())
         with safe_open(Path(folder, "model.safetensors"), "np") as file:
             tensors = {
@@ -313,8 +318,10 @@ class Case:
             greedy=np.array(tokens, dtype=np.int32),
             greedy_margins=np.array(margins, dtype=np.float32),
         )
-        for name, (shape, data) in getattr(self.module, "PICTURES", {}).get(self.name, {}).items():
+        wanted = getattr(self.module, "PICTURES", {}).get(self.name, {})
+        for name, (shape, data, *kind) in wanted.items():
             picture = golden.pictures[name] = Picture(name, shape, data)
+            picture.kind = kind[0] if kind else "image"
             picture.rows = models["logits"].rows(picture)
         for name, parts in getattr(self.module, "PROMPTS", {}).get(self.name, {}).items():
             old = want and want.prompts[name]

@@ -79,7 +79,7 @@ class Prompt:
         n = len(self.numbers)
         for size in SIZES:
             yield self._run(f"batches of {size}", lambda size=size: self._split(0, size))
-        half = self._after(n // 2)
+        half = self.inputs.after_image(self._listed, n // 2)
         if half < n:
             yield self._run("token by token", lambda: self._split(half, 1))
             yield self._run("shared prefix", lambda: self._shared(half))
@@ -109,6 +109,8 @@ class Prompt:
             graphs.cache.remove(0, 0, None)
             self._extend(graphs, 0, 0, half)
             graphs.cache.copy_prefix(0, 1, half)
+            if graphs.histories is not None:
+                graphs.histories.copy(0, 1, half)
             rows: tuple[list[np.ndarray], list[np.ndarray]] = [], []
             start = half
             for begin, end in self._pieces(half, TOGETHER):
@@ -125,7 +127,7 @@ class Prompt:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a piece of the first sequence, and of as many tokens of the second."""
         begin, end = piece
-        planner = Batches(self.inputs, end - begin, end - begin, 0)
+        planner = Batches(self.inputs, end - begin, end - begin, 0, graphs.histories)
         n = end - begin + len(others)
         step = planner.step_of(
             [*self._listed[begin:end], *others.tolist()],
@@ -164,7 +166,8 @@ def shifted(model: LoadedModel, tokens: np.ndarray, bound: float) -> Run:
 
     The keys and values of a layer depend on what the layers before have read, so a shift does not
     equal the shortened text in a deep model. It does in each layer alone: there keys depend on
-    token and position. So all layers but one pass their input on, in turn.
+    token and position. So all layers but one pass their input on, in turn; one that shares the keys
+    of another is computed with that.
 
     Args:
         tokens: int32 [n].
@@ -176,8 +179,8 @@ def shifted(model: LoadedModel, tokens: np.ndarray, bound: float) -> Run:
         blocks = model.engine.call(lambda: _blocks(model, tokens))
         if not blocks:
             return Run(name, 0.0, bound, "no module of this model is given the cache of one layer")
-        for block in blocks:
-            with _passing([b for b in blocks if b is not block]):
+        for layer, (_, source) in blocks.items():
+            with _passing([b for i, (b, _) in blocks.items() if i not in (layer, source)]):
                 errors.append(nmse(*model.engine.call(lambda: _shift(model, tokens))))
     except _Refused as refused:
         return Run(name, 0.0, bound, str(refused))
@@ -188,11 +191,12 @@ class _Refused(Exception):
     """The cache cannot shift; a request computes its text again then."""
 
 
-def _blocks(model: LoadedModel, tokens: np.ndarray) -> list[Module]:
-    """The outermost module that gets the memory of each layer; empty if one serves several."""
+def _blocks(model: LoadedModel, tokens: np.ndarray) -> dict[int, tuple[Module, int | None]]:
+    """The outermost module that gets the memory of each layer, and the layer whose keys it shares;
+    empty if one serves several."""
     engine, net = model.engine, model.model
     modules = {id(one.module): one.module for one in instances(net)}
-    found: dict[int, Module] = {}
+    found: dict[int, tuple[Module, int | None]] = {}
 
     def forward(ctx: Context, batch: Batch) -> Tensor:
         ctx.graph.calls = []
@@ -201,13 +205,12 @@ def _blocks(model: LoadedModel, tokens: np.ndarray) -> list[Module]:
             module = modules.get(id(getattr(call, "__self__", None)))
             given = [i for i, memory in enumerate(batch.cache) if any(a is memory for a in args)]
             if module is not None and len(given) == 1:
-                found[given[0]] = module
+                found[given[0]] = module, getattr(batch.cache[given[0]], "shares", None)
         return result
 
     with engine.apart.graphs(forward, 1, len(tokens)) as graphs:
         list(engine.apart.batches(graphs, 0, tokens, 0, len(tokens) - 1))
-    blocks = [found[i] for i in sorted(found)]
-    return blocks if len({id(b) for b in blocks}) == len(blocks) else []
+    return found if len({id(b) for b, _ in found.values()}) == len(found) else {}
 
 
 @contextmanager

@@ -9,18 +9,21 @@ from __future__ import annotations
 import keyword
 import math
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...atomic import private_folder, remove_leftovers
 from ...errors import ConfigError
 from ...model import Model, config_class, find
 from ...model.config import key_fields
 from ...model.registry import supported
 from ...model.report import Missing
 from ...model.source_code import file_of
+from ...platforms.files import to_disk
 from ..modules import ranges
 from .extend import Extension
 from .files import Files
@@ -30,6 +33,7 @@ from .shrink import SMALL, shrunk
 from .source import bound, camel, quoted, renamed
 
 _TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
+_COMPLETE = "complete"  # the folder of files that only have to be moved
 _LAYER = re.compile(r"^(.*?)(?:\[(\d+)\](.*))?$")
 
 
@@ -81,6 +85,7 @@ def scaffold(
         FormatError, LoadError: the directory cannot be read.
     """
     folder = Path(folder)
+    remove_leftovers(folder / _importable(name), lambda begun: _finish(begun, folder))
     _check_free(name, folder)
     begun = Scaffold(name, [], template or "llama")
     guess = f"{camel(name)}ForCausalLM"
@@ -101,7 +106,7 @@ def scaffold(
     begun.template = cls.architecture
     written = {folder / path: text for path, text in sources.items()}
     written |= _golden_test(begun, folder, "/" in next(iter(sources)), config)
-    _write(written)
+    _write(written, folder, begun.name)
     begun.files = list(written)
     return begun
 
@@ -170,22 +175,51 @@ def _checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, tuple[int
         return dict(checkpoint.config), shapes
 
 
-def _write(files: Mapping[Path, str]) -> None:
+def _write(files: Mapping[Path, str], folder: Path, name: str) -> None:
     """Writes all files, or none."""
-    done: list[Path] = []
-    folders = {p for path in files for p in path.parents if not p.exists()}
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    placed: list[Path] = []
     try:
-        for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            done.append(path)
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        for path in done:
-            path.unlink(missing_ok=True)
-        for made in sorted(folders, reverse=True):  # inner ones first
+        folder.mkdir(parents=True, exist_ok=True)
+        with private_folder(folder / _importable(name)) as work:
+            for path, text in files.items():
+                new = work / "begun" / path.relative_to(folder)
+                new.parent.mkdir(parents=True, exist_ok=True)
+                new.write_text(text, encoding="utf-8", newline="\n")
+                to_disk(new)
+            # From here on another run can finish what this one cannot.
+            _place((work / "begun").rename(work / _COMPLETE), folder, placed)
+    except BaseException as error:
+        for path in placed:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in made:  # inner ones first
             with suppress(OSError):
-                made.rmdir()
-        raise ConfigError(f"{error.filename}: {error.strerror}; nothing was written") from error
+                path.rmdir()
+        if isinstance(error, OSError):
+            where = error.filename2 or error.filename
+            raise ConfigError(f"{where}: {error.strerror}; nothing was written") from error
+        raise
+
+
+def _place(new: Path, folder: Path, placed: list[Path]) -> None:
+    """Moves files and folders that do not exist there.
+
+    Args:
+        placed: each is added.
+    """
+    for path in sorted(new.iterdir()):
+        target = folder / path.name
+        if path.is_dir() and target.exists():
+            _place(path, target, placed)
+        elif not target.exists():
+            placed.append(path.rename(target))
+    to_disk(folder)
+
+
+def _finish(leftover: Path, folder: Path) -> None:
+    """Moves the rest of the files of a process that was killed while it moved them."""
+    if (leftover / _COMPLETE).is_dir():
+        _place(leftover / _COMPLETE, folder, [])
 
 
 def _literal(value: Any, indent: int = 4) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import Error
 from ...model import LoadReport, Model, Module, find
 from ...model.module import module_fields
+from ...model.names import of_tower
 from .keys import Hyperparameters
 from .translate import Translation, translate
 
@@ -21,6 +22,7 @@ class Fit:
 
     Attributes:
         named: the config names it.
+        plain: it has no towers, or they are in the checkpoint, too.
         read: names of tensors that fields read.
         owners: name of a module → its class in the declaration.
         translation: from the checkpoint's names.
@@ -30,6 +32,7 @@ class Fit:
     cls: type[Model]
     config: Any
     named: bool
+    plain: bool
     read: set[str]
     report: LoadReport
     owners: dict[str, type[Module]]
@@ -37,7 +40,7 @@ class Fit:
     hyperparameters: Hyperparameters
 
     @property
-    def score(self) -> tuple[bool, int, bool, int, int, bool]:
+    def score(self) -> tuple[bool, bool, int, bool, int, int, bool]:
         # An embedding variant that fits equally well is a worse template. llama is the default.
         usual = bool(self.read) or self.cls.architecture == "llama"
         more = len(self.read) - len(self.report.missing)
@@ -45,7 +48,9 @@ class Fit:
         keys = self.hyperparameters
         unread = sum("_config." not in path for path in keys.unread)  # towers show in tensors
         misfits = unread + len(keys.missing) + len(keys.failed)
-        return usual, more, self.named, -corrected, -misfits, "head" in module_fields(self.cls)
+        suited = self.named or self.plain
+        head = "head" in module_fields(self.cls)
+        return usual, suited, more, self.named, -corrected, -misfits, head
 
 
 def best_fit(
@@ -85,7 +90,9 @@ def _fit(
     read = {source for entry in found.entries for source in entry.sources}
     owners = {pair.name: pair.module for pair in found.pairs}
     named = listed_class(given) in cls.hf_architectures
-    return Fit(cls, keys.config, named, read, found.report, owners, translation, keys)
+    towers = any(entry.sources and of_tower(entry.name) for entry in found.entries)
+    plain = towers or not cls.takes_items()
+    return Fit(cls, keys.config, named, plain, read, found.report, owners, translation, keys)
 
 
 def listed_class(given: Mapping[str, Any]) -> str | None:

@@ -141,7 +141,7 @@ def _names(path: str, value: Any, known: Mapping[str, KnownKey]) -> tuple[str, t
         return "pattern", ("attention.sliding_window_pattern",)
     if above == "vision_config":
         name, own = VISION_KEYS.get(key, (f"vision_{key}", key))
-        return name, (f"vision.{own}", f"clip.vision.{own}")
+        return name, (f"vision.{own}",)
     if path in known:
         return known[path].field, (known[path].gguf,)
     if above and path not in KEYS:

@@ -39,7 +39,7 @@ def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
     votes: dict[str, Counter[Known]] = {}
     for architecture in architectures:
         for _, field, tag, kind in class_fields(architecture):
-            if not tag.names or not kind.choices or kind.many:
+            if not (tag.names and tag.names[0]) or not kind.choices or kind.many:
                 continue
             known = Known(field, tag.names[0], kind.choices[0].__name__)
             names = [hf.rpartition(".")[2] for hf in tag.hf or () if isinstance(hf, str) and hf]
