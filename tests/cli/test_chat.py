@@ -161,7 +161,7 @@ class Terminal:
         self._seen = ""
 
     def type(self, text: str) -> None:
-        os.write(self._ours, text.encode())
+        os.write(self._ours, text.encode("utf-8", "surrogateescape"))
 
     def until(self, pattern: str, seconds: float = 60) -> str:
         """The output up to the pattern; later calls begin after it."""
@@ -175,11 +175,19 @@ class Terminal:
 
     def interrupt(self) -> None:
         """Ctrl-C, and on to the next prompt."""
+        self._signalled(lambda: self.type("\x03"), "\n> ")
+
+    def terminate(self) -> None:
+        """SIGTERM, and on to its message."""
+        self._signalled(self._process.terminate, "terminated\n")
+
+    def _signalled(self, send: Callable[[], None], pattern: str) -> None:
+        """Sends a signal until the pattern is there: readline notices one that comes between two of
+        its waits only with the next key or signal."""
         for _ in range(10):
-            self.type("\x03")
-            # Readline notices one that comes between two of its waits only with the next key.
+            send()
             with contextlib.suppress(TimeoutError):
-                self.until("\n> ", seconds=3)
+                self.until(pattern, seconds=3)
                 return
         raise TimeoutError(self._seen)
 
@@ -196,7 +204,9 @@ class Terminal:
         os.close(self._ours)
 
     def _read(self) -> str:
-        return re.sub(r"\x1b\[\?2004[hl]|\r", "", os.read(self._ours, 4096).decode())
+        return re.sub(
+            r"\x1b\[\?2004[hl]|\r", "", os.read(self._ours, 4096).decode("utf-8", "replace")
+        )
 
 
 Start = Callable[..., Terminal]
@@ -250,6 +260,27 @@ def test_ctrl_c_at_the_prompt_clears_the_line(start: Start, path: Path, reply: C
     assert f"\n{reply('abc the')}\n" in terminal.until("\n> ")
     terminal.type("/exit\n")
     assert terminal.end() == 0
+
+
+@windows
+def test_bytes_that_are_typed_and_no_utf_8(start: Start, path: Path, reply: Callable[..., str]):
+    terminal = start(path, *ARGS)
+    terminal.until("> ")
+    terminal.type("abc \udcff\udcfe\n")
+    said = terminal.until(r"\n> ")
+    assert "error: standard input is not UTF-8 (byte 4 of a line); convert it" in said
+    terminal.type("abc the\n")
+    assert f"\n{reply('abc the')}\n" in terminal.until("\n> ")
+    terminal.type("/exit\n")
+    assert terminal.end() == 0
+
+
+@windows
+def test_sigterm_at_the_prompt_ends_it(start: Start, path: Path):
+    terminal = start(path, *ARGS)
+    terminal.until("> ")
+    terminal.terminate()
+    assert terminal.end() == 143
 
 
 @windows

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ggmodel.cli.profile import _cells, _print_sums
+from ggmodel.workbench.profile import OpGroup, Peaks, Profile, Workload
+
 from .test_bad_input import refused
 
 SHAPES = Path(__file__).parents[2] / "examples" / "assets" / "shapes.gguf"
@@ -26,6 +29,33 @@ def test_tables(program, model_path: Path):
     shares = [float(word[:-1]) for word in rows["mulmat"].split() if word.endswith("%")]
     assert 0 < shares[0] <= 100
     assert "\x1b" not in ran.stdout
+
+
+def measured(peaks: Peaks) -> Profile:
+    return Profile(Workload(), [], 1.0, 1.0, 0.25, threads=1, repetitions=1, peaks=peaks)
+
+
+def test_the_peaks_that_were_measured_are_said(capsys: pytest.CaptureFixture[str]):
+    _print_sums(measured(Peaks(10e9, {"f32": 100e9})))
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "memory: 10.0 GB/s read with these threads",
+        "products in the caches, GFLOP/s: f32 100",
+    ]
+    _print_sums(measured(Peaks()))
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_an_op_that_takes_no_longer_than_timing_it_has_no_rates():
+    whole = measured(Peaks(10e9, {"f32": 100e9}))
+
+    def cells(seconds: float) -> tuple[str, ...]:
+        group = OpGroup("mulmat f32", 3, 2, seconds, 2 << 20, 1 << 20, int(50e9))
+        return _cells(whole, group, 1.0, True)
+
+    known = "mulmat f32", "3"
+    sizes = "2.00 MiB", "1.00 MiB"
+    assert cells(1.0) == (*known, "1.000 s", "100.0%", *sizes, "0.0", "0%", "50.0", "50%")
+    assert cells(0.5) == (*known, "500.000 ms", "50.0%", *sizes, "", "", "", "")
 
 
 def test_json(program, model_path: Path, tmp_path: Path):

@@ -238,7 +238,7 @@ def test_it_streams_and_ctrl_c_ends_it(model_path: Path, environment: dict[str, 
     text = (early + rest).decode()
     assert text.startswith("abc")
     assert text.endswith("\n")
-    assert re.fullmatch(f"{WARNED}\n{RATES}\n", errors.decode())
+    assert re.fullmatch(f"{WARNED}\n{RATES}\ninterrupted\n", errors.decode())
 
 
 def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import ggmodel
-from ggmodel.cli import app
+from ggmodel.cli import COMMANDS
 
 
 def test_version(program):
@@ -27,9 +27,7 @@ def test_help_names_the_commands(program):
         for command in commands.split():
             assert f"  {command} " in group
     shown = re.findall(r"^  ([a-z]+)  ", "\n".join(groups), re.MULTILINE)
-    assert sorted(shown) == sorted(
-        getattr(c.callback, "__name__", "") for c in app.registered_commands
-    )
+    assert sorted(shown) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "estimate", "perplexity", "diff"])
@@ -65,6 +63,33 @@ def test_help_loads_nothing_heavy():
     heavy += "ggmodel.native ggmodel.ml ggmodel.model ggmodel.runner ggmodel.gguf_file.reader"
     assert not found & set(heavy.split())
     assert "ggmodel.cli.run" in found
+
+
+def test_a_command_imports_no_other():
+    found = imported(
+        "import sys\n"
+        "from ggmodel.cli import app\n"
+        "try: app(['run', '--help'])\n"
+        "except SystemExit: pass"
+    )
+    commands = {f"ggmodel.cli.{name}" for name in COMMANDS}
+    assert found & commands == {"ggmodel.cli.run"}
+
+
+def test_a_first_token_imports_what_it_needs(model_path):
+    """Stores of names, replies, towers and other architectures take no part in it."""
+    found = imported(
+        "import sys, ggmodel\n"
+        f"with ggmodel.load({str(model_path)!r}, context_length=64) as model:\n"
+        "    model.generate('abc', max_tokens=1, temperature=0.0)"
+    )
+    unneeded = "names.sources names.ollama names.hub_cache names.go_template chat.replies "
+    unneeded += "nn.vision nn.audio nn.nearby audio video convert workbench transcript serve cli"
+    assert not found & {f"ggmodel.{name}" for name in unneeded.split()}
+    assert not found & {"numpy.random", "socket", "fractions", "decimal"}
+    assert {n for n in found if re.fullmatch(r"ggmodel\.models\.\w+", n)} == {
+        "ggmodel.models.llama"
+    }
 
 
 def test_a_first_token_needs_no_parsers_and_no_pictures(model_path):

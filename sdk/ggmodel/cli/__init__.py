@@ -1,7 +1,8 @@
 """The command line: thin, since everything it prints comes from elsewhere.
 
-Exit status: 0; 1 for an error of ggmodel, printed as `error: …` (`GGMODEL_DEBUG=1` shows where it
-came from); 2 for wrong usage; 130 after Ctrl-C; 141 when the reader of the output has gone.
+Exit status: 0; 1 for an error of ggmodel or of the system, printed as `error: …` (`GGMODEL_DEBUG=1`
+shows where it came from); 2 for wrong usage; 70 for a bug; 130 after Ctrl-C, 143 after SIGTERM; 141
+when the reader of the output has gone.
 
 Commands import what they need when they run, so that `--help` stays instant.
 """
@@ -10,69 +11,73 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import os
 import sys
 import warnings
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import Error
-from .bench import bench
-from .chat import chat
-from .check import check
-from .convert import convert
-from .devices import devices
-from .diff import diff
-from .estimate import estimate
-from .golden import golden
-from .graph import graph
-from .imatrix import imatrix
-from .new import new
-from .perplexity import perplexity
-from .profile import profile
-from .quantize import quantize
-from .run import run
-from .show import show
-from .terminal import in_options, printable
-from .trace import trace
-from .worker import worker
-
-_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-_NO_READER = 141  # 128 + SIGPIPE
-
+from .ending import finish, prepare, told
+from .terminal import in_options, printable, say
 
 _USE, _LOOK, _WRITE = "Use a model", "Look into a model", "Write a model"
+_MEMBERS = {
+    _USE: "run chat serve batch transcribe list pull rm convert quantize imatrix estimate devices "
+    "worker runner ggml",
+    _LOOK: "show check bench perplexity profile trace graph",
+    _WRITE: "new diff golden",
+}
+COMMANDS = {name: group for group, names in _MEMBERS.items() for name in names.split()}
+"""The commands in their order, and their groups. Each is the function, or group of commands, of its
+name in the module of its name."""
+_ELSEWHERE = {"list": "listing:list_models"}  # `list` is a type of Python
+
+
+def _made(name: str) -> Any:
+    """A command; its module is imported now, as most calls want one only."""
+    module, _, function = _ELSEWHERE.get(name, name).partition(":")
+    found = getattr(importlib.import_module(f".{module}", __name__), function or name)
+    own = found
+    if not isinstance(found, typer.Typer):
+        own = typer.Typer(rich_markup_mode=None, add_completion=False)
+        own.command(name)(found)
+    made = typer.main.get_command(own)
+    made.name = name
+    return made
 
 
 class _Commands(TyperGroup):
     """Turns errors of commands into exit statuses, and lists commands in groups. (Typer would do
-    the last two, after printing something of its own; and group only with rich.)"""
+    the last two, after printing something of its own; and group only with rich.) A command is made
+    when it is asked for."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _made(cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        def show(kind: str, message: object) -> None:
-            text = in_options(str(message), self._options(ctx))
-            print(f"{kind}:", printable(text, keep="\n"), file=sys.stderr)
+        def shown(message: object) -> str:
+            return printable(in_options(str(message), self._options(ctx)), keep="\n")
 
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_, **__: show("warning", message)
-                result = super().invoke(ctx)
+        with told(shown), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: say(f"warning: {shown(message)}")
+            result = super().invoke(ctx)
             sys.stdout.flush()
-            return result
-        except Error as error:
-            if os.environ.get("GGMODEL_DEBUG", "0") not in ("", "0"):
-                raise
-            show("error", error)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(_INTERRUPTED) from None
-        except BrokenPipeError:
-            # Python flushes stdout once more when it ends, and would complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(_NO_READER) from None
+        return result
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with told():  # --help and --version are printed here
+            return super().make_context(*args, **more)
 
     def _options(self, ctx: Any) -> dict[str, str]:
         """Arguments of the command that was called, and the options that set them."""
@@ -83,8 +88,7 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for group in (_USE, _LOOK, _WRITE):
-            every: list[Any] = list(self.commands.values())
-            commands = [c for c in every if c.rich_help_panel == group]
+            commands = [self.get_command(ctx, name) for name in _MEMBERS[group].split()]
             limit = formatter.width - 6 - max(len(c.name or "") for c in commands)
             with formatter.section(group):
                 formatter.write_dl([(c.name, c.get_short_help_str(limit)) for c in commands])
@@ -98,13 +102,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _group, _members in (
-    (_USE, (run, chat, convert, quantize, imatrix, estimate, devices, worker)),
-    (_LOOK, (show, check, bench, perplexity, profile, trace, graph)),
-    (_WRITE, (new, diff, golden)),
-):
-    for _command in _members:
-        app.command(rich_help_panel=_group)(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -126,14 +123,15 @@ def _options(
 
 
 def main() -> None:
-    """The entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # tests put other objects there
-            # A model may write characters that a terminal's encoding lacks.
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    """Runs the command that the arguments name, and ends the process."""
     # numpy's BLAS would start a thread a core, which spin while the model loads; only the reference
     # backend multiplies much with it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Python looks for cycles once more when it ends, in a vocabulary for a tenth of a second.
     atexit.register(gc.freeze)
+    finish(_run)
+
+
+def _run() -> None:
+    prepare()
     app(prog_name="ggmodel")

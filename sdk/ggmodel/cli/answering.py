@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
-from .expanded import option
+from .expanded import Typed, option
 from .options import read_text
 
 if TYPE_CHECKING:
     from ..runner import Grammar, RequestOptions, Stream
 
 _OF_GRAMMAR = ("json_schema", "regex", "grammar")
-Images = Annotated[
-    list[str] | None,
-    typer.Option("--image", metavar="FILE", help="An image to look at; may be given repeatedly."),
-]
 
 
 @dataclass(kw_only=True)
-class Answering:
+class Answering(Typed):
     """How an answer is made: a field an option, named as in `RequestOptions` but for grammars.
 
-    Defaults are those of the library, whose import takes longer than printing the help.
+    Defaults are those of the library, whose import takes longer than printing the help. A model of
+    Ollama has its own, which options that nobody gave leave alone.
     """
 
     max_tokens: int | None = option(
@@ -68,9 +63,15 @@ class Answering:
 
     def options(self) -> RequestOptions:
         """For `LoadedModel.request`."""
-        given: Any = {name: v for name, v in vars(self).items() if name not in _OF_GRAMMAR}
-        given |= {"stop": tuple(self.stop or ()), "grammar": self._grammar()}
-        return given
+        given: Any = {f.name: getattr(self, f.name) for f in fields(self) if self._is_said(f)}
+        if "stop" in given:
+            given["stop"] = tuple(self.stop or ())
+        return given | {"grammar": self._grammar()}
+
+    def _is_said(self, option: Field[Any]) -> bool:
+        name = option.name
+        changed = getattr(self, name) != option.default or name in self.typed
+        return changed and name not in _OF_GRAMMAR
 
     def _grammar(self) -> Grammar | None:
         from ..runner import Grammar

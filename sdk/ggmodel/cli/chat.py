@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import Error, PromptError
-from .answering import Answering, Images, print_answer
+from .answering import Answering, print_answer
+from .ending import Terminated
 from .expanded import expanded
+from .items import Items
 from .loading import Loading
-from .options import File, read_prompt, read_text, utf8
-from .terminal import note, printable
+from .options import File, read_line, read_prompt, read_text, utf8
+from .terminal import note, printable, say
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel, RequestOptions
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _HELP = """\
 /image FILE   show the model a picture, together with the next question
+/audio FILE   the same with a sound
+/video FILE   the same with a video
 /clear        forget what was said, but for the system's message
 /system TEXT  tell the model who it is; without TEXT tell it nothing
 /help         list these commands
@@ -46,8 +50,8 @@ def chat(
         str | None,
         typer.Option(metavar="FILE", help="A Jinja chat template instead of the model's own."),
     ] = None,
-    image: Images = None,
     *,
+    items: Items,
     answering: Answering,
     loading: Loading,
 ) -> None:
@@ -64,8 +68,8 @@ def chat(
     with loading.load(file) as model:
         ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
         conversation = _Conversation(model, source, system, options)
-        for path in image or ():
-            conversation.show(path)
+        for kind, path in items.each():
+            conversation.show(kind, path)
         if text is None:
             _talk(conversation)
         else:
@@ -83,28 +87,29 @@ class _Conversation:
         options: RequestOptions,
     ):
         self.system, self.history = system, list[dict[str, Any]]()
-        self._images: list[Any] = []  # that go with the next question
+        self._items: list[tuple[str, Any]] = []  # that go with the next question
         self._model, self._template, self._options = model, template, options
         # Positions kept free for the answer.
         self._room = model.context_length // 4
         if (most := options.get("max_tokens")) is not None:
             self._room = min(self._room, most)
 
-    def show(self, path: str) -> None:
+    def show(self, kind: str, path: str) -> None:
         if not path:
-            raise PromptError("which one? give /image FILE")
-        self._images.append(self._model.embeddings(path))
+            raise PromptError(f"which one? give /{kind} FILE")
+        self._items.append((kind, self._model.embeddings(path, kind)))
 
     def forget(self) -> None:
         """Forgets all but the system's message."""
-        self.history, self._images = [], []
+        self.history, self._items = [], []
 
     def answer(self, question: str) -> None:
         """Prints the answer as it comes; the history keeps both, but not a question to which
         nothing was said because of an error or Ctrl-C."""
         asked: dict[str, Any] = {"role": "user", "content": question}
-        if self._images:
-            asked["images"] = self._images
+        if self._items:
+            items = [{"type": kind, kind: item} for kind, item in self._items]
+            asked["content"] = [*items, {"type": "text", "text": question}]
         prompt = self._prompt(asked)
         said: list[str] = []
         try:
@@ -120,7 +125,7 @@ class _Conversation:
 
     def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
         self.history += [asked, {"role": "assistant", "content": "".join(said)}]
-        self._images = []
+        self._items = []
 
     def _prompt(self, asked: dict[str, Any]) -> list[Any]:
         from ..chat import fitting
@@ -148,7 +153,8 @@ def _talk(conversation: _Conversation) -> None:
     if interactive:
         with suppress(ImportError):
             import readline  # noqa: F401  # from now on input() edits lines and recalls them
-
+        # Bytes that are no UTF-8 are told about as those of a pipe are.
+        sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
         note("/help lists commands, Ctrl-C stops an answer, Ctrl-D ends")
     while (question := _read_question(interactive)) is not None:
         word, _, rest = question.strip().partition(" ")
@@ -157,21 +163,21 @@ def _talk(conversation: _Conversation) -> None:
         try:
             if not _command(conversation, word, rest.strip()) and word:
                 conversation.answer(question)
-        except KeyboardInterrupt:
-            if not interactive:
+        except KeyboardInterrupt as error:
+            if not interactive or isinstance(error, Terminated):
                 raise
         except Error as error:
             if not interactive:
                 raise
-            print("error:", printable(str(error), keep="\n"), file=sys.stderr)
+            say("error: " + printable(str(error), keep="\n"))
 
 
 def _command(conversation: _Conversation, word: str, rest: str) -> bool:
     """Carries a command out, if it is one."""
     if word == "/clear":
         conversation.forget()
-    elif word == "/image":
-        conversation.show(rest)
+    elif word in ("/image", "/audio", "/video"):
+        conversation.show(word[1:], rest)
     elif word == "/system":
         conversation.system = rest or None
     elif word == "/help":
@@ -188,13 +194,18 @@ def _read_question(interactive: bool) -> str | None:
     lines: list[str] = []
     while True:
         try:
-            line = input("... " if lines else "> ") if interactive else _read_line()
+            line = _ask("... " if lines else "> ") if interactive else _next_line()
         except EOFError:
             if interactive:
                 print()
             return "\n".join(lines) if lines and not interactive else None
-        except KeyboardInterrupt:
+        except PromptError as error:
             if not interactive:
+                raise
+            say(f"error: {error}")
+            continue
+        except KeyboardInterrupt as error:
+            if not interactive or isinstance(error, Terminated):
                 raise
             print()
             lines = []
@@ -204,8 +215,12 @@ def _read_question(interactive: bool) -> str | None:
         lines.append(line[:-1])
 
 
-def _read_line() -> str:
-    line = sys.stdin.buffer.readline()
+def _ask(prompt: str) -> str:
+    return utf8(input(prompt).encode("utf-8", "surrogateescape"), " of a line")
+
+
+def _next_line() -> str:
+    line = read_line()
     if not line:
         raise EOFError
     return utf8(line, " of a line").removesuffix("\n").removesuffix("\r")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from .options import File, Json, Mmproj, Models, Strict
+from .options import File, Json, Mmproj, Models, Strict, Where
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def check(
     strict: Strict = True,
     mmproj: Mmproj = None,
     as_json: Json = False,
+    where: Where = False,
 ) -> None:
     """Check a file against the declaration of its architecture.
 

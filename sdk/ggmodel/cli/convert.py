@@ -7,19 +7,22 @@ from typing import Annotated
 
 import typer
 
-from .options import Force, Imatrix, Models, Out, Strict, Type
+from .options import Folder, Force, Imatrix, Models, Out, Strict, Type, Where
 from .terminal import note, printable, progress_bar, size
+
+Program = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="llama.cpp",
+        help="The program that is to run the file: it is written as that can load it, or not "
+        "at all.",
+    ),
+]
 
 
 def convert(
-    folder: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER",
-            help="A Hugging Face model: config.json, safetensors, tokenizer.",
-            show_default=False,
-        ),
-    ],
+    folder: Folder,
     out: Out,
     type: Type = None,
     mmproj: Annotated[
@@ -38,23 +41,20 @@ def convert(
         ),
     ] = None,
     strict: Strict = True,
-    program: Annotated[
-        str | None,
-        typer.Option(
-            "--for",
-            metavar="llama.cpp",
-            help="The program that is to run the file: it is written as that can load it, or not "
-            "at all.",
-        ),
-    ] = None,
+    program: Program = None,
     force: Force = False,
+    where: Where = False,
 ) -> None:
     """Convert a Hugging Face model to GGUF.
 
     Any architecture that has a declaration can be converted. The file appears when it is complete.
     """
     from ..convert.export import convert as convert_folder
+    from ..names.found import Found
 
+    if isinstance(folder, Found):
+        with progress_bar("checking digests") as progress:
+            folder.verify(progress)
     with progress_bar("writing") as progress:
         notes = convert_folder(
             folder,

@@ -12,8 +12,9 @@ import typer
 
 from ..errors import ConfigError
 from .expanded import expanded
+from .items import Item
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, token_ids
+from .options import File, Json, Prompt, Tokens, checkpoint_folder, token_ids
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -29,14 +30,11 @@ _STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "e
 _HFDir = Annotated[
     str | None,
     typer.Argument(
+        callback=checkpoint_folder,
         metavar="[HF_DIR]",
-        help="The Hugging Face checkpoint that the file was made from.",
+        help="The Hugging Face checkpoint that the file was made from, or its name.",
         show_default=False,
     ),
-]
-_Image = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="An image to look at, where the prompt has its marker."),
 ]
 _Reference = Annotated[
     str | None,
@@ -58,13 +56,13 @@ def diff(
     hf_dir: _HFDir = None,
     prompt: Prompt = None,
     tokens: Tokens = None,
-    image: _Image = None,
     reference: _Reference = None,
     save_reference: _SaveReference = None,
     html: _HTML = None,
     everything: _All = False,
     as_json: Json = False,
     *,
+    item: Item,
     loading: Loading,
 ) -> None:
     """Compare a model with transformers, module by module.
@@ -73,14 +71,14 @@ def diff(
     their results; the first that makes an error itself is marked. The exit status is 1 if there is
     one.
     """
-    from ..atomic import atomic_write, check_target
+    from ..atomic import check_target, write_text
     from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
     from ..workbench.diff.page import page
 
     if reference is not None:
-        ran = {"HF_DIR": hf_dir, "--image": image, "--save-reference": save_reference}
-        for name, given in ran.items():
+        files = {f"--{kind}": path for kind, path in vars(item).items()}
+        for name, given in {"HF_DIR": hf_dir, **files, "--save-reference": save_reference}.items():
             if given is not None:
                 raise ConfigError(f"give --reference or {name}, not both: nothing is computed anew")
     for path in filter(None, (html, save_reference)):
@@ -92,7 +90,7 @@ def diff(
             folder = hf_dir or (file if Path(file).is_dir() else None)
             if folder is None:
                 raise ConfigError("give HF_DIR, or --reference with activations saved before")
-            saved, differs = _run(model, folder, prompt, tokens, image)
+            saved, differs = _run(model, folder, prompt, tokens, item.one(tokens))
             if save_reference is not None:
                 saved.save(save_reference)
         else:
@@ -102,8 +100,7 @@ def diff(
     result.prompt = differs
     result.remarks += remarks
     if html is not None:
-        with atomic_write(html) as partial:
-            partial.write_text(page(result), encoding="utf-8")
+        write_text(html, page(result))
     report(as_json, result.as_dict(), lambda: _print(result, everything), result.ok)
 
 
@@ -146,15 +143,20 @@ def _loaded(
 
 
 def _run(
-    model: LoadedModel, folder: str, prompt: str | None, tokens: str | None, image: str | None
+    model: LoadedModel,
+    folder: str,
+    prompt: str | None,
+    tokens: str | None,
+    item: tuple[str, str] | None,
 ) -> tuple[Activations, str]:
     """The results of transformers, and how the prompts differ."""
     import numpy as np
 
+    from ..chat.items import OPTIONS
     from ..convert.checkpoint import Checkpoint
     from ..convert.declaration import pairs
     from ..workbench import reference
-    from ..workbench.diff import need_same_kind, placeholder_of, same_pixels, same_tokens
+    from ..workbench.diff import need_same_kind, placeholder_of, same_item, same_tokens
 
     with Checkpoint.open(folder) as checkpoint:
         config = checkpoint.config
@@ -162,24 +164,21 @@ def _run(
         names = [pair.name for pair in pairs(model.model, checkpoint.tensors)]
     data: dict[str, Any] = {}
     differs = ""
-    if image is None:
+    if item is None:
         ids = _ids(model, prompt, tokens)
         inputs = {"input_ids": np.array(ids, np.int32)}
     else:
-        from ..image import open_image
-
-        if tokens is not None:
-            raise ConfigError("--image goes with --prompt: the processor lays out its tokens")
-        marker = model.prompts.marker()
+        kind, path = item
+        modality = model.engine.images.modality(kind)
         text = prompt or _TEXT
-        picture = open_image(image)
-        pixels = model.model.preprocess(picture)
-        data = dict(pixels.data)
-        text = text if marker in text else f"{marker}{text}"
-        inputs = reference.image_inputs(folder, text, picture)
-        ours = model.prompts.with_images(text, [picture])
-        differs = same_pixels(model, pixels, inputs) or same_tokens(
-            model, list(ours), inputs["input_ids"].tolist(), placeholder_of(config)
+        text = text if modality.marker in text else f"{modality.marker}{text}"
+        opened = modality.open(path)
+        prepared = modality.prepare(opened)
+        data = dict(prepared.data)
+        inputs = reference.item_inputs(folder, text, kind, opened)
+        ours = model.prompts.with_items(text, {OPTIONS[kind]: [opened]})
+        differs = same_item(model, kind, prepared, inputs) or same_tokens(
+            model, list(ours), inputs["input_ids"].tolist(), placeholder_of(config, kind)
         )
     embeds = model.model.only_embeds
     return reference.run(folder, names, inputs, image=data, embeds=embeds), differs

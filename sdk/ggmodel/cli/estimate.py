@@ -40,6 +40,14 @@ def estimate(
     report(as_json, _json(result), lambda: _print(result, per_layer), result.fits)
 
 
+# By kind: the verb for its encoder's weights, and its name.
+_ENCODES = {
+    "image": ("see", "an image"),
+    "audio": ("hear", "a sound"),
+    "video": ("watch", "a video"),
+}
+
+
 def _json(result: Estimate) -> dict[str, object]:
     devices = [{**asdict(d), "size": d.size} for d in result.devices]
     return {
@@ -71,9 +79,10 @@ def _print(result: Estimate, per_layer: bool) -> None:
     out.print()
     if result.mapped:
         out.print(f"{size(result.mapped)} of the weights stay in the mapped file")
-    if result.vision is not None:
-        image = size(result.vision.image)
-        out.print(f"{size(result.vision.weights)} of the weights see; an image takes {image} more")
+    for kind, memory in result.encoders.items():
+        verb, item = _ENCODES.get(kind, ("encode", kind))
+        rows = f"{item} takes {size(memory.rows)} more"
+        out.print(f"{size(memory.weights)} of the weights {verb}; {rows}")
     out.print(_verdict(result), style="bold green" if result.fits else "bold red")
 
 

@@ -6,11 +6,27 @@ import inspect
 from collections.abc import Callable
 from dataclasses import field, fields, is_dataclass
 from functools import lru_cache, wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_CONTEXT = inspect.Parameter("typer_context", _KEYWORD, annotation=typer.Context)
+
+
+class Typed:
+    """Options that know which of them the user gave.
+
+    Attributes:
+        typed: their names.
+    """
+
+    typed: ClassVar[frozenset[str]] = frozenset()
+
+
+def _is_typed(context: typer.Context, option: str) -> bool:
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
 
 
 def option(default: Any, help: str, *flags: str, metavar: str | None = None) -> Any:
@@ -26,7 +42,8 @@ def expanded(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        types = get_type_hints(command, None, None, True)
+        # Before Python 3.11 get_type_hints hides what is annotated behind a default of None.
+        types = inspect.get_annotations(command, eval_str=True)
         parameters: list[inspect.Parameter] = []
         groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         for own in inspect.signature(command).parameters.values():
@@ -40,10 +57,14 @@ def expanded(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
         @wraps(command)
         def with_options(**given: Any) -> None:
+            context = given.pop(_CONTEXT.name, None)
             for name, (kind, options) in groups.items():
-                given[name] = kind(**{option: given.pop(option) for option in options})
+                made = given[name] = kind(**{option: given.pop(option) for option in options})
+                if isinstance(made, Typed) and context is not None:
+                    vars(made)["typed"] = frozenset(o for o in options if _is_typed(context, o))
             command(**given)
 
+        parameters.append(_CONTEXT)
         setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
         with_options.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_options

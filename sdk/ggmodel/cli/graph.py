@@ -40,7 +40,7 @@ def graph(
     A box is a module, with its ops and weights; lines between boxes are tensors. Layers that are
     alike are one box until --layer opens one.
     """
-    from ..atomic import atomic_write
+    from ..atomic import write_text
     from ..workbench.diagram import build, dot, svg
     from ..workbench.recorded import record
 
@@ -61,8 +61,7 @@ def graph(
     if output == "-":
         sys.stdout.write(content)
         return
-    with atomic_write(output) as partial:
-        partial.write_text(content, encoding="utf-8")
+    write_text(output, content)
 
 
 def _format(output: str) -> str:

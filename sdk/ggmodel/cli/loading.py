@@ -6,8 +6,20 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .advice import advise_a_build
 from .expanded import option
-from .options import FlashAttention, KVType, Mmproj, Models, Rpc, Strict, Type, overrides, workers
+from .options import (
+    FlashAttention,
+    KVType,
+    Mmproj,
+    Models,
+    Rpc,
+    Strict,
+    Type,
+    Where,
+    overrides,
+    workers,
+)
 from .terminal import progress_bar
 
 if TYPE_CHECKING:
@@ -53,21 +65,37 @@ class Loading:
     mmproj: Mmproj = None
     models: Models = None
     strict: Strict = True
+    where: Where = False
 
     def arguments(self, *without: str) -> dict[str, Any]:
         """For `ggmodel.load`."""
-        read = {"override_tensor": overrides(self.override_tensor), "rpc": workers(self.rpc)}
-        return {name: v for name, v in (vars(self) | read).items() if name not in without}
+        read: dict[str, Any] = {"rpc": workers(self.rpc)}
+        read["override_tensor"] = overrides(self.override_tensor)
+        hidden = (*without, "where")
+        return {name: v for name, v in (vars(self) | read).items() if name not in hidden}
 
-    def load(self, file: str, **more: Any) -> LoadedModel:
+    def load(self, file: Any, **more: Any) -> LoadedModel:
         """The model, with a progress bar while it is loaded.
 
         Args:
             more: arguments that come first where they are options, too.
         """
+        from ..names.found import Found
         from ..runner import load
 
+        if isinstance(file, Found):
+            with progress_bar("checking digests") as progress:
+                file.verify(progress)
         with progress_bar("loading") as progress, warnings.catch_warnings():
             if "context_length" in more:  # it is the command's choice, not the user's
                 warnings.filterwarnings("ignore", "context_length is ")
-            return load(file, **self.arguments() | more, progress=progress)
+            model = load(file, **self.arguments() | more, progress=progress)
+        advise_a_build()
+        return model
+
+
+@dataclass(kw_only=True)
+class LoadingForMany(Loading):
+    """How a model that many use at a time is loaded."""
+
+    parallel: int = option(4, "Sequences of a model that are computed together.")

@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..bounds import limits
 from ..errors import ConfigError, PromptError
+from ..reading import read_stream, too_large
+from .terminal import note, printable
+
+_WHERE, _FOUND = "ggmodel.where", "ggmodel.found"  # in a context's `meta`
 
 
-def _existing(file: str) -> str:
-    """A path that exists: a missing one is said before anything else is looked at."""
-    if not Path(file).exists():
-        from ..gguf_file import open_gguf
+def _existing(context: typer.Context, file: str) -> str:
+    """A path that exists, or what a name stands for: a missing model is said before anything else
+    is looked at."""
+    return _located(context, file)
 
-        open_gguf(file)  # raises, with advice
-    return file
+
+def checkpoint_folder(context: typer.Context, file: str | None) -> str | None:
+    """The same for a checkpoint's folder; who opens it says that a path does not exist."""
+    from ..names.grammar import is_path
+
+    if file is None or (is_path(file) and not os.path.exists(file)):
+        return file
+    return _located(context, file, checkpoint=True)
+
+
+def _located(context: typer.Context, file: str, checkpoint: bool = False) -> str:
+    if context.resilient_parsing:  # the shell completes
+        return file
+    found: Any = file
+    if not os.path.exists(file):
+        from ..names import find
+
+        found = find(file, checkpoint=checkpoint)
+    context.meta[_FOUND] = found
+    if context.meta.get(_WHERE):
+        _say_where(found)
+    return found
+
+
+def _where(context: typer.Context, wanted: bool) -> bool:
+    """Either comes first, the option or the name."""
+    context.meta[_WHERE] = wanted
+    if wanted and _FOUND in context.meta:
+        _say_where(context.meta[_FOUND])
+    return wanted
+
+
+def _say_where(found: Any) -> None:
+    note(printable(getattr(found, "where", f"{found}: a path")))
 
 
 def _at_least_one(repetitions: int) -> int:
@@ -30,10 +67,23 @@ File = Annotated[
     str,
     typer.Argument(
         callback=_existing,
-        metavar="FILE",
-        help="A GGUF file, of a split one the first; or the folder of a Hugging Face model.",
+        metavar="MODEL",
+        help="A GGUF file, of a split one the first; the folder of a Hugging Face model; or a "
+        "name: ORG/REPO[:TAG] of the hub, NAME[:TAG] of Ollama.",
         show_default=False,
     ),
+]
+Folder = Annotated[
+    str,
+    typer.Argument(
+        callback=checkpoint_folder,
+        metavar="FOLDER",
+        help="A Hugging Face model: config.json, safetensors, tokenizer; or its name, ORG/REPO.",
+        show_default=False,
+    ),
+]
+Where = Annotated[
+    bool, typer.Option("--where", callback=_where, help="Say where the model was found.")
 ]
 Type = Annotated[
     str | None,
@@ -92,6 +142,20 @@ Mmproj = Annotated[
         help="The vision projector; one that lies beside the model is found.",
     ),
 ]
+RayReplicas = Annotated[
+    int | None,
+    typer.Option(
+        "--ray",
+        min=1,
+        metavar="N",
+        help="Answer by N replicas of each model on Ray: on the cluster of RAY_ADDRESS, or on this "
+        "machine.",
+    ),
+]
+RayCpus = Annotated[
+    float, typer.Option(metavar="N", help="Processors that a replica on Ray takes.")
+]
+RayGpus = Annotated[float, typer.Option(metavar="N", help="GPUs that a replica on Ray takes.")]
 Rpc = Annotated[
     list[str] | None,
     typer.Option(
@@ -127,12 +191,33 @@ def read_text(path: str, what: str) -> str:
     Args:
         path: - is standard input.
         what: the option that it was given with, for messages.
+
+    Raises:
+        ConfigError: it cannot be read.
+        FormatError: it exceeds the limit `input_bytes`.
+        PromptError: it is no UTF-8.
     """
+    name = "standard input" if path == "-" else path
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        if path == "-":
+            data = read_stream(sys.stdin.buffer, name, "input_bytes")
+        else:
+            with open(path, "rb") as file:
+                data = read_stream(file, name, "input_bytes")
     except OSError as error:
         raise ConfigError(f"{what}{path}: {error.strerror}; give a text file") from None
-    return utf8(data, name="standard input" if path == "-" else path)
+    return utf8(data, name=name)
+
+
+def read_line() -> bytes:
+    """The next line of standard input with its end; empty after the last."""
+    try:
+        line = sys.stdin.buffer.readline(limits.input_line_bytes + 1)
+    except OSError as error:
+        raise PromptError(f"cannot read standard input: {error.strerror}") from None
+    if len(line) > limits.input_line_bytes:
+        raise PromptError(too_large("a line of standard input", "", "input_line_bytes"))
+    return line
 
 
 def utf8(data: bytes, where: str = "", name: str = "standard input") -> str:
@@ -152,7 +237,7 @@ def utf8(data: bytes, where: str = "", name: str = "standard input") -> str:
 def read_prompt(prompt: str) -> str:
     """A prompt; - reads it from standard input, less a last newline."""
     if prompt != "-":
-        return prompt
+        return utf8(prompt.encode("utf-8", "surrogateescape"), name="the prompt")
     return read_text("-", "").removesuffix("\n").removesuffix("\r")
 
 

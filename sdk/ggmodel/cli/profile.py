@@ -53,7 +53,7 @@ def profile(
     the memory's speed for the same threads, measured on the spot; "GFLOP/s" is compared with
     products of such weights that stay in the caches.
     """
-    from ..atomic import atomic_write, check_target
+    from ..atomic import check_target, write_text
     from ..workbench import profile as workbench
     from ..workbench.timeline import chrome_trace as timeline
 
@@ -66,8 +66,7 @@ def profile(
         profiles = workbench.profile(model, works, repetitions)
         results = with_progress(profiles, [work.name for work in works])
         if chrome_trace is not None:
-            with atomic_write(chrome_trace) as partial:
-                partial.write_text(json.dumps(timeline(results)), encoding="utf-8")
+            write_text(chrome_trace, json.dumps(timeline(results)))
         report(as_json, [_json(result) for result in results], lambda: _print(model, results))
 
 

@@ -15,7 +15,9 @@ def quantize(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="A GGUF file; of a split one the first.", show_default=False
+            metavar="FILE",
+            help="A GGUF file, of a split one the first; or a name, such as ORG/REPO:F16.",
+            show_default=False,
         ),
     ],
     out: Out,
@@ -38,8 +40,9 @@ def quantize(
     """
     from ..convert.quantize import quantize as quantize_file
     from ..gguf_file import open_gguf
+    from ..names import find
 
-    with open_gguf(file) as source, progress_bar("writing") as progress:
+    with open_gguf(find(file)) as source, progress_bar("writing") as progress:
         quantize_file(
             source,
             out,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .answering import Answering, Images, print_answer
+from .answering import Answering, print_answer
 from .expanded import expanded
+from .items import Items
 from .loading import Loading
 from .options import File, read_prompt
 from .terminal import dim, note, styled
@@ -31,12 +32,12 @@ def run(
     chat: Annotated[
         bool, typer.Option("--chat", help="Ask the text as a question, as `ggmodel chat` does.")
     ] = False,
-    image: Images = None,
     echo: Annotated[
         bool,
         typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer."),
     ] = True,
     *,
+    items: Items,
     answering: Answering,
     loading: Loading,
 ) -> None:
@@ -48,20 +49,20 @@ def run(
     from ..runner import Stream
 
     text = read_prompt(prompt)
-    options = answering.options()
+    options, given_items = answering.options(), items.given()
     with loading.load(file) as model:
         if chat:
-            question = {"role": "user", "content": text, "images": image or ()}
+            question = {"role": "user", "content": text, **given_items}
             given = model.chat_prompt([question])
         else:
-            given = model.prompts.with_images(text, image or ())
+            given = model.prompts.with_items(text, given_items)
         request = model.request(given, **options)
         if answering.max_tokens is None and styled(sys.stderr):
             note("Ctrl-C ends the answer, -n N after N tokens")
         said: list[str] = []
         if echo:
             # An answer, unlike a continuation, has a line of its own.
-            said.append(text + "\n" * bool(image or chat))
+            said.append(text + "\n" * bool(given_items or chat))
             print(dim(said[0], sys.stdout), end="", flush=True)
         try:
             print_answer(Stream(request), said)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import File, Json, Models
+from .options import File, Json, Models, Where
 from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _LONG = 72  # characters of a string that are shown
 
 
-def show(file: File, models: Models = None, as_json: Json = False) -> None:
+def show(file: File, models: Models = None, as_json: Json = False, where: Where = False) -> None:
     """Show what is in a file.
 
     Metadata, the hyperparameters of the architecture where it is known, tensors by layer, sizes.
@@ -30,7 +30,7 @@ def show(file: File, models: Models = None, as_json: Json = False) -> None:
 
         opened = CheckpointSource.open(file, models=models)
     else:
-        opened = open_gguf(file)
+        opened = open_gguf(file, parts=getattr(file, "parts", ()))
     with opened as source:
         description = describe(source, models)
     report(as_json, asdict(description), lambda: _print(description))

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import typer
@@ -63,9 +63,15 @@ def dim(text: str, stream: TextIO) -> str:
     return f"\x1b[2m{text}\x1b[22m" if styled(stream) else text
 
 
+def say(text: str) -> None:
+    """Prints lines to standard error. If that cannot be written, nobody is there to be told."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
+
+
 def note(text: str) -> None:
     """Prints lines for people to standard error, dimmed on a terminal."""
-    print("\n".join(dim(line, sys.stderr) for line in text.split("\n")), file=sys.stderr)
+    say("\n".join(dim(line, sys.stderr) for line in text.split("\n")))
 
 
 def console() -> Console:

@@ -9,6 +9,7 @@ import typer
 
 from ..errors import ConfigError
 from .expanded import expanded
+from .items import Item
 from .loading import Loading
 from .options import File, Json, Prompt, Tokens, token_ids
 from .terminal import console, count, report, table
@@ -25,7 +26,6 @@ def trace(
     file: File,
     prompt: Prompt = None,
     tokens: Tokens = None,
-    image: Annotated[str | None, typer.Option(metavar="FILE", help="An image to look at.")] = None,
     pattern: Annotated[
         str,
         typer.Option("--filter", metavar="GLOB", help="Show and save only these: 'blk.0.*'."),
@@ -36,6 +36,7 @@ def trace(
     ] = None,
     as_json: Json = False,
     *,
+    item: Item,
     loading: Loading,
 ) -> None:
     """Show every intermediate tensor of a prompt.
@@ -49,21 +50,15 @@ def trace(
 
     if prompt is not None and tokens is not None:
         raise ConfigError("give --prompt or --tokens, not both")
-    if image is not None and tokens is not None:
-        raise ConfigError("--image goes with --prompt: the model lays out its tokens")
+    seen = item.one(tokens)
     if save is not None and not save.endswith((".npz", ".safetensors")):
         raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
     if save is not None:
         check_target(save)
     given: Any = (prompt or _TEXT) if tokens is None else token_ids(tokens)
     with loading.load(file, rpc=()) as model:
-        pixels = None
-        if image is not None:
-            from ..image import open_image
-
-            model.engine.images.need_sight()
-            pixels = model.model.preprocess(open_image(image))
-        found = look(model, given, image=pixels, names=pattern, keep=save is not None)
+        prepared = None if seen is None else (seen[0], model.engine.images.prepare(*seen))
+        found = look(model, given, item=prepared, names=pattern, keep=save is not None)
     if save is not None:
         write(save, found.kept)
     values = asdict(replace(found, kept={})) | {"ok": found.ok}

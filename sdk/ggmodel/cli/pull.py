@@ -1,0 +1,29 @@
+"""`ggmodel pull`: download a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .terminal import printable
+
+
+def pull(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="ORG/REPO, ORG/REPO:Q4_K_M, ORG/REPO@REVISION or ORG/REPO/FILE.gguf of the hub.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Download a model from the Hugging Face hub.
+
+    It goes into the hub's cache, which other programs share; what is there stays, what changed
+    comes anew, and a download that was cut off goes on.
+    """
+    from ..names import pull as download
+
+    print(printable(download(name).where))

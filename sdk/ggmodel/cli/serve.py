@@ -1,0 +1,165 @@
+"""`ggmodel serve`: models for other programs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, Unsupported
+from .expanded import expanded
+from .loading import Loading, LoadingForMany
+from .options import RayCpus, RayGpus, RayReplicas
+from .serving import Serving
+from .terminal import note, say
+
+if TYPE_CHECKING:
+    from ..serve.server import Settings
+
+_EXPOSED = "warning: other machines can reach this server, and need no key; give --api-key-file"
+
+
+@expanded("where")
+def serve(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]…",
+            help="Files, folders or names, or NAME=MODEL. Others of this machine's stores are "
+            "served, too.",
+            show_default=False,
+        ),
+    ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Serve no models besides those that are named.")
+    ] = False,
+    any_name: Annotated[
+        bool,
+        typer.Option(
+            "--any-name", help="A name that no model has means the first MODEL, not an error."
+        ),
+    ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|ggmodel|llama.cpp",
+            help="Who computes; auto hands models that ggmodel does not know to llama.cpp.",
+        ),
+    ] = "auto",
+    keep_alive: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds that an unused model stays loaded, 300 by default; -1: for ever.",
+            show_default=False,
+        ),
+    ] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="A model that stays loaded; may be repeated."),
+    ] = None,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Requests to a model at a time; others are refused.")
+    ] = 512,
+    ray: RayReplicas = None,
+    ray_cpus: RayCpus = 1.0,
+    ray_gpus: RayGpus = 0.0,
+    *,
+    serving: Serving,
+    loading: LoadingForMany,
+) -> None:
+    """Serve models to other programs.
+
+    Programs ask by the APIs of OpenAI, Anthropic and Ollama, people by a page. Each model runs in a
+    process of its own, started when it is asked for. SIGTERM and Ctrl-C let requests finish.
+    Options of loading hold for all models.
+    """
+    need_libraries()
+    from ..serve.security import is_loopback
+
+    settings, models, options = serving.settings(), named(files or ()), options_of(loading)
+    if not is_loopback(settings.host) and not settings.keys:
+        say(_EXPOSED)
+    same: Any = {"options": options, "any_name": any_name, "engine": engine, "queue": queue}
+    if ray is None:
+        stays: Any = {} if keep_alive is None else {"keep_alive": keep_alive}
+        _serve_here(models, settings, serving, pinned=pin or (), stores=not only, **stays, **same)
+        return
+    from ..serve.replicas import Plan
+    from .replicas import check_options, serve_replicas
+
+    check_options(keep_alive, pin, serving.manage)
+    plan = Plan(models, ray, cpus=ray_cpus, gpus=ray_gpus, **same)
+    serve_replicas(plan, settings, serving, lambda url: _tell(url, settings))
+
+
+def _serve_here(models: dict[str, str], settings: Settings, serving: Serving, **how: Any) -> None:
+    """Serves models of this machine.
+
+    Args:
+        how: of `ModelPool`.
+    """
+    from ..serve.listening import listen
+    from ..serve.models import ModelPool
+    from ..serve.server import Server
+
+    pool = ModelPool(models, **how)
+    pool.check()
+    listen(Server(pool, settings), serving.listening(), lambda url: _tell(url, settings))
+
+
+def named(models: Any) -> dict[str, str]:
+    """Name → path or name of each model; a file is called by its own name without its ending.
+
+    Raises:
+        ConfigError: a file does not exist, or two have the same name.
+    """
+    from ..names.grammar import is_path
+
+    found: dict[str, str] = {}
+    for given in models:
+        name, equals, source = given.partition("=")
+        if not equals or os.path.exists(given):
+            name = source = given
+        if os.path.exists(source):
+            source = os.path.abspath(source)
+            if name == given:
+                name = os.path.basename(source).removesuffix(".gguf")
+        elif is_path(source):
+            raise ConfigError(f"{source}: there is no such file or folder")
+        if name in found:
+            raise ConfigError(f"two models are called {name!r}; give NAME={source}")
+        found[name] = source
+    return found
+
+
+def options_of(loading: LoadingForMany) -> dict[str, Any]:
+    """The options that differ from the defaults of `ggmodel.load`, and the number of sequences."""
+    defaults = Loading().arguments()
+    given = {k: v for k, v in loading.arguments().items() if v != defaults[k]}
+    return {"parallel": loading.parallel, **given}
+
+
+def need_libraries() -> None:
+    """Raises Unsupported unless the libraries of the server are installed."""
+    try:
+        import msgspec
+        import prometheus_client
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise Unsupported(f"the server needs {error.name}: pip install 'ggmodel[serve]'") from None
+    del msgspec, prometheus_client, starlette, uvicorn
+
+
+def reachable(url: str) -> str:
+    """The URL for clients on this machine; nobody can connect to "every address"."""
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _tell(url: str, settings: Settings) -> None:
+    print(f"serving at {url} until Ctrl-C", flush=True)
+    url = reachable(url)
+    note(f"OpenAI's clients take base_url={url}/v1, people the page {url}")
+    if settings.keys:
+        note(f"keys that are accepted: {len(settings.keys)}")

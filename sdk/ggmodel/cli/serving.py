@@ -1,0 +1,85 @@
+"""The options of the server: who may ask, what, and for how long."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from .expanded import option
+
+if TYPE_CHECKING:
+    from ..serve.listening import Listening
+    from ..serve.server import Settings
+
+_List = list[str] | None
+
+
+@dataclass(kw_only=True)
+class Serving:
+    """How the server listens, and what it allows: a field an option."""
+
+    host: str = option("127.0.0.1", "Where to listen; 0.0.0.0 is every address of this machine.")
+    port: int = option(8080, "The TCP port; 0 is any that is free.")
+    api_key: _List = option(  # noqa: RUF009  # a field
+        None, "A key to ask with, or GGMODEL_API_KEY; may be repeated.", metavar="KEY"
+    )
+    api_key_file: str | None = option(None, "A file of keys, one a line.", metavar="FILE")
+    allow_host: _List = option(  # noqa: RUF009  # a field
+        None, "A further name of this server; may be repeated.", metavar="NAME"
+    )
+    cors_origin: _List = option(  # noqa: RUF009  # a field
+        None, "Web pages that may use it, localhost, or *; may be repeated.", metavar="URL"
+    )
+    media_path: _List = option(  # noqa: RUF009  # a field
+        None, "Requests may name images and sounds in it; may be repeated.", metavar="FOLDER"
+    )
+    media_host: _List = option(  # noqa: RUF009  # a field
+        None, "Requests may name images and sounds there; may be repeated.", metavar="HOST"
+    )
+    max_tokens: int | None = option(None, "The longest answer; the context's rest by default.")
+    manage: bool = option(False, "Requests may download, make and remove models.")
+    timeout: float = option(3600.0, "Seconds that a request may take; 0 is no limit.")
+    drain: int = option(30, "Seconds that requests have to finish at the end.")
+    tls_certificate: str | None = option(None, "A certificate (PEM), for https.", metavar="FILE")
+    tls_key: str | None = option(None, "Its key, if it is in another file.", metavar="FILE")
+
+    def settings(self) -> Settings:
+        """The settings that these options make.
+
+        Raises:
+            ConfigError: a key or a folder is of no use, or a number out of its range.
+        """
+        from ..serve.security import read_keys
+        from ..serve.server import Settings
+
+        for name, least in (("port", 0), ("timeout", 0), ("drain", 0), ("max_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} is {value}; give {least} or more")
+        if self.port > 65535:
+            raise ConfigError(f"port is {self.port}; the highest is 65535")
+        for folder in self.media_path or ():
+            if not os.path.isdir(folder):
+                raise ConfigError(f"media_path {folder}: there is no such folder")
+        variable = os.environ.get("GGMODEL_API_KEY")
+        keys = [*(self.api_key or ()), *([variable] if variable else ())]
+        return Settings(
+            host=self.host,
+            port=self.port,
+            keys=tuple(read_keys(keys, self.api_key_file)),
+            origins=tuple(self.cors_origin or ()),
+            hosts=tuple(self.allow_host or ()),
+            media_folders=tuple(self.media_path or ()),
+            media_hosts=tuple(self.media_host or ()),
+            max_tokens=self.max_tokens,
+            timeout=self.timeout,
+            manage=self.manage,
+        )
+
+    def listening(self) -> Listening:
+        """How to listen."""
+        from ..serve.listening import Listening
+
+        return Listening(self.tls_certificate, self.tls_key, self.drain)
