@@ -6,13 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error, former_names
+from .shortage import import_numpy, reported
 
 if TYPE_CHECKING:
-    from . import chat, convert, errors, image, kvcache, ml, models, nn
+    from . import audio, chat, convert, errors, image, kvcache, ml, models, nn, video
+    from .bounds import limits
     from .convert import quantize
     from .gguf_file import open_gguf
     from .ml import Context, DType, Tensor
     from .model import Batch, Config, Input, Model, Module, MultimodalEmbedding, gguf, kv, register
+    from .names import find
     from .runner import (
         Completion,
         Grammar,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         load,
     )
     from .tokenizer import Tokenizer
+    from .transcript import transcribe
     from .workbench.estimate import Estimate, estimate
 
 __version__ = "0.1.0"
@@ -54,14 +58,30 @@ _HOMES = {
     "Tokenizer": "tokenizer",
     "Usage": "runner",
     "estimate": "workbench.estimate",
+    "find": "names",
     "gguf": "model",
     "kv": "model",
+    "limits": "bounds",
     "load": "runner",
     "open_gguf": "gguf_file",
     "quantize": "convert",
     "register": "model",
+    "transcribe": "transcript",
 }
-_SUBPACKAGES = ("chat", "convert", "errors", "image", "kvcache", "ml", "models", "nn", "workbench")
+_SUBPACKAGES = (
+    "audio",
+    "chat",
+    "convert",
+    "errors",
+    "image",
+    "kvcache",
+    "ml",
+    "models",
+    "nn",
+    "video",
+    "workbench",
+)
+_WITHOUT_NUMPY = ("bounds", "errors", "gguf_file", "names")
 _missing = former_names(__name__, {"Embedding": "MultimodalEmbedding (nn.Embedding: the layer)"})
 
 __all__ = [
@@ -86,14 +106,17 @@ __all__ = [
     "Tensor",
     "Tokenizer",
     "Usage",
+    "audio",
     "chat",
     "convert",
     "errors",
     "estimate",
+    "find",
     "gguf",
     "image",
     "kv",
     "kvcache",
+    "limits",
     "load",
     "ml",
     "models",
@@ -101,17 +124,26 @@ __all__ = [
     "open_gguf",
     "quantize",
     "register",
+    "transcribe",
+    "video",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
-        return importlib.import_module(f".{name}", __name__)
+        return _import(name)
     if name not in _HOMES:
         _missing(name)
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    value = getattr(_import(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+@reported
+def _import(name: str) -> Any:
+    if name not in _WITHOUT_NUMPY:
+        import_numpy()
+    return importlib.import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:

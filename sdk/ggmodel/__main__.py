@@ -1,5 +1,21 @@
-"""`python -m ggmodel`."""
+"""`python -m ggmodel`, and the entry point of `ggmodel`."""
 
-from ggmodel.cli import main
+import sys
 
-main()
+from ggmodel.errors import Error
+
+
+def main() -> None:
+    """Imports the commands, which takes a moment, and runs one."""
+    try:
+        from ggmodel.cli import main as run
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Error as error:  # an environment variable that sets a limit
+        sys.exit(f"error: {error}")
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,13 +1,29 @@
-"""Files that appear whole or not at all."""
+"""Files and folders that appear whole or not at all.
+
+They are written under a name that nobody can guess, beside their target, and renamed once they are
+on the disk. A lock is held meanwhile: a name without one is left over from a process that was
+killed, and the next writer of the same target removes it. File systems without locks keep theirs.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import Error, WriteError
+from .platforms import files
+
+_LONGEST = 200  # bytes of the target's name within the temporary one; file systems hold 255
+_TRIES = 100
+_IN_PART = "it may have got a part of it"
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | files.NO_LINKS | files.BINARY
+_FOLDER = os.O_RDONLY | files.FOLDERS | files.NO_LINKS
 
 
 def check_target(path: str | Path, *, force: bool = True, device: bool = True) -> Path:
@@ -20,7 +36,11 @@ def check_target(path: str | Path, *, force: bool = True, device: bool = True) -
     Raises:
         WriteError: it cannot be written there.
     """
-    target = Path(os.path.realpath(path))
+    with naming(path):
+        with suppress(FileNotFoundError):
+            # Linux may refuse a stranger's link in a folder that all may write to.
+            os.stat(path)
+        target = Path(os.path.realpath(path))
     if target.is_dir():
         raise WriteError(f"cannot write {path}: it is a folder; give the path of the file to write")
     if target.exists() and not target.is_file():
@@ -35,34 +55,217 @@ def check_target(path: str | Path, *, force: bool = True, device: bool = True) -
         raise WriteError(
             f"cannot write {path}: {target.parent} cannot be written to; check its permissions"
         )
+    if reason := files.unfit(target.name):
+        raise WriteError(f"cannot write {path}: {reason}; choose another name")
     if target.exists() and not force:
         raise WriteError(f"{path} exists; --force (force=True) replaces it")
+    if target.exists() and files.is_pinned(target):
+        raise WriteError(f"cannot write {path}: {files.IN_USE}")
     return target
 
 
 @contextmanager
-def atomic_write(path: str | Path, *, force: bool = True, device: bool = True) -> Iterator[Path]:
-    """The name of a file, in the same folder, that becomes `path` at the end; after an error, or
-    Ctrl-C, it is gone. The target of a link is replaced, the link stays; a device is written
-    itself. Arguments as for `check_target`.
+def naming(
+    path: str | Path, target: Path | None = None, after: str = "nothing was left behind"
+) -> Iterator[None]:
+    """Turns any `OSError` into a `WriteError` that names the file.
 
-    Raises:
-        WriteError: it cannot be written.
+    Args:
+        target: given where other files may be used meanwhile: errors of these stay what they are.
+        after: the end of the message.
     """
-    target = check_target(path, force=force, device=device)
-    if target.exists() and not target.is_file():
-        yield target
-        return
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        yield partial
-        os.replace(partial, target)
+        yield
     except OSError as error:
-        if isinstance(error, Error):
+        if isinstance(error, Error) or (target is not None and not _is_about(error, target)):
             raise
         # numpy tells only how much it wrote.
         reason = error.strerror or f"{error} (is the disk full?)"
-        raise WriteError(f"cannot write {path}: {reason}; nothing was left behind") from error
+        raise WriteError(f"cannot write {path}: {reason}; {after}") from error
+
+
+def _is_about(error: OSError, target: Path) -> bool:
+    """Whether it names the target, its temporary name, or no file, as those of writing."""
+    name = str(error.filename)
+    temporary = str(target.with_name(_begin(target)))
+    return error.filename is None or name == str(target) or name.startswith(temporary)
+
+
+@contextmanager
+def atomic_write(
+    path: str | Path, *, force: bool = True, device: bool = True
+) -> Iterator[BinaryIO]:
+    """A file, open for writing, that becomes `path` at the end, once it is on the disk; after an
+    error, or Ctrl-C, it is gone. The target of a link is replaced, the link stays; a device is
+    written itself. A new file has the permissions of any new file, another one keeps those of the
+    file that it replaces. Arguments as for `check_target`.
+
+    Raises:
+        WriteError: it cannot be written. Errors of other files that the caller uses meanwhile stay
+            what they are.
+    """
+    target = check_target(path, force=force, device=device)
+    if target.exists() and not target.is_file():
+        with naming(path, target, _IN_PART), open(target, "wb") as file:
+            yield file
+        return
+    with naming(path, target):
+        old = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        asked = 0o666 if old is None else 0o600  # the umask takes its share
+        with _temporary(target, lambda name: os.open(name, _NEW, asked)) as (partial, held):
+            number = held.number
+            mode = stat.S_IMODE(os.fstat(number).st_mode) if old is None else old
+            with suppress(OSError):  # some file systems have no permissions
+                files.set_mode(number, 0o600)
+            with open(os.dup(number), "wb") as file:
+                yield file
+            os.fsync(number)
+            with suppress(OSError):
+                files.set_mode(number, mode)
+            if files.PINNED:
+                held.close()
+            _rename(partial, target)
+
+
+def need_unused(paths: Iterable[Path]) -> None:
+    """Called before files are removed.
+
+    Raises:
+        WriteError: one of them cannot be, since a program has it open (on Windows).
+    """
+    for path in paths:
+        if files.is_pinned(path):
+            raise WriteError(f"cannot remove {path}: {files.IN_USE}")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text as `atomic_write` does, in UTF-8; lone surrogates become question marks."""
+    with atomic_write(path) as file:
+        file.write(text.encode("utf-8", "replace"))
+
+
+@contextmanager
+def private_folder(target: Path) -> Iterator[Path]:
+    """A folder of mode 0700 beside `target`, to make it in; it is gone at the end."""
+    with _temporary(target, _make_folder) as (folder, _):
+        yield folder
+
+
+def replace(source: Path, target: Path) -> None:
+    """Renames a file that is complete, which may replace another one, so that a power cut leaves
+    the old one or the new one."""
+    files.to_disk(source)
+    _rename(source, target)
+
+
+def _rename(source: Path, target: Path) -> None:
+    files.replace(source, target)
+    # The new name is all that may be lost now, and only with the power.
+    with suppress(OSError):
+        files.to_disk(target.parent)
+
+
+class _Held:
+    """A descriptor; -1 is none.
+
+    Attributes:
+        number: -1 once it is closed.
+    """
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def close(self) -> None:
+        """Idempotent."""
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+
+def _make_folder(name: Path) -> int:
+    os.mkdir(name, 0o700)
+    return -1 if files.PINNED else os.open(name, _FOLDER)
+
+
+@contextmanager
+def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[tuple[Path, _Held]]:
+    """A new name beside the target, and the descriptor that holds its lock; it is removed at the
+    end if it still exists."""
+    remove_leftovers(target)
+    for _ in range(_TRIES):
+        name, held = target.with_name(f"{_begin(target)}{os.urandom(8).hex()}.part"), _Held(-1)
+        try:
+            held = _Held(make(name))
+            # Another writer may take it for a leftover before it is locked.
+            if held.number < 0 or (
+                files.lock(held.number) is not False and is_at(name, held.number)
+            ):
+                yield name, held
+                return
+        finally:
+            if files.PINNED:
+                held.close()
+            try:
+                _remove(name)
+            except BaseException:  # Ctrl-C, which comes once
+                _remove(name)
+                raise
+            held.close()
+    raise WriteError(f"cannot write {target}: other processes remove its temporary files")
+
+
+def remove_leftovers(target: Path, finish: Callable[[Path], None] = lambda leftover: None) -> None:
+    """Removes the temporary files and folders of a target whose writers were killed.
+
+    Args:
+        finish: called with each folder, before it is removed.
+    """
+    pattern = re.compile(re.escape(_begin(target)) + "[0-9a-f]{16}[.]part")
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            if not pattern.fullmatch(entry.name):
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder or entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    if files.is_left(entry.stat(follow_symlinks=False)):
+                        _remove_leftover(Path(entry.path), is_folder, finish)
+
+
+def _remove_leftover(path: Path, is_folder: bool, finish: Callable[[Path], None]) -> None:
+    if files.PINNED:  # removing fails where a writer has it open
+        if is_folder:
+            finish(path)
+        _remove(path)
+        return
+    # NFS locks only what is open for writing.
+    flags = os.O_RDWR | files.NO_LINKS | files.NO_WAITING
+    number = os.open(path, _FOLDER if is_folder else flags)
+    try:
+        if files.lock(number):
+            if is_folder:
+                finish(path)
+            _remove(path)
     finally:
-        with suppress(OSError):
-            partial.unlink()
+        os.close(number)
+
+
+def _begin(target: Path) -> str:
+    """How temporary names of a target begin."""
+    return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST])}."
+
+
+def is_at(name: Path, number: int) -> bool:
+    """Whether the name still is that of the open file."""
+    try:
+        return os.path.samestat(os.lstat(name), os.fstat(number))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(name: Path) -> None:
+    if name.is_dir() and not name.is_symlink():
+        shutil.rmtree(name, ignore_errors=True)
+        return
+    with suppress(OSError):
+        name.unlink()

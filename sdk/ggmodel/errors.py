@@ -86,8 +86,21 @@ class ImageError(Error, ValueError):
     """A picture cannot be read, is too large, or does not suit the step it is given to."""
 
 
+class AudioError(Error, ValueError):
+    """A sound cannot be read, is too long, or does not suit the step it is given to."""
+
+
+class VideoError(Error, ValueError):
+    """A video cannot be read, has no frames, is too large, or does not suit the step it is given
+    to."""
+
+
 class PromptError(Error, ValueError):
     """A prompt is empty, too long for the context, or holds something that is no input."""
+
+
+class PromptTooLong(PromptError):
+    """A prompt has more tokens than the context."""
 
 
 class GrammarError(Error, ValueError):
@@ -126,6 +139,14 @@ class Cancelled(Error, RuntimeError):
 
 class Renamed(Error, ImportError):
     """A public name of an earlier version; the message says the new one."""
+
+
+class ModelNotFound(Error, FileNotFoundError):
+    """No file and no model has this name; the message offers near ones."""
+
+
+class DownloadError(Error, OSError):
+    """A model cannot be downloaded: the hub refuses it, cannot be reached, or the disk is full."""
 
 
 class WriteError(Error, OSError):
