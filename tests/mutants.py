@@ -2,10 +2,10 @@
 
     python tests/mutants.py PACKAGE [TESTS …] [--count N] [--seed N] [--only N …]
 
-PACKAGE is a folder or a file below sdk/ggmodel, TESTS are what runs on each mutant, tests/PACKAGE
-if none are given. The changes are made by cosmic-ray (extra `mutation`), in a copy of the SDK. The
-same seed gives the same mutants of the same source. A survivor is printed as a diff: write the test
-that it needs, unless it changes nothing that anyone could observe.
+PACKAGE is a folder, a file or some (ml/*.py) below sdk/ggmodel, TESTS are what runs on each mutant,
+tests/PACKAGE if none are given. The changes are made by cosmic-ray (extra `mutation`), in a copy of
+the SDK. The same seed gives the same mutants of the same source. A survivor is printed as a diff:
+write the test that it needs, unless it changes nothing that anyone could observe.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEFT_OUT = ("core/ExceptionReplacer",)
 def main() -> None:
     options = _options()
     package: Path = SDK / "ggmodel" / options.package
-    paths = [package] if package.suffix else sorted(package.rglob("*.py"))
+    paths = sorted(package.parent.glob(package.name) if package.suffix else package.rglob("*.py"))
     places = [(path, place) for path in paths for place in _places(path.read_text("utf-8"))]
     random.Random(options.seed).shuffle(places)
     tests = options.tests or [f"tests/{options.package}"]

@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from ggmodel.atomic import atomic_write
+from ggmodel.atomic import write_text
 from tests.faults.healthy import false_alarms
 from tests.faults.table import missed, summary, write
 from tests.faults.trial import Fault, Result, Trials, faults
@@ -72,8 +72,7 @@ def _options() -> argparse.Namespace:
 
 def _save(path: Path, known: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as partial:
-        partial.write_text(json.dumps(known), encoding="utf-8")
+    write_text(path, json.dumps(known))
 
 
 def _show(found: list[Fault], results: list[Result]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 import tests.image
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.diff import placeholder_of, same_pixels, same_tokens
+from ggmodel.workbench.diff import placeholder_of, same_item, same_tokens
 from ggmodel.workbench.golden import Golden, Picture
 from tests.faults.subjects import Subject
 from tests.image.noise import SIDE, SIZES, noise
@@ -45,7 +45,7 @@ def _pixels(
     try:
         ours = model.model.preprocess(noise(*size, channels=3 + n % 2))
         inputs = {"pixel_values": recorded[f"{subject.architecture}.{n}"]}
-        return same_pixels(model, ours, inputs)
+        return same_item(model, "image", ours, inputs)
     finally:
         setattr(config, name, usual)
 
@@ -58,5 +58,5 @@ def _tokens(subject: Subject, model: LoadedModel, size: tuple[int, int], grid: l
     picture = noise(*(side * tile // SIDE for side in size))
     shape = (grid[0] * grid[1], 3, tile, tile)
     ids = module.image_tokens(golden.config, Picture("", shape, {"aspect_ratio": grid}))
-    image = placeholder_of(golden.config)
+    image = placeholder_of(golden.config, "image")
     return same_tokens(model, [picture], ids, image)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,17 @@ from ggmodel.workbench import golden
 from ggmodel.workbench.activations import Activations
 from ggmodel.workbench.golden import Embeddings, Golden, laid_out
 from tests.golden.files import HERE
+from tests.models.words import Words
 
 # Computed as the reference computes.
 EXACT: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off"}
 # Models in folders of families; the others have the folder's name.
-FAMILIES = {"qwen": ("qwen2", "qwen3"), "olmo": ("olmo2",), "phi": ("phi3",)}
+FAMILIES = {
+    "cohere": ("cohere2", "command_r"),
+    "olmo": ("olmo2",),
+    "phi": ("phi3",),
+    "qwen": ("qwen2", "qwen3", "qwen3vl"),
+}
 ARCHITECTURES = sorted(p.parent.name for p in HERE.glob("*/cases.py"))
 _SHIFTED = 16  # positions that a continuation goes beyond its context
 _SIZES = ((40, 40), (90, 30), (30, 90), (17, 23), (300, 200))  # of pictures
@@ -97,7 +102,7 @@ class Subject:
         model = ggmodel.load(self.checkpoint(cache), models=models, **{**EXACT, **options})
         special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:
-            model.model.tokenizer = SimpleNamespace(id_of_text=special.get)
+            model.model.tokenizer = Words(special)
         return model
 
     def numbers(self, model: LoadedModel) -> Numbers:
@@ -108,7 +113,7 @@ class Subject:
             return {f"{w}": np.array(model.embed(wanted.texts, pooling=w)) for w in ways}
         found = {"prompt": model.logits(wanted.prompt.tolist())}
         for name, picture in wanted.pictures.items():
-            seen = model.encode_image(picture.pixels, **picture.data)
+            seen = model.encode(picture.kind, picture.pixels, **picture.data)
             found[f"image {name}"] = np.concatenate([e.rows for e in seen])
         for name, prompt in wanted.prompts.items():
             found[f"prompt {name}"] = model.logits(laid_out(model, wanted, prompt))
@@ -139,7 +144,7 @@ class Subject:
         with self.load(cache, models, context_length=len(prompt) + 8) as model:
             done = model.generate(prompt, **given)
             yield "shift", {"tokens": np.array(done.tokens), "logprobs": np.array(done.logprobs)}
-            if wanted.pictures:
+            if any(picture.kind == "image" for picture in wanted.pictures.values()):
                 yield "pixels", {n: a for size in _SIZES for n, a in _seen(model, size)}
 
     def references(self, cache: Path) -> list[Activations]:

@@ -82,7 +82,7 @@ def test_true_models_make_the_pixels_and_tokens_of_processors(trials: Trials, ca
         assert differing_inputs(subject, model) == ""
 
 
-VIEW = "_pixels(pictures.resize(image, (side, side)))[None]"
+VIEW = "_pixels(view, h)[None]"
 
 
 def test_a_fault_in_pixels_is_seen_and_caught(trials: Trials):

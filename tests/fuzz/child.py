@@ -1,4 +1,4 @@
-"""Runs programs that may kill their process: `python -m tests.fuzz.child`."""
+"""Runs cases that may kill their process: `python -m tests.fuzz.child`, started by a parent."""
 
 from __future__ import annotations
 
@@ -8,77 +8,157 @@ import gc
 import json
 import os
 import resource
-import signal
+import sys
+import threading
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
+from tests.fuzz.fuzzer import Fuzzer, Wrong, find, from_json, seeded
 from tests.fuzz.journal import Journal
-from tests.fuzz.program import Program, Tally
-from tests.fuzz.world import World
 
-_FLUSH = 25  # programs between two reports
-_RENEW = 400  # programs that share backends
+_REPORT = 0.5  # seconds between two reports
+_SAMPLE = 1.0  # seconds between two looks at the process's memory
+_OURS = (f"{os.sep}ggmodel{os.sep}", f"{os.sep}native{os.sep}", f"{os.sep}models{os.sep}")
+_LONGEST = 20_000  # characters of a traceback
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-_MEMORY = 6 << 30  # address space; what asks for more is refused, as on a full machine
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--first", type=int)
-    parser.add_argument("--calls", type=int)
-    parser.add_argument("--journal", type=Path)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--one", action="store_true", help="only the first program")
-    args = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    journal = Journal(args.journal)
-    world = World(args.seed)
-    tally = Tally()
-    rss: list[tuple[int, int]] = []
-    number, total = args.first, 0
-    with open(args.report, "a") as report:
-        while total < args.calls:
-            journal.begin(number)
-            try:
-                Program(world, args.seed, number, journal, tally).run()
-                _misbehave(number)
-            except Exception:
-                tally.leaks.append(f"program {number}\n{journal.text}{traceback.format_exc()}")
-            journal.end()
-            number += 1
-            done = number - args.first
-            if done % _FLUSH == 0 or total + tally.calls >= args.calls or args.one:
-                total += tally.calls
-                rss.append((total, resident()))
-                line = {**vars(tally), "rss": rss[-1]}
-                print(json.dumps(line), file=report, flush=True)
-                tally = Tally()
-            if args.one:
-                break
-            if done % _RENEW == 0:
-                world.close()
-                world.open()
-        world.close()
+class Run:
+    """The cases of one child, and the reports of them."""
+
+    def __init__(self, fuzzer: Fuzzer, seed: int, journal: Journal, report: Path):
+        self._fuzzer, self._seed, self._journal = fuzzer, seed, journal
+        self._report = open(report, "a")  # noqa: SIM115 (open until the process ends)
+        self._findings: dict[str, dict[str, Any]] = {}
+        self._known: set[str] = set()
+        self._cases = self._refused = 0
+        self._slowest = 0.0
+        self._began = self._reported = self._sampled = time.monotonic()
+        self.number = -1
+        threading.excepthook = lambda e: self.found(e.exc_value or e.exc_type(), "in a thread: ")
+        sys.unraisablehook = lambda e: self.found(e.exc_value or e.exc_type(), "in a destructor: ")
+
+    def one(self, number: int, case: Any = None) -> None:
+        """Runs a case, which `number` stands for unless it is given."""
+        self.number = number
+        self._journal.begin(number)
+        begin = time.monotonic()
+        try:
+            case = seeded(self._fuzzer, self._seed, number) if case is None else case
+            self._fuzzer.run(case, self._journal.write)
+        except self._fuzzer.legal:
+            self._refused += 1
+        except BaseException as error:  # SystemExit and its like must not end a case either
+            self.found(error)
+        case = None
+        now = time.monotonic()
+        self._slowest = max(self._slowest, now - begin)
+        self._journal.end()
+        self._cases += 1
+        if now - self._reported > _REPORT:
+            self.report()
+
+    def found(self, error: BaseException, where: str = "") -> None:
+        """Notes a finding; of those alike one is told, and the others are counted."""
+        title = where + _title(error)
+        known = self._findings.setdefault(title, {"title": title, "count": 0})
+        known["count"] += 1
+        if title not in self._known:
+            self._known.add(title)
+            text = "".join(traceback.format_exception(error))
+            short = text if len(text) < _LONGEST else f"{text[: _LONGEST // 2]}\n…\n{text[-8000:]}"
+            known |= {"number": self.number, "text": self._journal.text + short}
+
+    def report(self) -> None:
+        """Tells the parent what has happened since the last report."""
+        now = self._reported = time.monotonic()
+        line: dict[str, Any] = {
+            "cases": self._cases,
+            "refused": self._refused,
+            "counts": self._fuzzer.counts,
+            "slowest": self._slowest,
+            "findings": list(self._findings.values()),
+        }
+        if now - self._sampled > _SAMPLE:
+            line["sample"] = [now - self._began, *measured()]
+            self._sampled = time.monotonic()
+        print(json.dumps(line), file=self._report, flush=True)
+        self._findings.clear()
+        self._fuzzer.counts.clear()
+        self._cases = self._refused = 0
+
+    def close(self) -> None:
+        """Samples and frees the fuzzer, and reports for the last time."""
+        self._sampled = -_SAMPLE
+        self.report()
+        try:
+            self._fuzzer.close()
+            gc.collect()  # destructors may raise
+        except BaseException as error:
+            self.found(error, "at the end: ")
+        self.report()
 
 
-def _misbehave(number: int) -> None:
-    """Faults that the tests of the fuzzer ask for."""
-    if os.environ.get("GGMODEL_FUZZ_DIE_IN") == str(number):
-        os.kill(os.getpid(), signal.SIGSEGV)
-    while os.environ.get("GGMODEL_FUZZ_HANG_IN") == str(number):
-        time.sleep(1)
+def _title(error: BaseException) -> str:
+    """Words that are the same for errors from the same place."""
+    if isinstance(error, Wrong):
+        return str(error.args[0])
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if _is_ours(f.filename)] or frames
+    places = [f"{Path(f.filename).name}:{f.name}" for f in ours[-2:]]
+    return f"{type(error).__name__} at {' > '.join(places)}"
 
 
-def resident() -> int:
-    """Resident bytes of this process, without reusable free ones."""
+def _is_ours(file: str) -> bool:
+    return "site-packages" not in file and any(part in file for part in _OURS)
+
+
+def measured() -> tuple[int, int, int]:
+    """Resident bytes of this process without reusable free ones, open files, threads."""
     gc.collect()
     if _trim is not None:
         _trim(0)
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+def limit_memory(more: int) -> None:
+    """Refuses this process address space beyond what it has."""
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (size + more, size + more))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("fuzzer")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--cases", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--case", type=Path, help="a file with the only case")
+    args = parser.parse_args()
+    parent = os.getppid()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    (args.folder / "files").mkdir()
+    fuzzer = find(args.fuzzer)(args.folder / "files")
+    fuzzer.open()
+    run = Run(fuzzer, args.seed, Journal(args.folder / "journal"), args.folder / "report")
+    limit_memory(fuzzer.memory)
+    end = time.monotonic() + args.seconds
+    if args.case is not None:
+        run.one(args.first, from_json(args.case.read_text()))
+    else:
+        for number in range(args.first, args.first + args.cases * args.step, args.step):
+            if time.monotonic() > end or os.getppid() != parent:
+                break
+            run.one(number)
+    run.close()
 
 
 if __name__ == "__main__":

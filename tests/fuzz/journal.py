@@ -6,7 +6,7 @@ import mmap
 import struct
 from pathlib import Path
 
-_HEAD = struct.Struct("<qqq")  # number of the program, programs done, bytes of text
+_HEAD = struct.Struct("<qqqq")  # number of the case, cases begun, cases done, bytes of text
 _SIZE = 1 << 17
 
 
@@ -18,39 +18,36 @@ class Journal:
             path.write_bytes(bytes(_SIZE))
         with open(path, "r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _SIZE)
-        self._done = self._length = 0
+        self._begun = self._done = self._length = 0
         if create:
-            self.begin(-1)
+            _HEAD.pack_into(self._memory, 0, -1, 0, 0, 0)
 
-    def begin(self, program: int) -> None:
-        """Starts an empty page for a program."""
-        self._length = 0
-        _HEAD.pack_into(self._memory, 0, program, self._done, 0)
+    def begin(self, case: int) -> None:
+        """Starts an empty page for a case."""
+        self._begun, self._length = self._begun + 1, 0
+        _HEAD.pack_into(self._memory, 0, case, self._begun, self._done, 0)
 
     def write(self, line: str) -> None:
-        """Adds a call, before it is made."""
-        data = (line + "\n").encode()[: _SIZE - _HEAD.size - self._length]
+        """Adds a line, before what it tells happens."""
+        data = (line + "\n").encode(errors="replace")[: _SIZE - _HEAD.size - self._length]
         start = _HEAD.size + self._length
         self._memory[start : start + len(data)] = data
         self._length += len(data)
-        struct.pack_into("<q", self._memory, 16, self._length)
+        struct.pack_into("<q", self._memory, 24, self._length)
 
     def end(self) -> None:
-        """The program ended well."""
+        """The case did not end the process."""
         self._done += 1
-        struct.pack_into("<q", self._memory, 8, self._done)
+        struct.pack_into("<q", self._memory, 16, self._done)
 
     @property
-    def program(self) -> int:
-        return _HEAD.unpack_from(self._memory, 0)[0]
-
-    @property
-    def done(self) -> int:
-        return _HEAD.unpack_from(self._memory, 0)[1]
+    def state(self) -> tuple[int, int, int]:
+        """Number of the latest case, -1 before the first; cases begun; cases done."""
+        return _HEAD.unpack_from(self._memory, 0)[:3]
 
     @property
     def text(self) -> str:
-        length = _HEAD.unpack_from(self._memory, 0)[2]
+        length = _HEAD.unpack_from(self._memory, 0)[3]
         return self._memory[_HEAD.size : _HEAD.size + length].decode(errors="replace")
 
     def close(self) -> None:

@@ -108,7 +108,8 @@ def permutation(source: Source) -> Iterator[Seed]:
             yield seed(source, op, "op=None", *blames)
             other = {"heads": "kv_heads", "kv_heads": "heads"}
             heads = op.value.args[0].value  # type: ignore[attr-defined]
-            yield seed(source, op, f'op=PermuteRope("{other[heads]}")', *blames)
+            if heads in other:  # a tower has one number of heads
+                yield seed(source, op, f'op=PermuteRope("{other[heads]}")', *blames)
 
 
 @rule("rope")

@@ -6,73 +6,54 @@ import inspect
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import numpy as np
 
 from ggmodel.errors import Error
-from ggmodel.ml import OPS, Context, DType, Part, RopeType, SamplingMode, Tensor
+from ggmodel.ml import OPS, Backend, Context, DType, Part, RopeType, SamplingMode, Tensor
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.graph import Graph
 from ggmodel.ml.node import Node, record
-from tests.fuzz import values
-from tests.fuzz.journal import Journal
-from tests.fuzz.templates import Template
-from tests.fuzz.world import World
+from tests.fuzz.fuzzer import Note, Wrong
+from tests.fuzz.ops import values
+from tests.fuzz.ops.templates import Template
+from tests.fuzz.ops.world import World
 
 # Tensors between these sizes are neither quick to compute nor refused by lack of memory.
 _QUICK, _IMPOSSIBLE = 1 << 16, 1 << 33
 
 
-class Leak(Exception):
-    """An exception outside of the `ggmodel.Error` family, or a wrong result."""
+class Program:
+    """Runs one program; the same number gives the same one.
 
-
-@dataclass
-class Tally:
-    """Counts of a run.
-
-    Attributes:
-        calls: public calls made. programs: that ran; computed: of those, that computed a value.
-        done, refused: by op, how often it was computed, how often it was turned down.
-        leaks: recipes of programs that ended in another exception.
+    Args:
+        backend: to run on, which other threads use, too; None takes one of the world's.
+        counts: gets "calls", "computed programs", "computed OP" and "refused OP" added.
     """
 
-    calls: int = 0
-    programs: int = 0
-    computed: int = 0
-    done: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    leaks: list[str] = field(default_factory=list)
-
-    def add(self, other: Tally) -> None:
-        self.calls += other.calls
-        self.programs += other.programs
-        self.computed += other.computed
-        self.done += other.done
-        self.refused += other.refused
-        self.leaks += other.leaks
-
-
-class Program:
-    """Runs one program; the same seed and number give the same one."""
-
-    def __init__(self, world: World, seed: int, number: int, journal: Journal, tally: Tally):
-        self.world, self.journal, self.tally = world, journal, tally
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        note: Note,
+        counts: Counter[str],
+        backend: Backend | None = None,
+    ):
+        self.world, self.note, self.counts = world, note, counts
         self.number = number
-        self.rng = Random(f"{seed}:{number}")
+        self.rng = Random(number)
         # Threads wait for each other, which is slow while others want the cores.
-        self.backend = self.rng.choices(world.backends, (4, 4, 1))[0]
+        chosen = self.rng.choices(world.backends, (4, 4, 1))[0]
+        self.backend = backend or chosen
+        self.computes, self.shared = False, backend is not None
         self.pool: list[Tensor] = []
         self.names: dict[int, str] = {}
         self.graph: Graph | None = None
 
     def run(self) -> None:
         rng = self.rng
-        self.tally.programs += 1
-        before = sum(self.tally.done.values())
         with ExitStack() as stack:
             self.ctx = stack.enter_context(self.backend.new_context())
             if rng.random() < 0.02:
@@ -95,19 +76,19 @@ class Program:
                     self.a_context_method()
             for _ in range(rng.choice([1, 1, 2])):
                 self.compute()
-        self.tally.computed += sum(self.tally.done.values()) > before
+        self.counts["computed programs"] += self.computes
 
     # calls
 
     def call(self, text: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Records a call, then makes it; None if it was refused."""
-        self.tally.calls += 1
+        self.counts["calls"] += 1
         inner = [self.show(a) for a in args] + [f"{k}={self.show(v)}" for k, v in kwargs.items()]
-        self.journal.write(f"{text}({', '.join(inner)})")
+        self.note(f"{text}({', '.join(inner)})")
         try:
             result = function(*args, **kwargs)
         except Error as error:
-            self.journal.write(f"  # {type(error).__name__}: {str(error).splitlines()[0][:150]}")
+            self.note(f"  # {type(error).__name__}: {str(error).splitlines()[0][:150]}")
             self.refused(text, error)
             return None
         self.keep(result)
@@ -116,13 +97,13 @@ class Program:
     def refused(self, text: str, error: Error) -> None:
         op = text.partition(" ")[2] if text.startswith("record ") else str(error).partition(":")[0]
         if op in OPS:
-            self.tally.refused[op] += 1
+            self.counts[f"refused {op}"] += 1
 
     def keep(self, result: Any) -> None:
         for x in result if isinstance(result, list) else [result]:
             if isinstance(x, Tensor):
                 self.pool.append(x)
-                self.journal.write(f"  # -> {self.show(x)} {x.describe()}")
+                self.note(f"  # -> {self.show(x)} {x.describe()}")
 
     def show(self, value: Any) -> str:
         if isinstance(value, Node):
@@ -138,7 +119,7 @@ class Program:
         rng = self.rng
         weight = self.world.weight(self.backend, (ne, dtype)) if rng.random() < 0.3 else None
         if weight is not None:
-            self.journal.write(f"{self.show(weight)} = {weight.describe()}")
+            self.note(f"{self.show(weight)} = {weight.describe()}")
             return weight
         kind = rng.random()
         ctx = self.other if kind < 0.01 else self.ctx
@@ -371,7 +352,7 @@ class Program:
             outputs.append(made[-1])
         if not self.affordable(outputs, self.ctx.graph):
             return
-        if rng.random() < 0.4:
+        if rng.random() < 0.4 or self.shared:
             self.call("ctx.compute", self.computed, tuple(outputs))
         else:
             self.call("compile", self.compiled, tuple(outputs))
@@ -392,7 +373,7 @@ class Program:
         assert isinstance(executable, GGMLExecutable)
         try:
             if rng.random() < 0.03:
-                self.journal.write("ctx.close()")
+                self.note("ctx.close()")
                 self.ctx.close()
             executable.run()
             for node in graph.schedule:
@@ -407,7 +388,8 @@ class Program:
             executable.close()
 
     def count(self, schedule: list[Node]) -> None:
-        self.tally.done.update({node.op.name for node in schedule if node.op is not None})
+        self.counts.update({f"computed {node.op.name}" for node in schedule if node.op is not None})
+        self.computes = True
 
     def affordable(self, outputs: list[Tensor], graph: Graph) -> bool:
         """Whether computing is quick or impossible, rather than slow."""
@@ -453,13 +435,15 @@ def _check_value(x: Tensor, value: np.ndarray) -> None:
     elif x.storage is not None:
         value = value.reshape(want) if value.size == x.n_elements else value
     if value.shape != want or value.dtype != (x.dtype.numpy or np.uint8):
-        raise Leak(f"{x.describe()} has a value {value.dtype}{value.shape}, not {want}")
+        got = f"{value.dtype}{value.shape}"
+        raise Wrong("a value of another shape or dtype", f"{x.describe()} has {got}, not {want}")
 
 
 def _check_made(made: Any, node: Node) -> None:
     got = tuple(made.ne), made.type, tuple(made.nb)
     if got[:2] != (node.ne, int(node.dtype)) or (node.n_elements and got[2] != node.nb):
-        raise Leak(f"ggml made {got} of {node.describe()} {node.ne} {node.nb}")
+        wanted = f"{node.describe()} {node.ne} {node.nb}"
+        raise Wrong("ggml made another tensor", f"{got} of {wanted}")
 
 
 def _tensor(p: Program, receiver: Tensor | None) -> Tensor | None:
@@ -537,7 +521,7 @@ def public(cls: type, *without: str) -> list[str]:
             if str(p.annotation) not in ARGUMENTS:
                 raise LookupError(
                     f"{cls.__name__}.{name}({p.name}: {p.annotation}): the fuzzer has nothing to "
-                    "pass for this annotation; add it to ARGUMENTS in tests/fuzz/program.py"
+                    "pass for this annotation; add it to ARGUMENTS in tests/fuzz/ops/program.py"
                 )
         found.append(name)
     return found
