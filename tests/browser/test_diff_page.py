@@ -6,9 +6,7 @@ Needs Debian's chromium (or another one named by CHROMIUM) and runs when named, 
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,13 +24,6 @@ PAPER = {"light": (255, 255, 255), "dark": (20, 23, 26)}
 BAD = {"light": (179, 38, 30), "dark": (255, 138, 128)}
 # chromium's numbers
 SCHEMES = {"dark": 0, "light": 1}
-
-
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    assert found, "there is no chromium: apt-get install chromium, or name one with CHROMIUM"
-    return found
 
 
 @pytest.fixture(scope="module")

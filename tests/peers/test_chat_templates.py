@@ -38,7 +38,7 @@ FAILING: dict[tuple[str, str], str] = {
         ),
         # They change lists, print an iterator as JSON, and add a dict to a text.
         ("Kimi-K2-Instruct Kimi-K2-Thinking", "calls", "access to attribute 'append'"),
-        ("llama-cpp-deepseek-r1", "tools calls", "generator is not JSON serializable"),
+        ("llama-cpp-deepseek-r1", "tools calls", "is not JSON serializable"),
         ("meetkai-functionary-medium-v3.2", "calls", 'can only concatenate str (not "dict")'),
     )
     for name in names.split()

@@ -32,8 +32,17 @@ OURS = [
     ("llama", "llama3_rope"),
     ("llama", "experts"),
     ("gemma3", "images"),
+    ("gemma4", "published"),
+    ("gemma4", "dense"),
+    ("gemma4", "experts"),
     ("qwen3", "plain"),
     ("qwen3", "experts"),
+    ("cohere2", "published"),
+    ("command_r", "published"),
+    ("lfm2", "published"),
+    ("lfm2", "experts"),
+    ("qwen35", "published"),
+    ("qwen35", "experts"),
 ]
 
 

@@ -10,31 +10,44 @@ import pytest
 
 from ggmodel.convert.declaration import plan
 from ggmodel.convert.from_hf import normalize, read_config
-from ggmodel.convert.llama_cpp import FIXED, NEEDED, SURPLUS, knows
+from ggmodel.convert.llama_cpp import BY_DEPTH, FIXED, NEEDED, SURPLUS, knows
 from ggmodel.model import config_class, find, find_hf, supported
 from ggmodel.model.config import key_fields
-from ggmodel.model.names import of_vision
+from ggmodel.model.names import of_tower
 from tests.golden.files import HERE, cases, load_embeddings, load_golden
 
 pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source
 
 # Architectures of ours that llama.cpp does not have.
-UNKNOWN = {"mistral", "mllama"}
-FILES = {"gpt-oss": "openai-moe"}
+UNKNOWN = {"idefics3", "internvl", "mistral", "mllama", "qwen2audio", "voxtral", "whisper"}
+FILES = {"gpt-oss": "openai-moe", "paddleocr": "ernie4-5"}
 # Keys that the source names without taking their values: what it does with them instead.
 OVERRIDDEN = {
     ("phi3", "attention.sliding_window"): "hparams.n_swa         = 0;",
     ("llama", "rope.dimension_count"): "invalid n_rot: %u, expected %u",
     **{
         (name, "attention.key_length"): "layer.wo%s= create_tensor(tn(LLM_TENSOR_ATTN_OUT"
-        for name in ("qwen2", "olmo2", "phi3")
+        for name in ("qwen2", "qwen2vl", "olmo2", "phi3", "cohere2", "command-r", "lfm2", "lfm2moe")
     },
     ("gemma2", "attn_logit_softcapping"): "hparams.attn_soft_cap = true;",
     ("gemma2", "final_logit_softcapping"): "1.0f / hparams.f_final_logit_softcapping",
 }
-# create_tensor(tn(LLM_TENSOR_NAME, "weight", i), {shape}, flags)
+# Keys that it computes with and no longer reads: the function "falls through" to nothing.
+FORGOTTEN = {"qwen2vl": {"attention.layer_norm_rms_epsilon"}}
+# Tensors that it needs in every layer, and that files of ours have in some.
+PARTLY = {"gemma3n": {f"blk.*.attn_{part}.weight" for part in ("k", "v", "k_norm")}}
+# Tensors that some models have: dense or with experts, with an embedding for each layer or not.
+_EXPERTS = ("blk.*.ffn_", "blk.*.exp_probs_b")
+CHOICES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("llama", "llama4", "lfm2", "mistral3", "paddleocr"), _EXPERTS),
+    "gemma4": (
+        *("blk.*.ffn_", "blk.*.post_ffw_norm_", "blk.*.pre_ffw_norm_"),
+        *("per_layer_", "blk.*.inp_gate.", "blk.*.proj.", "blk.*.post_norm."),
+    ),
+}
+# create_tensor(tn(LLM_TENSOR_NAME, "weight", i), {shape}, flags); few have no "weight"
 _CALL = re.compile(
-    r"create_tensor\(tn\((LLM_TENSOR_\w+),\s*\"(\w+)\"[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
+    r"create_tensor\(tn\((LLM_TENSOR_\w+)(?:,\s*\"(\w+)\")?[^)]*\),\s*\{[^}]*\},\s*([^;]*)\)"
 )
 
 
@@ -70,12 +83,14 @@ class Source:
     def tensors(self, architecture: str) -> dict[str, bool]:
         """Pattern of a tensor's name → whether llama.cpp needs it."""
         text = self.of(architecture)
-        if "create_tensor_qkv(" in text:
-            text += self.function(self.model, "void llama_model_base::create_tensor_qkv")
+        for part in ("create_tensor_qkv", "create_tensor_gate_up_exps"):
+            if f"{part}(" in text:
+                text += self.function(self.model, f"void llama_model_base::{part}")
+        text += self.function(self.model, "// generic pass: load optional per-tensor/per-expert")
         names = self.names("LLM_TENSOR")
         found: dict[str, bool] = {}
         for constant, kind, flags in _CALL.findall(text):
-            name = f"{names[constant].replace('%d', '*')}.{kind}"
+            name = ".".join(filter(None, (names[constant].replace("%d", "*"), kind)))
             if "TENSOR_DUPLICATED)" not in f"{flags})" or "?" in flags:
                 found[name] = found.get(name, False) or flags.strip() == "0"
         return found
@@ -91,7 +106,28 @@ def test_it_has_the_architectures_that_are_said_to_be_its(source: Source):
     ours = set(supported())
     assert {name for name in ours if knows(name)} == ours & names == ours - UNKNOWN
     assert set(FIXED) == ours - UNKNOWN
-    assert SURPLUS.keys() | NEEDED.keys() <= FIXED.keys()
+    assert SURPLUS.keys() | NEEDED.keys() | BY_DEPTH.keys() <= FIXED.keys()
+
+
+def test_it_has_the_projectors_of_pairs(source: Source):
+    """The types that it reads beside a plain text."""
+    text = (source.folder.parent / "tools" / "mtmd" / "clip-impl.h").read_text()
+    types = dict(re.findall(r"\{ *(PROJECTOR_TYPE_\w+), *\"([^\"]+)\"", text)).values()
+    pairs = [pair for name in supported() for pair in find(name).pairs.items()]
+    assert ("llama", "idefics3") in pairs
+    assert {kind for _, kind in pairs} <= {*types}
+    assert all(knows(name) for name, _ in pairs)
+
+
+def test_it_pools_what_voxtral_heard(source: Source):
+    """`PROJECTORS` says so of both."""
+    folder = source.folder.parent / "tools" / "mtmd"
+    text = (folder / "clip-model.h").read_text()
+    pooled = text[text.index("bool audio_has_avgpool()") :].partition("}")[0]
+    assert {"PROJECTOR_TYPE_VOXTRAL", "PROJECTOR_TYPE_QWEN2A"} <= {*re.findall(r"\w+", pooled)}
+    assert "frames_per_chunk = 3000" in (folder / "mtmd-audio.cpp").read_text()
+    encoder = (folder / "models" / "whisper-enc.cpp").read_text()
+    assert "build_vit" in encoder and "mask" not in encoder
 
 
 @pytest.mark.parametrize("architecture", FIXED)
@@ -99,9 +135,11 @@ def test_every_other_hyperparameter_is_read(source: Source, architecture: str):
     read, table = source.keys(architecture), {fixed.key for fixed in FIXED[architecture]}
     keys = {tag.names[0] for _, tag, _, _ in key_fields(config_class(find(architecture)))}
     overridden = {key for name, key in OVERRIDDEN if name == architecture}
-    ours = {key for key in keys if not key.startswith(("vision.", "mm."))}
+    ours = {key for key in keys if not key.startswith(("vision.", "audio.", "mm."))}
     assert len(ours & read) >= 5
-    assert ours - read == (table - overridden) & ours
+    forgotten = FORGOTTEN.get(architecture, set())
+    assert not forgotten & read
+    assert ours - read - forgotten == (table - overridden) & ours
     assert overridden <= table & read
 
 
@@ -111,6 +149,14 @@ def test_what_is_read_and_not_taken(source: Source, architecture: str, key: str)
     assert re.search(said, source.of(architecture) + source.model), said
 
 
+@pytest.mark.parametrize("architecture", BY_DEPTH)
+def test_tensors_of_deep_models(source: Source, architecture: str):
+    text, known = source.of(architecture), source.tensors(architecture)
+    for depth, name in BY_DEPTH[architecture]:
+        assert f"if (n_layer >= {depth}){{" in text
+        assert known[name] is True
+
+
 @pytest.mark.parametrize(
     ("architecture", "key", "said"),
     [
@@ -118,6 +164,9 @@ def test_what_is_read_and_not_taken(source: Source, architecture: str, key: str)
         ("gemma2", "attention.scale", "type == LLM_TYPE_27B"),
         ("gemma3", "attention.scale", "case 62: type = LLM_TYPE_27B"),
         ("gemma3", "attention.scale", "type == LLM_TYPE_27B"),
+        ("gemma3n", "attention.shared_kv_layers", "hparams.n_layer_kv_from_start = 20;"),
+        ("gemma3n", "activation_sparsity_scale", "ggml_scale(ctx0, std, f_sparsity_std_mul)"),
+        ("gemma3n", "activation_sparsity_scale", "if (il < n_layer_sparsity) {"),
         ("llama4", "attention.chunk_size", "hparams.n_swa = 8192;"),
         ("llama4", "attention.floor_scale", "hparams.n_attn_temp_floor_scale = 8192;"),
         ("llama4", "attention.scale", "hparams.f_attn_temp_scale = 0.1f;"),
@@ -129,6 +178,16 @@ def test_what_is_read_and_not_taken(source: Source, architecture: str, key: str)
 def test_values_that_it_computes_with(source: Source, architecture: str, key: str, said: str):
     assert key in {fixed.key for fixed in FIXED[architecture]}
     assert said in re.sub(r" +", " ", source.of(architecture))
+
+
+def test_constants_of_gemma_3n(source: Source):
+    header = re.sub(r" +", " ", (source.folder / "llama-hparams.h").read_text())
+    for said in ("n_altup = 4;", "i_altup_act = 0;", "n_embd_altup = 256;"):
+        assert f"uint32_t {said}" in header
+    assert "float f_final_logit_softcapping = 30.0f;" in header
+    models = re.sub(r" +", " ", (source.folder / "models" / "models.h").read_text())
+    assert "f_sparsity_std_mul = 1.6448533535003662f;" in models
+    assert "n_layer_sparsity = 10;" in models
 
 
 def test_constants_of_yarn(source: Source):
@@ -152,7 +211,7 @@ def written(architecture: str) -> list[set[str]]:
                 continue
             _, config = read_config(find(architecture), normalize(golden.config))
             names = {e.name for e in plan(find(architecture), config, golden.tensors).entries}
-            found.append({n for n in names if not of_vision(n)})
+            found.append({n for n in names if not of_tower(n)})
     return found
 
 
@@ -170,6 +229,19 @@ def test_every_other_tensor_is_read_and_every_needed_one_is_written(
     assert not surplus & known.keys()
     needed = {name for name, is_needed in known.items() if is_needed}
     lacking = {name for names in patterns for name in needed - names}
-    if architecture in ("llama", "llama4"):  # dense or with experts, as the hyperparameters say
-        lacking -= {name for name in lacking if name.startswith("blk.*.ffn_")}
-    assert lacking == set(NEEDED.get(architecture, ()))
+    lacking -= {name for _, name in BY_DEPTH.get(architecture, ())}
+    lacking -= {name for name in lacking if name.startswith(CHOICES.get(architecture, ()))}
+    assert lacking.isdisjoint(PARTLY.get(architecture, ()))
+    assert lacking | PARTLY.get(architecture, set()) == set(NEEDED.get(architecture, ()))
+
+
+@pytest.mark.parametrize("architecture", PARTLY)
+def test_what_some_layers_lack(source: Source, architecture: str):
+    assert "create_tensor_qkv(layer, i, n_embd, n_embd_head_k * n_head, n_embd_k_gqa, " in (
+        text := source.of(architecture)
+    )
+    assert "n_embd_v_gqa, 0);" in text
+    known = source.tensors(architecture)
+    for name in PARTLY[architecture]:
+        assert name in known
+        assert any(name.replace("*", "5") not in names for names in written(architecture))

@@ -1,0 +1,287 @@
+"""The page of `ggmodel serve` in a real browser, with a real server behind it.
+
+Needs Debian's chromium (or another one named by CHROMIUM) and runs when named, see
+`make test-browser`. `pytest tests/browser/test_chat_page.py --write-screenshot` draws
+docs/page.png anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "examples" / "assets"
+MODELS = ("stories", "shapes", "tones")
+SECONDS = 60_000.0  # milliseconds that anything may take
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("home")
+    files = [str(ASSETS / f"{name}.gguf") for name in MODELS]
+    command = [sys.executable, "-m", "ggmodel", "serve", *files, "--only", "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--threads", "1"],
+        env={**os.environ, "HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found
+        yield found[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as program:
+        found = program.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """A browser without history; any error on the page fails the test."""
+    found = browser.new_context(viewport={"width": 1100, "height": 720}, color_scheme="light")
+    found.set_default_timeout(SECONDS)
+    errors: list[str] = []
+    found.on("weberror", lambda error: errors.append(str(error.error)))
+    yield found
+    found.close()
+    assert not errors
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: str) -> Page:
+    return opened(context, server)
+
+
+def opened(context: BrowserContext, url: str) -> Page:
+    page = context.new_page()
+    page.goto(url)
+    expect(page.locator("#model option")).to_have_count(len(MODELS))
+    return page
+
+
+def setting(page: Page, **values: str | bool) -> None:
+    page.click("#open-settings")
+    for name, value in values.items():
+        field = page.locator(f"#settings [name={name}]")
+        if isinstance(value, bool):
+            field.set_checked(value)
+        elif field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+    page.click("#settings button[value=close]")
+
+
+def ask(page: Page, text: str) -> str:
+    """Sends a message, and waits for its answer."""
+    before = page.locator("#messages > li").count()
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    expect(page.locator("#messages > li")).to_have_count(before + 2)
+    return answered(page)
+
+
+def answered(page: Page) -> str:
+    expect(page.locator("#send")).to_be_visible(timeout=SECONDS)
+    expect(page.locator(".said").last).to_have_text(re.compile(r"\d+ tokens?"), timeout=SECONDS)
+    return page.locator(".content").last.inner_text()
+
+
+def test_a_conversation_survives_a_reload(page: Page):
+    setting(page, max_tokens="20", temperature="0")
+    text = ask(page, "Tell me a story about a dog.")
+    assert text
+
+    page.reload()
+
+    expect(page.locator("#messages > li")).to_have_count(2)
+    assert page.locator(".content").last.inner_text() == text
+    expect(page.locator("#conversations a[aria-current=page]")).to_have_text(re.compile("a dog"))
+    page.click("#open-settings")
+    expect(page.locator("[name=max_tokens]")).to_have_value("20")
+
+
+def test_a_picture_is_seen(page: Page):
+    setting(page, temperature="0")
+    page.select_option("#model", "shapes")
+    page.set_input_files("#files", ASSETS / "scene.png")
+    expect(page.locator("#attached img")).to_have_count(1)
+
+    text = ask(page, "what is in the picture?")
+
+    assert "circle" in text and "square" in text
+    expect(page.locator("#messages .items img")).to_have_count(1)
+    expect(page.locator("#attached li")).to_have_count(0)
+
+
+def test_a_sound_is_sent_and_a_model_that_cannot_chat_says_so(page: Page):
+    page.select_option("#model", "tones")
+    page.set_input_files("#files", ASSETS / "tones.wav")
+    page.fill("#text", "what do you hear?")
+    page.press("#text", "Enter")
+
+    expect(page.locator("#messages .items audio")).to_have_count(1)
+    expect(page.locator(".failed")).to_have_text(re.compile("no chat template"))
+
+
+def test_an_answer_can_be_stopped(page: Page):
+    asked = "**/v1/chat/completions"
+    page.route(asked, lambda route: None)  # an answer that does not come
+    page.fill("#text", "Tell me a very long story.")
+    page.click("#send")
+    expect(page.locator("#stop")).to_be_visible()
+
+    page.keyboard.press("Escape")
+
+    expect(page.locator(".said").last).to_have_text(re.compile("stopped"))
+    page.unroute(asked)
+    setting(page, max_tokens="5")
+    ask(page, "And then?")
+
+
+def test_messages_are_edited_and_answers_made_anew(page: Page):
+    setting(page, max_tokens="8", temperature="0")
+    first = ask(page, "Tell me a story about a dog.")
+
+    page.locator("#messages > li").last.get_by_role("button", name="Regenerate").click()
+    assert answered(page) == first
+    page.locator("#messages > li").first.get_by_role("button", name="Edit").click()
+    page.get_by_label("Change the message").fill("Tell me a story about a frog.")
+    page.get_by_role("button", name="Send anew").click()
+
+    expect(page.locator("#messages > li.user .content")).to_have_text(re.compile("frog"))
+    answered(page)
+    expect(page.locator("#messages > li")).to_have_count(2)
+
+
+def test_tokens_tell_how_likely_they_were(page: Page):
+    setting(page, max_tokens="10", temperature="0", logprobs=True)
+    ask(page, "Tell me a story about a dog.")
+
+    page.locator(".token").nth(3).hover()
+
+    hint = page.locator("#hint")
+    expect(hint).to_be_visible()
+    shares = [float(x) for x in re.findall(r"([\d.]+) %", hint.inner_text())]
+    assert len(shares) == 5 and shares == sorted(shares, reverse=True)
+    page.locator(".token").nth(4).focus()
+    expect(hint).to_be_visible()
+
+
+def test_answers_obey_a_schema(page: Page):
+    schema = '{"type":"object","properties":{"age":{"type":"integer"}},"required":["age"],'
+    setting(page, schema=schema + '"additionalProperties":false}', max_tokens="60")
+
+    text = ask(page, "How old is the dog?")
+
+    assert re.fullmatch(r'\{\s*"age"\s*:\s*-?\d+\s*\}', text)
+    setting(page, schema="{nothing")
+    page.fill("#text", "Again")
+    page.press("#text", "Enter")
+    expect(page.locator(".failed")).to_have_text(re.compile("no JSON"))
+
+
+def test_two_tabs_share_conversations_and_not_their_places(context: BrowserContext, server: str):
+    one, other = opened(context, server), opened(context, server)
+    setting(one, max_tokens="5")
+    ask(one, "A first message.")
+    ask(other, "A second message.")
+
+    for page in (one, other):
+        expect(page.locator("#conversations li")).to_have_count(2)
+    expect(one.locator(".content").first).to_have_text("A first message.")
+    other.get_by_role("link", name="A first message.").click()
+    expect(other.locator(".content").first).to_have_text("A first message.")
+    other.get_by_role("button", name="Delete A first message.").click()
+    for page in (one, other):
+        expect(page.locator("#conversations li")).to_have_count(1)
+        expect(page.locator("#messages > li")).to_have_count(0)
+
+
+def test_what_a_model_writes_runs_nothing(page: Page):
+    page.evaluate(
+        """async () => {
+            const { blocks } = await import("/page/markdown.js");
+            const text = "<img src=x onerror=alert(1)> [a](javascript:alert(1)) **bold** `code`";
+            document.getElementById("messages").append(...blocks(text));
+        }"""
+    )
+
+    assert page.locator("#messages img").count() == 0
+    assert page.locator("#messages a").count() == 0
+    expect(page.locator("#messages strong")).to_have_text("bold")
+    expect(page.locator("#messages code")).to_have_text("code")
+
+
+def test_a_picture_for_a_model_without_eyes_is_refused(page: Page):
+    page.set_input_files("#files", ASSETS / "scene.png")
+    page.fill("#text", "what is in the picture?")
+    page.press("#text", "Enter")
+
+    expect(page.locator(".failed")).to_have_text(re.compile("image"))
+
+
+@pytest.mark.parametrize("width", [1100, 380])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_the_window(page: Page, width: int, scheme: str):
+    page.set_viewport_size({"width": width, "height": 720})
+    setting(page, max_tokens="30", scheme=scheme)
+    ask(page, "Tell me about " + "supercalifragilistic" * 12)
+
+    sizes = page.evaluate("[innerWidth, document.documentElement.scrollWidth]")
+
+    assert sizes[0] == sizes[1] == width
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+
+
+def test_everything_is_reached_by_the_keyboard(page: Page):
+    seen = set()
+    page.locator("body").focus()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id"))
+
+    assert {"new", "model", "open-settings", "files", "text", "send"} <= seen
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll("button, input, select, textarea, a")].filter(
+            (one) => !(one.ariaLabel || one.labels?.length || one.textContent.trim())
+        ).length"""
+    )
+    assert unnamed == 0
+
+
+def test_the_screenshot_of_the_documents(page: Page, pytestconfig: pytest.Config, tmp_path: Path):
+    wanted = pytestconfig.getoption("--write-screenshot")
+    target = ROOT / "docs" / "page.png" if wanted else tmp_path / "page.png"
+    setting(page, max_tokens="60", temperature="0", logprobs=True)
+    page.set_viewport_size({"width": 1000, "height": 560})
+    ask(page, "Tell me a story about a dog.")
+    page.locator(".token").nth(5).hover()
+    page.screenshot(path=target)
+    assert target.stat().st_size > 10_000

@@ -1,0 +1,47 @@
+// Ollama's client.
+import assert from "node:assert/strict";
+import { Ollama } from "ollama";
+import { ASK, COLOUR, PICTURE, failure, isColour, url } from "./common.mjs";
+
+const client = new Ollama({ host: url });
+const greedy = { model: "stories", options: { temperature: 0, num_predict: 12 } };
+
+const whole = await client.chat({ ...greedy, messages: ASK });
+assert.ok(whole.message.content);
+assert.equal(whole.eval_count, 12);
+let streamed = "";
+for await (const part of await client.chat({ ...greedy, messages: ASK, stream: true })) {
+  streamed += part.message.content;
+}
+assert.equal(streamed, whole.message.content);
+const made = await client.generate({ ...greedy, prompt: "Once upon a time" });
+assert.ok(made.response && made.context.length > 12);
+console.log("ok chat");
+
+const long = { temperature: 0, num_predict: 40 };
+const formed = await client.chat({ ...greedy, options: long, messages: ASK, format: COLOUR });
+assert.ok(isColour(JSON.parse(formed.message.content)));
+const tool = { type: "function", function: { name: "paint", description: "Paints.", parameters: COLOUR } };
+const told = await client.chat({ ...greedy, messages: ASK, tools: [tool] });
+assert.equal(told.message.role, "assistant");
+console.log("ok structured");
+
+const seen = await client.chat({
+  ...greedy,
+  model: "shapes",
+  messages: [{ role: "user", content: "what is in the picture?", images: [PICTURE] }],
+});
+assert.ok(seen.message.content);
+console.log("ok pictures");
+
+const rows = await client.embed({ model: "stories", input: ["a dog", "a cat"] });
+assert.equal(rows.embeddings.length, 2);
+console.log("ok embeddings");
+
+const names = (await client.list()).models.map((one) => one.name);
+assert.deepEqual(names, ["stories", "shapes"]);
+assert.ok((await client.ps()).models.length > 0);
+assert.ok((await client.show({ model: "stories" })).capabilities.includes("completion"));
+const error = await failure(client.chat({ ...greedy, model: "absent", messages: ASK }));
+assert.equal(error.status_code, 404);
+console.log("ok models");

@@ -1,0 +1,112 @@
+"""Takes the place of llama-server in llama.cpp's tests: `ggmodel serve` with the flags that fit.
+
+The models that the tests download are replaced by small files of this repository. Flags without a
+counterpart are dropped: the tests that need them are among the failures that FAILURES tells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+ASSETS, GEMMA = ROOT / "examples" / "assets", ROOT / "tests" / "golden" / "gemma3" / "converted"
+STAND_INS = {
+    "test-model-stories260K": ASSETS / "stories.gguf",
+    "test-model-stories260K-infill": ASSETS / "stories.gguf",
+    "stories15M_MOE": ASSETS / "stories.gguf",
+    "tinygemma3-GGUF:Q8_0": ASSETS / "shapes.gguf",
+    "models": GEMMA / "embedding.gguf",
+}
+INFILL = {
+    f"tokenizer.ggml.fim_{name}_token_id": 300 + i
+    for i, name in enumerate(("pre", "suf", "mid", "rep", "sep"))
+}
+TEMPLATE = "tokenizer.chat_template"
+TEMPLATES = Path("../../../models/templates")  # of llama.cpp, from the folder of its tests
+BUILT_IN = {"llama3": "meta-llama-Llama-3.1-8B-Instruct"}
+VALUES = (
+    "port host hf-repo hf-file model alias ctx-size parallel batch-size threads n-predict api-key "
+    "media-path cors-origins chat-template chat-template-file reasoning"
+)
+FLAGS = "kv-unified embedding"
+
+
+def arguments(given: list[str]) -> list[str]:
+    """The arguments of `ggmodel serve` for those of llama-server."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in VALUES.split():
+        parser.add_argument(f"--{name}")
+    for name in FLAGS.split():
+        parser.add_argument(f"--{name}", action="store_true")
+    asked, _ = parser.parse_known_args(given)
+    found = ["serve"]
+    if asked.model or asked.hf_repo:
+        model = _model(asked)
+        found.append(f"{(asked.alias or model.stem).split(',')[0]}={model}")
+    found += ["--only", "--any-name", "--drain", "1", "--gpu-layers", "0"]
+    parallel = int(asked.parallel or 4)
+    if asked.ctx_size:  # llama-server shares it among the sequences
+        each = int(asked.ctx_size) // (1 if asked.kv_unified or not asked.parallel else parallel)
+        found += ["--context-length", str(each)]
+    options = {
+        "--port": asked.port,
+        "--host": asked.host,
+        "--parallel": str(parallel),
+        "--threads": asked.threads or "1",
+        # Theirs is a default, ours a limit: only the short ones are meant as one.
+        "--max-tokens": asked.n_predict if 0 < int(asked.n_predict or -1) < 64 else None,
+        "--api-key": asked.api_key,
+        "--media-path": asked.media_path,
+        "--cors-origin": asked.cors_origins,
+    }
+    for option, value in options.items():
+        found += [option, value] if value is not None else []
+    return found
+
+
+def _model(asked: argparse.Namespace) -> Path:
+    if asked.model:
+        return Path(asked.model)
+    repository = (asked.hf_repo or "").rpartition("/")[2]
+    if repository not in STAND_INS:
+        sys.exit(f"no file takes the place of {asked.hf_repo} {asked.hf_file}")
+    file, changes = STAND_INS[repository], {}
+    if asked.chat_template:
+        file_of = TEMPLATES / f"{BUILT_IN.get(asked.chat_template)}.jinja"
+        changes[TEMPLATE] = file_of.read_text() if file_of.exists() else asked.chat_template
+    if asked.chat_template_file:
+        changes[TEMPLATE] = Path(asked.chat_template_file).read_text(encoding="utf-8")
+    if asked.reasoning and TEMPLATE in changes:  # which is theirs for all requests
+        value = "false" if asked.reasoning == "off" else "true"
+        changes[TEMPLATE] = f"{{% set enable_thinking = {value} %}}" + changes[TEMPLATE]
+    if repository.endswith("infill"):
+        changes |= INFILL
+    if repository == "models":
+        changes["gemma-embedding.context_length"] = 1024
+    return changed(file, changes, Path(os.environ["GGMODEL_STAND_INS"])) if changes else file
+
+
+def changed(file: Path, changes: dict[str, Any], folder: Path) -> Path:
+    """A copy of the file with other metadata in a folder, made once."""
+    from ggmodel.convert.write import write_gguf
+    from ggmodel.gguf_file import open_gguf
+
+    digest = hashlib.sha256(json.dumps(changes).encode()).hexdigest()[:16]
+    copy = folder / f"{file.stem}-{digest}.gguf"
+    if not copy.exists():
+        with open_gguf(file) as source:
+            metadata = {**source.metadata, **changes}
+            tensors = list(source.tensors.values())
+            write_gguf(copy, metadata, tensors, lambda t: source.data(t.name), source.release)
+    return copy
+
+
+if __name__ == "__main__":
+    program = [sys.executable, "-m", "ggmodel", *arguments(sys.argv[1:])]
+    os.execv(sys.executable, program)
