@@ -13,6 +13,8 @@ import pytest
 from tools import newest
 
 from ggmodel import native
+from ggmodel.builds import programs
+from ggmodel.errors import NativeError
 
 ROOT = Path(__file__).parents[2]
 STAMP = f"built-{newest.VERSION}"
@@ -27,8 +29,8 @@ REPRESENTATIVE = """
     or what_the_tower or what_is_seen
 """
 
-# A cmake that records its arguments and fails if BREAKS says so.
-CMAKE = """#!/bin/sh
+# A cmake and a ninja that record their arguments and fail if BREAKS says so.
+PROGRAM = """#!/bin/sh
 echo "$*" >> "$NOTES"
 case "$*" in *"$BREAKS"*) echo "it went wrong"; exit 1;; esac
 while [ $# -gt 1 ]; do
@@ -46,7 +48,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     for folder in (tools, llama_cpp):
         folder.mkdir(parents=True)
     (llama_cpp / "CMakeLists.txt").touch()
-    for name, text in {"python": "", "ninja": "", "cmake": CMAKE}.items():
+    for name, text in {"python": "", "ninja": PROGRAM, "cmake": PROGRAM}.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tools / "python"))
@@ -73,16 +75,16 @@ def test_a_build_replaces_the_one_before(folder: Path, notes: Callable[[], list[
     configured, built, installed = notes()
     for option in ("GGML_NATIVE=ON", "GGML_RPC=ON", "GGML_OPENMP=OFF", "BUILD_SHARED_LIBS=ON"):
         assert f" -D{option}" in configured
-    assert f"--parallel {len(os.sched_getaffinity(0))} --target ggml" in built
+    assert built.endswith(f"-j{len(os.sched_getaffinity(0))} ggml")
     assert installed.startswith("--install")
 
 
-@pytest.mark.parametrize("step", ["-G", "--build", "--install"])
+@pytest.mark.parametrize("step", ["-G", "-C", "--install"])
 def test_a_build_that_fails_leaves_the_one_before(
     folder: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, step: str
 ):
     monkeypatch.setenv("BREAKS", step)
-    with pytest.raises(SystemExit, match=re.compile(f"it went wrong.*{step}.* failed", re.DOTALL)):
+    with pytest.raises(NativeError, match=re.compile(f"it went wrong.*{step}.* failed", re.DOTALL)):
         newest.build_ggml(folder)
     assert [path.name for path in folder.iterdir()] == ["built-0.0.1"]
     monkeypatch.setenv("BREAKS", "never")
@@ -95,15 +97,16 @@ def test_benchmarks_are_built_in_place(tmp_path: Path, notes: Callable[[], list[
     assert (tmp_path / "peer" / STAMP).exists()
     configured, built = notes()
     assert "GGML_RPC" not in configured and "GGML_OPENMP" not in configured
-    assert built.endswith("--target llama-bench llama-batched-bench llama-completion")
+    programs = "llama-bench llama-batched-bench llama-completion llama-server"
+    assert built.endswith(f" {programs}")
 
 
 def test_benchmarks_that_failed_are_not_finished(
     tmp_path: Path, notes: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ):
     newest.build_peer(tmp_path / "peer")
-    monkeypatch.setenv("BREAKS", "--build")
-    with pytest.raises(SystemExit, match="it went wrong"):
+    monkeypatch.setenv("BREAKS", "-j")
+    with pytest.raises(NativeError, match="it went wrong"):
         newest.build_peer(tmp_path / "peer")
     assert not (tmp_path / "peer" / STAMP).exists()
 
@@ -120,14 +123,18 @@ def test_a_missing_program_is_named(
     folder: Path, tmp_path: Path, notes: object, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "bin" / "cmake").unlink()
+    monkeypatch.setattr(programs, "need_compilers", lambda: None)
+    monkeypatch.setattr(programs.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"cmake is missing: .* -m pip install cmake ninja"):
+    with pytest.raises(
+        NativeError, match=r"cmake is missing; .* -m pip install 'ggmodel\[build\]'"
+    ):
         newest.build_ggml(folder)
 
 
 def test_a_package_without_llama_cpp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GGMODEL_PEERS", str(tmp_path))
-    with pytest.raises(SystemExit, match=r"llama\.cpp has no llama\.cpp: unset GGMODEL_PEERS"):
+    with pytest.raises(NativeError, match=r"llama\.cpp has no llama\.cpp; name the folder of an"):
         newest.source(tmp_path / "cache")
 
 
