@@ -8,6 +8,7 @@ first. FOLDER of --models gets missing files, of random weights. A pair measures
 once:
 
     speed      a prompt of 512 tokens, decoding 64
+    prompt     a prompt of 2,048 tokens
     depth      decoding 32 tokens behind 2,048
     sequences  decoding 32 tokens of 2, 4 and 8 sequences
     crowd      decoding 32 tokens of 8 sequences behind 512 each

@@ -22,6 +22,7 @@ CONTEXT = 4096  # of a start; our default
 OUTSIDE = ", outside ggml"  # behind a row's name: microseconds a token, only of ours
 PROGRAMS = {
     "speed": "llama-bench",
+    "prompt": "llama-bench",
     "depth": "llama-bench",
     "sequences": "llama-batched-bench",
     "crowd": "llama-batched-bench",
@@ -185,6 +186,8 @@ class Side:
         """Each row of the group: tokens/s, seconds or bytes; and microseconds (see `OUTSIDE`)."""
         if group == "speed":
             return self.speeds(file, 512, 64, 0)
+        if group == "prompt":
+            return self.speeds(file, 2048, 0, 0)
         if group == "depth":
             return self.speeds(file, 0, 32, 2048)
         if group == "long":

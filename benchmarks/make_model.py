@@ -1,15 +1,16 @@
 """Write models of real shapes with random weights, to measure with.
 
-    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b FILE.gguf [--type q4_K_M]
+    python benchmarks/make_model.py llama-1b|smollm-135m|gemma3-1b|qwen35-0.8b FILE.gguf
+        [--type q4_K_M]
 
 Types follow llama.cpp's quantiser: norms stay F32; the embedding, which is the output as well,
 becomes Q6_K unless the type is larger; rows that a type's blocks do not divide get smaller blocks;
 some matrices of the mixture q4_K_M are Q6_K.
 
-Weights are normal random numbers (deviation 0.02), norms are 1. One pool of 16 million numbers is
-drawn and quantised by ggml; each matrix takes rows from it in turn, from its own starting row. The
-largest matrices repeat rows, and tokens that share a row have equal logits. Vocabularies have the
-right kind and size, and made-up words.
+Weights are normal random numbers (deviation 0.02), norms are 1, rates of decay −1. One pool of 16
+million numbers is drawn and quantised by ggml; each matrix takes rows from it in turn, from its own
+starting row. The largest matrices repeat rows, and tokens that share a row have equal logits.
+Vocabularies have the right kind and size, and made-up words.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Shape:
     vocabulary: int
     special: int
     pre: str
-    metadata: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, int | list[int]] = field(default_factory=dict)
     rope_factors: bool = False
 
 
@@ -95,6 +96,14 @@ SHAPES = {
         "gemma3", 26, 1152, 6912, 4, 1, 256, 32_768, 1e-6, 1_000_000.0, 262_144, 6, "",
         metadata={"attention.sliding_window": 512},
     ),
+    "qwen35-0.8b": Shape(
+        "qwen35", 24, 1024, 3584, 8, 2, 256, 262_144, 1e-6, 10_000_000.0, 248_320, 26, "qwen35",
+        metadata={
+            "rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0],
+            "full_attention_interval": 4, "ssm.conv_kernel": 4, "ssm.state_size": 128,
+            "ssm.group_count": 16, "ssm.time_step_rank": 16, "ssm.inner_size": 2048,
+        },
+    ),
 }  # fmt: skip
 
 
@@ -102,7 +111,7 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names, and shapes in ggml order."""
     width, ffn, head = shape.width, shape.ffn, shape.head_dim
     q, kv = shape.heads * head, shape.kv_heads * head
-    gemma = shape.architecture == "gemma3"
+    gemma, hybrid = shape.architecture == "gemma3", shape.architecture == "qwen35"
     yield "token_embd.weight", (width, shape.vocabulary)
     yield "output_norm.weight", (width,)
     if shape.rope_factors:
@@ -122,14 +131,42 @@ def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         if gemma:
             of_layer |= dict.fromkeys(("attn_q_norm", "attn_k_norm"), (head,))
             of_layer |= dict.fromkeys(("post_attention_norm", "post_ffw_norm"), (width,))
+        if hybrid:
+            of_layer = _hybrid(shape, i, of_layer)
         for name, ne in of_layer.items():
-            yield f"blk.{i}.{name}.weight", ne
+            yield f"blk.{i}.{name}" + ("" if name == "ssm_a" or "." in name else ".weight"), ne
+
+
+def _hybrid(
+    shape: Shape, layer: int, usual: dict[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The tensors of a layer of Qwen 3.5: a gated delta net, or attention with a gate."""
+    usual["post_attention_norm"] = usual.pop("ffn_norm")
+    sizes = {k: v for k, v in shape.metadata.items() if isinstance(v, int)}
+    heads, state = sizes["ssm.time_step_rank"], sizes["ssm.state_size"]
+    inner = sizes["ssm.inner_size"]
+    channels = inner + 2 * sizes["ssm.group_count"] * state
+    if (layer + 1) % sizes["full_attention_interval"] == 0:
+        norms = dict.fromkeys(("attn_q_norm", "attn_k_norm"), (shape.head_dim,))
+        return usual | norms | {"attn_q": (shape.width, 2 * shape.heads * shape.head_dim)}
+    attention = ("attn_q", "attn_k", "attn_v", "attn_output")
+    return {name: ne for name, ne in usual.items() if name not in attention} | {
+        "attn_qkv": (shape.width, channels),
+        "attn_gate": (shape.width, inner),
+        "ssm_alpha": (shape.width, heads),
+        "ssm_beta": (shape.width, heads),
+        "ssm_conv1d": (sizes["ssm.conv_kernel"], channels),
+        "ssm_dt.bias": (heads,),
+        "ssm_a": (heads,),
+        "ssm_norm": (state,),
+        "ssm_out": (inner, shape.width),
+    }
 
 
 def type_of(name: str, ne: tuple[int, ...], wanted: str, layers: int) -> Type:
     """The type that stores a tensor."""
     kind = Type.Q4_K if wanted == "q4_K_M" else Type[wanted.upper()]
-    if len(ne) == 1:
+    if len(ne) == 1 or "conv1d" in name:
         return Type.F32
     quantised = kind not in (Type.F32, Type.F16, Type.BF16)
     if name == "token_embd.weight" and quantised and kind is not Type.Q8_0:
@@ -271,7 +308,8 @@ def add_metadata(writer: gguf.GGUFWriter, name: str, shape: Shape) -> None:
         writer.add_rope_dimension_count(shape.head_dim)
         writer.add_vocab_size(shape.vocabulary)
     for key, value in shape.metadata.items():
-        writer.add_uint32(f"{shape.architecture}.{key}", value)
+        add = writer.add_array if isinstance(value, list) else writer.add_uint32
+        add(f"{shape.architecture}.{key}", value)  # type: ignore[operator]
 
 
 def make(
@@ -320,6 +358,8 @@ def _values(
         factors = nn.llama3_factors(hf)
         assert factors is not None
         yield factors.tobytes()
+    elif name.endswith("ssm_a"):
+        yield (-np.ones(ne[0], np.float32)).tobytes()
     elif len(ne) == 1:
         yield np.ones(ne[0], np.float32).tobytes()
     else:
