@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ggmodel.gguf_file import Array, MemorySource, TensorSource
+from tests.children import import_path
 
 # 64 tokens, as the goldens' models have; all but two are characters.
 _TOKENS = [
@@ -62,6 +63,18 @@ def vary() -> Vary:
     return _vary
 
 
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home folder, as in containers that run under any number."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+
+
 @pytest.fixture(scope="session")
 def rpc_ggml() -> Path:
     """The prefix of a ggml that was built with the RPC backend, and its binding compiled: no test
@@ -71,20 +84,20 @@ def rpc_ggml() -> Path:
     if not prefix.is_dir():
         pytest.fail(f"no ggml with RPC in {prefix}: `make native` builds one", pytrace=False)
     command = [sys.executable, "-c", "import ggmodel.native"]
-    subprocess.run(command, env=_environment(prefix), check=True, timeout=120)
+    subprocess.run(command, env=rpc_environment_of(prefix), check=True, timeout=120)
     return prefix
 
 
 @pytest.fixture(scope="session")
 def rpc_environment(rpc_ggml: Path) -> dict[str, str]:
     """Environment variables for processes that use that ggml."""
-    return _environment(rpc_ggml)
+    return rpc_environment_of(rpc_ggml)
 
 
-def _environment(ggml: Path) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(ROOT / "sdk"), os.environ.get("PYTHONPATH"))))
+def rpc_environment_of(ggml: Path) -> dict[str, str]:
+    """Environment variables for processes that use the ggml with this prefix."""
     others = {k: v for k, v in os.environ.items() if not k.startswith("GGMODEL_")}
-    return others | {"GGMODEL_GGML": str(ggml), "PYTHONPATH": path}
+    return others | {"GGMODEL_GGML": str(ggml), "PYTHONPATH": import_path()}
 
 
 def _write(path: Path, source: TensorSource) -> Path:
@@ -134,3 +147,22 @@ def _vary(
     return MemorySource(
         {k: v for k, v in keys.items() if v is not None}, {**kept, **(tensors or {})}
     )
+
+
+@pytest.fixture(scope="session")
+def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Whisper with a vocabulary, as a Hugging Face folder."""
+    from tests.transcript.whispers import goldens, write
+
+    tensors = {name: tuple(shape) for name, shape in goldens()["tensors"].items()}
+    return write(tmp_path_factory.mktemp("whisper"), tensors)
+
+
+@pytest.fixture(scope="session")
+def whisper_file(whisper_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as GGUF."""
+    from ggmodel.convert import convert
+
+    path = tmp_path_factory.mktemp("gguf") / "whisper.gguf"
+    convert(whisper_folder, path)
+    return path

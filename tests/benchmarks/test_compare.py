@@ -339,6 +339,16 @@ def test_each_group_takes_the_program_that_it_is_measured_with(peer: Path, tmp_p
         (peer / "elsewhere").rename(peer / program)
 
 
+def test_a_long_prompt_is_measured_alone(peer: Path, monkeypatch: pytest.MonkeyPatch):
+    """The same row of both sides: a pair needs it."""
+    (peer.parent / "log").write_text("")
+    assert list(Peer(threads=1, folder=peer).measure(STORIES, "prompt")) == ["pp2048"]
+    ours, asked = Ours(threads=1), []
+    monkeypatch.setattr(ours, "_bench", lambda file, *options: asked.append(options) or {})
+    ours.measure(STORIES, "prompt")
+    assert asked == [("-p", "2048", "-n", "0", "-d", "0")]
+
+
 @pytest.mark.usefixtures("quiet")
 def test_quick_makes_do_with_llama_bench(
     peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

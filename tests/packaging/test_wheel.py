@@ -123,6 +123,16 @@ print(ggmodel.__file__)
 
 
 def test_the_build_and_the_running_package_use_the_same_ggml() -> None:
-    pinned = re.findall(r'"libggml-python==([^"]+)"', (ROOT / "pyproject.toml").read_text())
-    assert len(pinned) == 2
-    assert len(set(pinned)) == 1
+    [built] = re.findall(r'"libggml-python==([^"]+)"', (ROOT / "pyproject.toml").read_text())
+    [run] = re.findall(r'"libggml-python==([^"]+)"', (ROOT / "setup.py").read_text())
+    assert built == run
+
+
+def test_the_wheel_depends_on_the_package_that_has_its_ggml(
+    distributions: tuple[Path, Path],
+) -> None:
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        [metadata] = [name for name in wheel.namelist() if name.endswith("/METADATA")]
+        required = re.findall(r"^Requires-Dist: ([\w-]+)", wheel.read(metadata).decode(), re.M)
+        assert not [name for name in wheel.namelist() if name.startswith("ggmodel/native/ggml/")]
+    assert "libggml-python" in required

@@ -1,0 +1,122 @@
+"""docs/public.txt is what the code offers, and the changelog names what changed since a release."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ggmodel
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def public() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "generate_public.py"))
+
+
+def test_the_list_is_what_the_code_offers(public: dict[str, Any]):
+    kept, _ = public["read"](public["PATH"])
+    changed = public["changes"](kept, public["listing"]())
+    assert not changed, (
+        "what is public has changed: name it in CHANGELOG.md's top section, and write the list "
+        "again with python docs/generate_public.py"
+    )
+
+
+def test_the_changelog_names_what_changed(public: dict[str, Any]):
+    before, _ = public["read"](public["RELEASED"])
+    now, version = public["read"](public["PATH"])
+    section = public["top_section"](public["CHANGELOG"].read_text("utf-8"))
+    assert version == ggmodel.__version__
+    assert section.startswith(f"## {version} ")
+    missing = public["unnamed"](public["changes"](before, now), section)
+    assert not missing, (
+        "CHANGELOG.md's top section does not name these in backquotes: " + "\n".join(missing)
+    )
+
+
+def test_the_list_has_all_kinds(public: dict[str, Any]):
+    found, _ = public["read"](public["PATH"])
+    assert found["ggmodel.LoadOptions.threads"] == "int | None = None"
+    assert found["ggmodel.Tensor.reshape"].startswith("a function")
+    assert found["ggmodel.ml.Tensor"] == "is ggmodel.Tensor"
+    assert found["ggmodel.nn.Rope.scale"] == "float = 1.0"
+    assert found["ggmodel.errors.LoadError(report)"] == "object | None = None"
+    assert found["ggmodel run PROMPT"] == "needed"
+    assert found["ggmodel run --max-tokens -n"] == "int = None"
+    assert found["GGMODEL_DEBUG"] == found["GGMODEL_LIMIT_INPUT_BYTES"]
+
+
+def test_a_line_says_the_same_in_every_process(public: dict[str, Any]):
+    text = public["PATH"].read_text("utf-8")
+    assert " at 0x" not in text
+    assert "<" not in text
+
+
+BEFORE = {
+    "ggmodel.load": "a function",
+    "ggmodel.load(source)": "Source",
+    "ggmodel.Old": "a class",
+    "ggmodel.Old.way": "a function",
+    "ggmodel run --echo --no-echo": "boolean = True",
+}
+NOW = {
+    "ggmodel.load": "a function",
+    "ggmodel.load(source)": "Source | None",
+    "ggmodel.load(seed)": "int = 0",
+    "ggmodel.New": "a class",
+    "ggmodel.New.way": "a function",
+    "ggmodel run --echo --no-echo": "boolean = False",
+    "ggmodel sing": "a command",
+    "ggmodel sing --loud": "boolean = False",
+    "ggmodel sing --file -f": "str = None",
+}
+
+
+def test_changes(public: dict[str, Any]):
+    assert public["changes"](BEFORE, NOW) == {
+        "ggmodel.load(source)": "changed",
+        "ggmodel.load(seed)": "new",
+        "ggmodel.Old": "gone",
+        "ggmodel.Old.way": "gone",
+        "ggmodel.New": "new",
+        "ggmodel.New.way": "new",
+        "ggmodel run --echo --no-echo": "changed",
+        "ggmodel sing": "new",
+        "ggmodel sing --loud": "new",
+        "ggmodel sing --file -f": "new",
+    }
+    assert public["changes"](NOW, NOW) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "left"),
+    [
+        ("`load(source, seed=1)`, `New` for `Old`, `--no-echo`, `ggmodel sing`", []),
+        ("`load(source)`, `New` for `Old`, `--no-echo`, `sing`", ["ggmodel.load(seed)"]),
+        # `load` itself is as it was: its parameters are named. Words without backquotes are none.
+        (
+            "`load`, `New`, Old, `--no-echo`, `sing`",
+            ["ggmodel.Old", "ggmodel.Old.way", "ggmodel.load(seed)", "ggmodel.load(source)"],
+        ),
+        # An option is spelled whole; a member stands for itself alone.
+        (
+            "`seed` `source` `way` `Old` `echo` `--loud` `--file`",
+            ["ggmodel run --echo --no-echo", "ggmodel sing", "ggmodel.New"],
+        ),
+    ],
+)
+def test_the_names_that_a_section_lacks(public: dict[str, Any], section: str, left: list[str]):
+    assert sorted(public["unnamed"](public["changes"](BEFORE, NOW), section)) == left
+
+
+def test_a_changelog_without_sections_is_an_error(public: dict[str, Any]):
+    assert public["top_section"]("# Changelog\n\n## 2.0.0 (x)\n\n- b\n\n## 1.0.0\n\n- a\n") == (
+        "## 2.0.0 (x)\n\n- b\n\n"
+    )
+    with pytest.raises(ValueError, match="has no section"):
+        public["top_section"]("# Changelog\n")
