@@ -18,9 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import ggmodel
+from ggmodel.bounds import Limits
 from ggmodel.kvcache import Part as StatePart
 from ggmodel.kvcache import Recurrent
-from ggmodel.model import Batch, Input, Multimodal, MultimodalEmbedding, Pixels, Step, operations
+from ggmodel.model import (
+    Batch,
+    Input,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    Prepared,
+    Step,
+    operations,
+)
 from ggmodel.model.multimodal import Span
 from ggmodel.runner.loading.options import LoadOptions
 from ggmodel.runner.requests.generation import Generation
@@ -54,12 +64,19 @@ OF_BATCHES = """
 A `forward` gets a `Batch`. The functions that it passes to `batch.feed` get the `Step` behind it,
 the same as host arrays, before each run of the graph.
 """
-OF_IMAGES = "\n[models.md](models.md#models-with-images) shows the methods that these go through.\n"
+OF_IMAGES = """
+[models.md](models.md#models-that-see-and-hear) shows the methods that these go through.
+"""
 OF_WEIGHTS = """
 `op=` takes an operation, `hf=` a name or sources
 ([models.md](models.md#operations-on-weights)). Shapes are numpy's, [out, in].
 """
 OF_STATES = "\n[recurrent.md](recurrent.md) is the chapter about them.\n"
+OF_LIMITS = """
+Attributes of `ggmodel.limits`, which hold for the process. Assignment changes one
+(`ggmodel.limits.grammar_seconds = 60`), as does an environment variable when Python starts
+(`GGMODEL_LIMIT_GRAMMAR_SECONDS=60`). [security.md](security.md) tells what they are for.
+"""
 OF_CASES = """
 `ggmodel golden NAME --update` reads `cases.py` in the folder of an architecture's goldens. Only
 `CASES` is required.
@@ -179,12 +196,15 @@ def document() -> str:
         "\n## Chat templates",
         OF_TEMPLATES,
         options_of(TemplateOptions, {}, TemplateOptions),
+        "\n## Limits",
+        OF_LIMITS,
+        options_of(Limits, {f.name: f.default for f in dataclasses.fields(Limits)}, Limits),
         "\n## A batch",
         OF_BATCHES,
         fields_of(Batch, Step, Span),
-        "\n## Images",
+        "\n## Images, sounds and videos",
         OF_IMAGES,
-        fields_of(Pixels, Multimodal, MultimodalEmbedding, Input),
+        fields_of(Modality, Prepared, Multimodal, MultimodalEmbedding, Input),
         "\n## States of recurrent layers",
         OF_STATES,
         fields_of(Recurrent, StatePart),
