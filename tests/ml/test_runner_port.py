@@ -38,6 +38,7 @@ Says = Callable[[bytes], int]
 def says() -> Iterator[Says]:
     """`says(bytes)` is a port that answers each request with them; b"" keeps silent."""
     open_: list[socket.socket] = []
+    threads: list[threading.Thread] = []
 
     def says(data: bytes) -> int:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -53,13 +54,20 @@ def says() -> Iterator[Says]:
                         connection.sendall(data)
                         connection.close()
 
-        threading.Thread(target=serve, daemon=True).start()
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        threads.append(thread)
         return listener.getsockname()[1]
 
     yield says
+    # A connection that is accepted meanwhile is the next one of the list.
     for one in open_:
         with suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    for one in open_:
         one.close()
 
 

@@ -51,17 +51,22 @@ class Proxy:
         self._server = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"127.0.0.1:{self._server.getsockname()[1]}"
         self._ends: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._closed = threading.Event()
         self._start(self._serve)
 
     def _start(self, work: Callable[..., None], *args: object) -> None:
-        threading.Thread(target=work, args=args, daemon=True).start()
+        thread = threading.Thread(target=work, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _serve(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._server.accept()
+                self._ends.append(client)
                 worker = socket.create_connection(self._worker)
-                self._ends += [client, worker]
+                self._ends.append(worker)
                 self._start(self._forward, client, worker, True)
                 self._start(self._forward, worker, client, False)
 
@@ -69,9 +74,9 @@ class Proxy:
         with suppress(OSError):
             while piece := source.recv(16384):
                 if self._stopped.is_set():
-                    time.sleep(DEADLINE)
+                    self._closed.wait(DEADLINE)
                 if self._rate:
-                    time.sleep(len(piece) / self._rate)
+                    self._closed.wait(len(piece) / self._rate)
                 target.sendall(piece)
                 self._left -= len(piece) * up
                 if self._left < 0:
@@ -80,9 +85,18 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        for end in (self._server, *self._ends):
+        """Waits for the threads: none holds a socket while a later test runs."""
+        self._closed.set()
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(DEADLINE)  # it opens no more
+        for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        for end in (self._server, *self._ends):
             end.close()
 
 
