@@ -38,10 +38,34 @@ VOCABULARY: dict[str, Any] = {
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Options of this run are none of the pytests that tests start.
+os.environ.pop("PYTEST_ADDOPTS", None)
+
 ROOT = Path(__file__).parents[1]
 
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Calls a test that is marked `alone` in a process of its own: it measures its whole process,
+    where threads of earlier tests may still be ending."""
+    inside = "GGMODEL_TEST_ALONE"
+    if pyfuncitem.get_closest_marker("alone") is None or inside in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {inside: "1", "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    if done.returncode:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
+    return True
 
 
 @pytest.fixture(scope="session")

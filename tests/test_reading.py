@@ -100,6 +100,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path):
             read_file(path, "text_file_bytes")
 
 
+@pytest.mark.alone
 def test_nothing_stays_open(tmp_path: Path):
     before = len(os.listdir("/proc/self/fd"))
     test_a_file_is_read_whole(tmp_path)

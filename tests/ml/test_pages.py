@@ -63,6 +63,7 @@ def test_its_neighbours_stay():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are given back on Linux only")
+@pytest.mark.alone
 def test_a_cleared_buffer_takes_no_memory_until_it_is_written():
     size = 64 << 20
     made = lib.ggml_backend_buft_alloc_buffer(lib.ggml_backend_cpu_buffer_type(), size)

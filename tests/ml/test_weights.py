@@ -283,6 +283,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.alone
 def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
     path = make_file(w=normal(8, 1024, dtype=np.float16))
     x = normal(64, 1024)  # of which a product with halves makes 128 KiB of halves
@@ -314,7 +315,7 @@ def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
     for i in range(300):
         once(i)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= files  # one of an earlier test may end meanwhile
+    assert len(os.listdir("/proc/self/fd")) <= files
     # The system drops a thread from the list a moment after `join` returns.
     end = time.monotonic() + 10
     while len(os.listdir("/proc/self/task")) > len(threads) and time.monotonic() < end:

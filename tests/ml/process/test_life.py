@@ -199,6 +199,7 @@ def test_dropped_backends_and_graphs_are_freed(in_process: Make, monkeypatch: py
     assert max(sizes[3:]) < max(sizes[:3]) + w.nbytes  # 50 times that if none were freed
 
 
+@pytest.mark.alone
 def test_memory_does_not_grow(runner: RunnerProcess, in_process: Make):
     backend = in_process(runner)
     executable, y = doubling(backend)
