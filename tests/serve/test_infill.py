@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -58,6 +59,13 @@ def test_the_order_of_parts(http: httpx.Client, filling: InProcess, ids: Any):
     others = [13, *ids("myproject\n"), 14, *ids("a.py\n"), *ids("A cat.")]
     others += [14, *ids("tmp\n"), *ids("A dog."), 14, *ids("filename\n")]
     assert found == [*others, 0, 10, *ids(BEFORE), *ids(" there"), 11, *ids(AFTER), 12]
+
+
+def test_an_answer_has_the_text_of_its_prompt(http: httpx.Client, filling: InProcess):
+    whole = http.post("/infill", json=ASKED).json()
+    assert BEFORE in whole["prompt"] and AFTER in whole["prompt"]
+    lines = http.post("/infill", json={**ASKED, "stream": True}).text.split("data: ")
+    assert json.loads(lines[-1])["prompt"] == whole["prompt"]
 
 
 def test_other_apis_have_suffixes(http: httpx.Client, filling: InProcess, ids: Any):

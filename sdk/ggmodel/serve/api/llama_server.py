@@ -14,7 +14,7 @@ from ..asking import Asked, ask, called, check_logprobs, within
 from ..endpoint import EVENTS, Answers, Call, route
 from ..errors import Refused
 from ..infill import Extra, fill_prompt
-from ..requests import Ended, Generate, Token
+from ..requests import Detokenize, Ended, Generate, Token
 from ..runner import Runner
 from ..server import Server
 from ..streaming import event
@@ -128,11 +128,22 @@ async def _answer(
     check_logprobs(asked, runner)
     answers = [Answer(runner, one, call.server.metrics) for one in asked]
     if given.stream:
-        await _stream(call, given, answers[0], name)
+        await _stream(call, given, answers[0], name, runner)
         return
-    both = zip(asked, await all_whole(answers), strict=True)
-    found = [_whole(given, i, one, reply, name) for i, (one, reply) in enumerate(both)]
+    both = zip(answers, await all_whole(answers), strict=True)
+    found = [
+        _whole(given, i, answer.asked, reply, name, await _prompt(runner, answer))
+        for i, (answer, reply) in enumerate(both)
+    ]
     await call.json(found[0] if len(found) == 1 else found)
+
+
+async def _prompt(runner: Runner, answer: Answer) -> str:
+    """The text of a prompt, which may be given as token ids."""
+    given = answer.asked.generate.prompt
+    if isinstance(given, str):
+        return given
+    return (await runner.detokenize(Detokenize(answer.begun.prompt))).text
 
 
 async def _options(server: Server, given: Wanted, runner: Runner) -> dict[str, Any]:
@@ -147,7 +158,7 @@ async def _options(server: Server, given: Wanted, runner: Runner) -> dict[str, A
     return within(options, server.settings)
 
 
-async def _stream(call: Call, given: Wanted, answer: Answer, name: str) -> None:
+async def _stream(call: Call, given: Wanted, answer: Answer, name: str, runner: Runner) -> None:
     tokens: list[Token] = []
     text: list[str] = []
     async with answer, call.stream() as out:
@@ -170,13 +181,14 @@ async def _stream(call: Call, given: Wanted, answer: Answer, name: str) -> None:
                 part["completion_probabilities"] = _probabilities(new)
             await out.send(event(part))
         reply = Reply(answer.ended, "".join(text))
-        end = _whole(given, 0, answer.asked, reply, name)
+        end = _whole(given, 0, answer.asked, reply, name, await _prompt(runner, answer))
         await out.send(event({**end, "content": "", "tokens": []}))
 
 
-def _whole(given: Wanted, index: int, asked: Asked, reply: Reply, name: str) -> dict[str, Any]:
-    ended, generate = reply.ended, asked.generate
-    prompt = generate.prompt if isinstance(generate.prompt, str) else ""
+def _whole(
+    given: Wanted, index: int, asked: Asked, reply: Reply, name: str, prompt: str
+) -> dict[str, Any]:
+    ended = reply.ended
     found: dict[str, Any] = {
         "index": index,
         "content": reply.content,
@@ -186,7 +198,7 @@ def _whole(given: Wanted, index: int, asked: Asked, reply: Reply, name: str) -> 
         "model": name,
         "tokens_predicted": ended.completion_tokens,
         "tokens_evaluated": ended.prompt_tokens,
-        "generation_settings": _settings(given, generate.options),
+        "generation_settings": _settings(given, asked.generate.options),
         "prompt": prompt,
         "has_new_line": "\n" in reply.content,
         "truncated": False,
