@@ -114,6 +114,14 @@ def test_chat_options_of_the_wrong_type(model: LoadedModel, option: dict[str, An
         model.chat([{"role": "user", "content": "x"}], **option)
 
 
+@pytest.mark.parametrize("name", ["messages", "markers", "image_marker", "continues", "self"])
+def test_variables_with_names_of_arguments(model: LoadedModel, name: str):
+    messages, option = [{"role": "user", "content": "x"}], {"variables": {name: 3}}
+    for ask in (model.chat, model.chat_text, model.chat_prompt):
+        with pytest.raises(ConfigError, match=f"variables has '{name}', .*; leave it out"):
+            ask(messages, template="chatml", **option)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...chat.items import LISTS, item_of, mismatch, split_at
-from ...errors import PromptError, PromptTooLong, TokenizerError
+from ...errors import ConfigError, PromptError, PromptTooLong, TokenizerError
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
 from .kinds import kind_of
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Items are all that `ggmodel.image.open_image` takes and its kin, except strings: these are text.
 Prompt = str | Sequence[int] | Sequence[Any]
+
+# Arguments of `ChatTemplate.render` that no variable of a template can have the name of.
+_OWN = frozenset({"self", "messages", "markers", "image_marker", "continues"})
 
 
 @dataclass(frozen=True)
@@ -218,9 +221,12 @@ class Prompts:
         Raises:
             TemplateError: there is no template, it refuses the messages, or it fails.
             PromptError: the messages are malformed.
+            ConfigError: a variable has a name that `ChatTemplate.render` takes.
         """
         from ...chat import ChatTemplate, take_items
 
+        for name in sorted(_OWN & {*(variables or {})}):
+            raise ConfigError(f"variables has {name!r}, which ggmodel gives itself; leave it out")
         chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
         messages, items = take_items(messages)
         markers = {kind: self.marker(kind) for kind, _ in items}
