@@ -228,7 +228,7 @@ class Projector(Module):
         """An image [grid, grid, vit_width] → [width, rows] and [width, 1]."""
         h = self.config
         x = self.norm(by_pixel(x).scale(h.vit_width**0.5), h.vit_eps)
-        end = self.tokens(ctx.feed(lambda _: [h.image_end], DType.I32, 1))
+        end = self.tokens(ctx.constant([h.image_end]))
         x = self.proj(x.concat(self.token_norm(end, h.vit_eps), 1)).rms_norm(eps=h.vit_eps)
         rows, end = x.chunk_sections(1, h.rows, 1)
         return rows.contiguous(), end.contiguous()

@@ -331,7 +331,7 @@ class Gemma4(Model):
             )
         assert self.vision and self.projector
         rows, columns = np.indices((height // h.patch, width // h.patch)).reshape(2, -1)
-        places = [ctx.feed(lambda _, at=at: at, DType.I32, at.size) for at in (columns, rows)]
+        places = [ctx.constant(at) for at in (columns, rows)]
         tiles = [
             ctx.feed(lambda image, i=i: image.values[i], DType.F32, width, height, 3)
             for i in range(len(image.values))

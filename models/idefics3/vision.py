@@ -101,7 +101,7 @@ class Vision(Module):
         x = self.patch(ctx.feed(patches, DType.F32, 3 * h.patch**2, h.grid**2, tiles))
         at = positions(h.grid)
         ids = np.minimum(at[:, None] * h.grid + at, h.patches - 1).reshape(-1)
-        x = x + self.positions(ctx.feed(lambda _: ids, DType.I32, ids.size))
+        x = x + self.positions(ctx.constant(ids))
         for layer in self.layers:
             x = layer(x)
         return self.norm(x, h.vit_eps)

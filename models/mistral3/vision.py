@@ -78,8 +78,7 @@ class Vision(Module):
         """Pixels [1, 3, height, width] → F32 [vit_width, patches]."""
         h, size = self.config, image.values.shape[2:]
         at = np.indices([n // h.patch for n in size], np.int32).reshape(2, -1)
-        rows = ctx.feed(lambda _: at[0], DType.I32, at.shape[1])
-        columns = ctx.feed(lambda _: at[1], DType.I32, at.shape[1])
+        rows, columns = map(ctx.constant, at)
         x = ctx.feed(
             lambda image: unfold(image.values, h.patch)[0],
             DType.F32,

@@ -120,7 +120,7 @@ class Vision(Module):
     def forward(self, ctx: Context, ratio: int, used: int) -> Tensor:
         """Tiles [tiles, 3, side, side], the first `used` of them real → [encoded width, rows]."""
         h = self.config
-        at = ctx.feed(lambda _: np.array([ratio]), DType.I32, 1)
+        at = ctx.constant([ratio])
         tiles = ctx.feed(lambda i: filled(i.values, h.tiles), DType.F32, h.tile, h.tile, 3, h.tiles)
         n, rows = used * h.positions, h.tiles * h.positions
         x = self.patch.conv_2d(tiles, h.patch, h.patch)
@@ -133,7 +133,7 @@ class Vision(Module):
         for layer in self.layers:
             inputs.append(x)
             x = layer(x, n)
-        tile = ctx.feed(lambda _: self.tile_of_row(), DType.I32, x.dim(1))
+        tile = ctx.constant(self.tile_of_row())
         x = self.post_norm(x, NORM_EPS) + self.post_tile(at).rows(tile)
         for layer in self.all_tiles:
             x = layer(x, n)

@@ -98,14 +98,14 @@ class Vision(Module):
         x = self.patches(pixels(0), pixels(1))
         at = _places(grid, h.merge)[:, order]
         at = np.concatenate([*at, 0 * at[0], 0 * at[0]]).astype(np.int32)
-        positions = ctx.feed(lambda _: at, DType.I32, len(at))
+        positions = ctx.constant(at)
         whole, parts = [rows * columns], [n * square for n in windows]
         for i, layer in enumerate(self.layers):
             full = not h.full_every or (i + 1) % h.full_every == 0
             x = layer(x, positions, whole if full else parts, frames)
         x = self.norm(x).reshape(h.merged_width, -1)
         back = np.argsort(cells).astype(np.int32)
-        return x.rows(ctx.feed(lambda _: back, DType.I32, len(back)))
+        return x.rows(ctx.constant(back))
 
     def _windows(self, grid: Grid) -> tuple[np.ndarray, list[int]]:
         """Squares of patches in the order of their windows, int [n], and the length of each window

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel.errors import ComputeError, GraphError
+from ggmodel.errors import ComputeError, GraphError, TensorError
 from ggmodel.ml import Backend, Context, DType, Tensor
 from ggmodel.ml.executable import Executable
 from ggmodel.ml.storage import Rows
@@ -72,6 +72,29 @@ def test_baked_in_data_cannot_be_replayed(small: Backend):
         assert ctx.graph.replayable  # what is not scheduled does not count
         ctx.forward(baked)
         assert not ctx.graph.replayable
+
+
+def test_constants_are_there_in_each_run(small: Backend):
+    values = normal(3, 16)
+    with small.new_context() as ctx, ctx.trace():
+        fed = ctx.feed(lambda step: step, DType.F32, 16)
+        known, at = ctx.constant(values, DType.F32), ctx.constant([2, 0])
+        assert (known.ne, at.ne) == ((16, 3, 1, 1), (2, 1, 1, 1))
+        out = known.rows(at) + fed
+        ctx.forward(out)
+        assert ctx.graph.replayable
+        executable = small.compile(ctx.graph, (out,))
+        for step in (np.zeros(16), np.ones(16)):
+            executable.run(step)
+            wanted = values[[2, 0]] + step.astype(np.float32)
+            assert np.array_equal(executable.value(out)[0, 0], wanted)
+        executable.close()
+
+
+@pytest.mark.parametrize("wrong", [[0.5], [1 << 31], ["a"]], ids=str)
+def test_constants_that_fit_no_integer(small: Backend, wrong: Any):
+    with small.new_context() as ctx, pytest.raises(TensorError, match="values for"):
+        ctx.constant(wrong)
 
 
 def test_feeds_keep_their_memory(small: Backend):

@@ -141,6 +141,16 @@ class Context(Closing):
         node.site = call_site()
         return node
 
+    def constant(self, data: Any, dtype: DType = I32) -> Tensor:
+        """An input of the values of a sequence or array, the same for each run: I32 or F32 [its
+        shape, reversed]. Unlike `from_ints`, it lets a graph be run again.
+
+        Raises:
+            TensorError: the values do not fit the dtype.
+        """
+        values = as_array(data, dtype)
+        return self.feed(lambda _: values, dtype, *(values.shape[::-1] or (1,)), name="constant")
+
     def _from_array(self, data: Any, dtype: DType, shape: tuple[int, ...]) -> Tensor:
         import numpy as np
 

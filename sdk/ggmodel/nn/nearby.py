@@ -55,7 +55,7 @@ class Nearby:
         rates = np.exp(np.arange(half) * (-np.log(1e4) / max(half - 1, 1)))
         angles = np.arange(self.past, -self.ahead - 1, -1)[:, None] * rates
         table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
-        return ctx.feed(lambda _: table, DType.F32, width, self.distances)
+        return ctx.constant(table, DType.F32)
 
     def mask(self, ctx: Context) -> Tensor:
         """The numbers added to scores, for `attend`: F32 [seen, block, blocks]."""
@@ -64,7 +64,7 @@ class Nearby:
         keys = np.arange(self._seen) - size + np.arange(blocks)[:, None, None] * size
         far = (keys < rows - self.past) | (keys > rows + self.ahead)
         hidden = np.where(far | (keys < 0) | (keys >= self.n), _HIDDEN, 0).astype(np.float32)
-        return ctx.feed(lambda _: hidden, DType.F32, self._seen, size, blocks)
+        return ctx.constant(hidden, DType.F32)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, relative: Tensor, mask: Tensor) -> Tensor:
         """softmax(cap(K·q + R·q)) · V for each head.
