@@ -7,16 +7,14 @@ docs/page.png anew.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.serving import running
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "examples" / "assets"
@@ -28,28 +26,9 @@ SECONDS = 60_000.0  # milliseconds that anything may take
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = tmp_path_factory.mktemp("home")
     files = [str(ASSETS / f"{name}.gguf") for name in MODELS]
-    command = [sys.executable, "-m", "ggmodel", "serve", *files, "--only", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--threads", "1"],
-        env={**os.environ, "HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found
-        yield found[0]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
-        if process.stdout is not None:
-            process.stdout.close()
+    with running(*files, "--threads", "1", HOME=str(home)) as found:
+        yield found.url
+        found.stop()
 
 
 @pytest.fixture(scope="module")

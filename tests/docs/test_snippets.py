@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from ggmodel.model import Modality
 from ggmodel.video import open_video
 from tests.docs import desk
 from tests.documents import ROOT, blocks, read
+from tests.serving import running
 
 # Pages whose blocks run here, each as it stands.
 RUN = ("index", "first-steps", "run", "audio", "images", "embeddings", "security", "structured")
@@ -134,28 +133,11 @@ def test_the_hook_for_pixels_is_one():
 def server(folder: Path) -> Iterator[str]:
     """`ggmodel serve` with the models of the pages."""
     stories = "examples/assets/stories.gguf"
-    command = ["serve", f"qwen={stories}", f"stories={stories}", "--only", "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ggmodel", *command, "--threads", "1", "--max-tokens", "20"],
-        cwd=folder,
-        env={**os.environ, "HOME": str(folder / "home")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    try:
-        found = re.search(r"http://\S+", process.stdout.readline())
-        assert found
-        yield found[0]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
-        process.stdout.close()
+    models, options = (f"qwen={stories}", f"stories={stories}"), ("--threads", "1")
+    home = str(folder / "home")
+    with running(*models, *options, "--max-tokens", "20", cwd=folder, HOME=home) as found:
+        yield found.url
+        found.stop()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/serving.md"])

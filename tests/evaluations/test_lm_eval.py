@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import ggmodel
-from tests.serve.test_process import ASSETS, running
+from tests.serve.test_process import ASSETS
+from tests.serving import running
 
 LM_EVAL = Path(os.environ["LM_EVAL"])  # the program
 pytestmark = pytest.mark.timeout(300)

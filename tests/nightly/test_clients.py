@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serve.test_process import ASSETS, running
+from tests.serve.test_process import ASSETS
+from tests.serving import running
 
 HERE = Path(__file__).parent / "clients"
 SECONDS = 240

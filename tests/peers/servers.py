@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.serve.test_process import running
+from tests.serving import running
 
 ROOT = Path(__file__).resolve().parents[2]
 PEER = Path(__file__).with_name("llama_cpp_process.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.schemas.conftest import ROOT
-from tests.serve.test_process import running
+from tests.serving import running
 
 SECONDS = 200  # a machine may be busy; it takes a third of that
 STORIES = str(ROOT / "examples" / "assets" / "stories.gguf")

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.serve.test_process import ASK, ASSETS, CHAT, Running, running
+from tests.serve.test_process import ASK, ASSETS, CHAT
+from tests.serving import Running, running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 

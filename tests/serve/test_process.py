@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import inspect
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,57 +22,12 @@ import openai
 import pytest
 
 from tests.children import import_path
+from tests.serving import Running, running
 
 ASSETS = Path(__file__).parents[2] / "examples" / "assets"
 ASK: Any = {"messages": [{"role": "user", "content": "A story, please."}], "temperature": 0}
 LONG: Any = {**ASK, "stream": True, "logit_bias": {"1": -100, "4": -100}}  # to the context's end
 CHAT = "/v1/chat/completions"
-
-
-class Running:
-    """A server.
-
-    Attributes:
-        url: empty until it was told.
-    """
-
-    def __init__(self, *arguments: str, **variables: str):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ggmodel", "serve", "--only", "--port", "0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": import_path(), **variables},
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.match(r"serving at (\S+)", line)
-        self.url = found[1] if found else ""
-
-    def runners(self) -> list[int]:
-        """Its children."""
-        listed = subprocess.run(
-            ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, timeout=10
-        )
-        return list(map(int, listed.stdout.split()))
-
-    def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@contextmanager
-def running(*arguments: str, **variables: str) -> Iterator[Running]:
-    server = Running(*arguments, **variables)
-    try:
-        assert server.url
-        yield server
-    finally:
-        server.end()
 
 
 @pytest.fixture(scope="module")
