@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ LEFT_OUT_OF_OLLAMA = [*LEFT_OUT, "status_code_conformance", "negative_data_rejec
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that may change the models of an empty home, and asks no hub."""
     home = str(tmp_path_factory.mktemp("home"))
-    where = {"HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_CACHE_HOME": f"{home}/cache"}
+    where: Any = {"HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_CACHE_HOME": f"{home}/cache"}
     where |= {"HF_HOME": f"{home}/hf", "OLLAMA_MODELS": f"{home}/ollama", "HF_HUB_OFFLINE": "1"}
     with running(STORIES, *OPTIONS, "--any-name", "--manage", **where) as server:
         yield server.url
