@@ -61,7 +61,7 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
 
     total, shared, expert, experts = _parameters(infos)
     folder = folder.resolve()
-    _check_files(folder)
+    generation = _check_files(folder)
     try:
         found = Metadata.load(None, folder, None, total)
     except Exception as error:  # of YAML and JSON, and whatever odd values lead to
@@ -71,6 +71,8 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
     found.name = found.name or folder.name
     if found.size_label is None and total > 0:
         found.size_label = size_label(total, shared, expert, experts)
+    if found.sampling_penalty_repeat is None:  # the package knows another name for it
+        found.sampling_penalty_repeat = generation.get("repetition_penalty")
     writer = GGUFWriter(None, "")
     try:
         found.set_gguf_meta_model(writer)
@@ -88,12 +90,18 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
     return said
 
 
-def _check_files(folder: Path) -> None:
-    """Bounds the cost of the files that the gguf package reads by itself."""
-    for name in ("config.json", "generation_config.json"):
-        if (folder / name).exists():
-            read_json(folder / name)
-    card = folder / "README.md"
+def _check_files(folder: Path) -> dict[str, Any]:
+    """generation_config.json, after bounding the cost of the files that the gguf package reads by
+    itself."""
+    _, generation = (
+        read_json(folder / name) if (folder / name).exists() else {}
+        for name in ("config.json", "generation_config.json")
+    )
+    _check_card(folder / "README.md")
+    return generation
+
+
+def _check_card(card: Path) -> None:
     if not card.exists():
         return
     lines = decoded(read_file(card, "text_file_bytes"), str(card)).splitlines()

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 Progress = Callable[[float], None]
 PATH = "a path"  # the store of what needed no looking up
 
+ADVISED = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repeat_penalty",
+    "general.sampling.penalty_last_n": "repeat_last_n",
+}
+"""Metadata by which a file advises how to sample → options of requests."""
+
 
 @dataclass(frozen=True)
 class Defaults:
-    """How a store wants a model to be used, where the caller does not say it.
+    """How a store or a file wants a model to be used, where the caller does not say it.
 
     Attributes:
         system: a first message of the role "system".
@@ -27,6 +37,10 @@ class Defaults:
     messages: tuple[Mapping[str, Any], ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     context_length: int | None = None
+
+    def over(self, options: Mapping[str, Any]) -> Defaults:
+        """The same, with these options where ours say nothing."""
+        return replace(self, options={**options, **self.options})
 
     def begin(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """The messages with those before them. A system's message of the caller replaces ours."""

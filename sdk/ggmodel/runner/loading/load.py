@@ -9,9 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from ...errors import Cancelled
-from ...names.found import Found
+from ...names.found import Defaults, Found
 from ...shortage import reported
 from ..requests.loaded_model import LoadedModel
+from .advised import advised, not_followed
 from .options import LoadOptions, Options, with_options
 from .placement import Devices, prepare
 from .preparation import Preparation
@@ -68,8 +69,7 @@ def load(source: Source, options: Options) -> LoadedModel:
     model = LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
-    if found is not None:
-        model.defaults = found.defaults
+    model.defaults = (found.defaults if found else Defaults()).over(advised(opened.metadata))
     return model
 
 
@@ -86,6 +86,7 @@ def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[
             f"gpu_layers is {options.gpu_layers}, but there is no GPU and no worker: all layers "
             "are on the CPU; `ggmodel devices` shows what this ggml can use"
         )
+    yield from not_followed(ready.source.metadata)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ...errors import ConfigError, PromptError, Unsupported
+from ...names.found import ADVISED
 from ..requests import Ended, Generate, Piece, Token
 
 # Options of requests → llama-server's, with ggmodel's defaults.
@@ -28,13 +29,19 @@ _SAMPLING: dict[str, Any] = {
 _REST = {"max_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "num_keep"}
 
 
-def body_of(request: Generate) -> dict[str, Any]:
-    """The body of a request but for its prompt."""
+def body_of(request: Generate, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a request but for its prompt.
+
+    Args:
+        metadata: of the model. llama-server follows its advice where a request says nothing.
+    """
     given = dict(request.options)
     for option, value in given.items():
         if option not in _REST and option not in _SAMPLING and value:
             raise ConfigError(f"llama.cpp's server has no option {option}; leave it out")
-    body = {name: given.get(name, default) for name, default in _SAMPLING.items()}
+    advised = {option for key, option in ADVISED.items() if key in metadata}
+    defaults = {name: value for name, value in _SAMPLING.items() if name not in advised}
+    body = {name: v for name, v in (defaults | given).items() if name in _SAMPLING}
     limit, stop = given.get("max_tokens"), given.get("stop", ())
     biases = given.get("logit_bias") or {}
     body |= {

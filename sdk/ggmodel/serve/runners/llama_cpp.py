@@ -163,7 +163,7 @@ class LlamaCppRunner:
     async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
         if request.prompt_logprobs is not None:
             raise Unsupported("llama.cpp's server tells no log-probabilities of prompts")
-        body = body_of(request)
+        body = body_of(request, self._told["metadata"])
         ids, ending, prompt = await self._prompt(request.prompt)
         body["prompt"] = prompt
         if request.special:
