@@ -183,7 +183,12 @@ def _raw(text: str) -> bytes:
 
 def in_byte_alphabet(text: str) -> str:
     """Spells a text in the alphabet of byte-level vocabularies."""
-    return text.encode().decode("latin-1").translate(_letters())
+    return bytes_in_alphabet(text.encode())
+
+
+def bytes_in_alphabet(data: bytes) -> str:
+    """Spells bytes in the alphabet of byte-level vocabularies, one letter each."""
+    return data.decode("latin-1").translate(_letters())
 
 
 @lru_cache(maxsize=1)

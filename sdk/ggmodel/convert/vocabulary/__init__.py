@@ -14,6 +14,7 @@ from ...errors import TokenizerError
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS
 from . import kinds
 from .files import Files
+from .tekken import tekken
 from .templates import chat_templates, declared_replies
 from .tokenizer_json import TokenizerJson
 from .vocab_txt import tokenizer_of_vocab_txt
@@ -30,9 +31,10 @@ def vocabulary(
     """The `tokenizer.*` metadata of a Hugging Face directory.
 
     Args:
-        folder: the directory with tokenizer.json (byte pairs, WordPiece), tokenizer.model or
-            spiece.model (SentencePiece), or vocab.txt (WordPiece), and tokenizer_config.json,
-            added_tokens.json, generation_config.json and chat templates.
+        folder: the directory with tokenizer.json (byte pairs, WordPiece), else tekken.json (byte
+            pairs of Mistral), tokenizer.model or spiece.model (SentencePiece), or vocab.txt
+            (WordPiece), and tokenizer_config.json, added_tokens.json, generation_config.json and
+            chat templates.
         config: the `config.json`, for the number of tokens, the family and ids of special tokens.
         pre: the name of the pre-tokenizer, where it cannot be determined.
         rows: of the embedding. Tokens beyond the config's number may have some: Llama 3.2 Vision
@@ -70,6 +72,8 @@ def _check_text(key: str, text: str) -> None:
 
 
 def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
+    if files.tokenizer is None and (made := tekken(files, pre)) is not None:
+        return made
     if files.tokenizer is None and (text := files.text("vocab.txt")) is not None:
         files.tokenizer = tokenizer_of_vocab_txt(files, text)
     kind = _kind(files)
@@ -78,11 +82,9 @@ def _tokens(files: Files, pre: str | None) -> dict[str, Any]:
     if model is not None and (files.tokenizer is None or kind != "byte level"):
         return kinds.sentencepiece(files, model)
     if kind is None:
-        other = ", only tekken.json, which is unsupported" if files.path("tekken.json") else ""
         raise TokenizerError(
-            f"{files.folder} has no vocabulary: no tokenizer.json, tokenizer.model or vocab.txt"
-            f"{other}; "
-            f"get the tokenizer's files, or write tokenizer.json with transformers "
+            f"{files.folder} has no vocabulary: no tokenizer.json, tekken.json, tokenizer.model or "
+            f"vocab.txt; get the tokenizer's files, or write tokenizer.json with transformers "
             f"(AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
     if kind == "WordPiece":

@@ -11,7 +11,7 @@ from ...bounds import limits
 from ...errors import ConfigError, FormatError
 from ...reading import decoded, parse_json, read_file
 
-_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt")
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt", "tekken.json")
 
 
 class Files:
@@ -24,11 +24,13 @@ class Files:
         folder: the directory.
         rows: of the embedding, None if unknown.
         config: the config, `text_config` merged into it.
+        source: the file that `tokenizer` is made from, for messages.
         families: the `model_type` of the model and of its text part, such as "gemma3".
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], rows: int | None = None):
         self.folder, self.rows = folder, rows
+        self.source = "tokenizer.json"
         text = config.get("text_config")
         self.config = {**config, **text} if isinstance(text, Mapping) else dict(config)
         kinds = config.get("model_type"), self.config.get("model_type")

@@ -68,7 +68,7 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
         found = []
     if not found:
         raise TokenizerError(
-            "tokenizer.json cuts texts as no known pre-tokenizer does; if you know one "
+            f"{source.source} cuts texts as no known pre-tokenizer does; if you know one "
             "that serves, name it (--pre NAME, or pre= in Python), one of: "
             + ", ".join(sorted(PRE_TOKENIZERS))
         )

@@ -13,8 +13,6 @@ from .probe import NORMALIZED, probes
 from .special_tokens import NAMES
 from .steps import Steps
 
-_NAME = "tokenizer.json"
-
 
 @dataclass
 class Added:
@@ -33,6 +31,7 @@ class TokenizerJson:
     """A checked tokenizer.json, with what tokenizer_config.json adds to it.
 
     Attributes:
+        source: name of the file, or of the one that stands for it.
         kind: kind of model, such as "BPE".
         model: the section on the model.
         ids: id of each token of the model and of the added ones.
@@ -43,7 +42,8 @@ class TokenizerJson:
         self._files = files
         content = files.tokenizer
         if content is None:
-            raise FileNotFoundError(files.folder / _NAME)
+            raise FileNotFoundError(files.folder / files.source)
+        self.source = files.source
         self.content: dict[str, Any] = content
         self.model = self._section("model")
         self.kind = self.model.get("type") or ("BPE" if "merges" in self.model else None)
@@ -51,7 +51,7 @@ class TokenizerJson:
         self.added = self._added()
 
     def wrong(self, what: str) -> FormatError:
-        return self._files.damaged(_NAME, what)
+        return self._files.damaged(self.source, what)
 
     def _section(self, name: str) -> dict[str, Any]:
         section = self.content.get(name) or {}
@@ -63,8 +63,8 @@ class TokenizerJson:
         vocab = self.model.get("vocab")
         if not isinstance(vocab, dict) or not set(map(type, vocab.values())) <= {int}:
             raise self.wrong(f"model.vocab of a {self.kind} should give an id for each token")
-        check_count(f"{_NAME}: model.vocab", len(vocab))
-        check_letters(f"{_NAME}: model.vocab", vocab)
+        check_count(f"{self.source}: model.vocab", len(vocab))
+        check_letters(f"{self.source}: model.vocab", vocab)
         return dict(vocab)
 
     def _added(self) -> dict[str, Added]:
@@ -102,7 +102,7 @@ class TokenizerJson:
         decoder = (self._files.settings or {}).get("added_tokens_decoder") or {}
         if not isinstance(listed, list) or not isinstance(decoder, dict):
             raise self.wrong(f"added_tokens should be a list, but is {listed!r:.80}")
-        check_count(f"{_NAME}: added_tokens", len(listed) + len(decoder))
+        check_count(f"{self.source}: added_tokens", len(listed) + len(decoder))
         self._check(listed)
         texts = {item["content"] for item in listed}
         more = [
@@ -180,7 +180,7 @@ class TokenizerJson:
         merges = self.model.get("merges") or []
         if not isinstance(merges, list):
             raise self.wrong(f"merges should be a list, but are {merges!r:.80}")
-        check_count(f"{_NAME}: merges", len(merges), "vocabulary_merges")
+        check_count(f"{self.source}: merges", len(merges), "vocabulary_merges")
         pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges]
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -198,7 +198,7 @@ class TokenizerJson:
             "cut_normalized": NORMALIZED,
             "decode": [text for text, added in self.added.items() if not added.normalized],
         }
-        return Steps(str(self._files.folder / _NAME), self.content, asked)
+        return Steps(str(self._files.folder / self.source), self.content, asked)
 
 
 def looks_special(text: str) -> bool:
