@@ -181,6 +181,16 @@ BROKEN_FOLDERS: dict[str, tuple[int, Spoil, str]] = {
     "no tensors": (1, unlink("model.safetensors"), "has no model.safetensors; download"),
     "pickles": (1, rename("model.safetensors", "pytorch_model.bin"), "as pickles.*save_pretrained"),
     "another name": (1, rename("model.safetensors", "x.safetensors"), "files named otherwise"),
+    "the names of Mistral": (
+        1,
+        rename("model.safetensors", "consolidated.safetensors"),
+        "tensors in Mistral's own form",
+    ),
+    "the form of Mistral": (
+        1,
+        rename("config.json", "params.json"),
+        "is in Mistral's own form.*get config.json and model",
+    ),
     "no index": (3, unlink(INDEX), "download the index too"),
     "no shard": (
         3,

@@ -93,6 +93,9 @@ def test_a_checkpoint(hub: Hub):
     hub.repos["org/pickled"] = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
     with pytest.raises(ModelNotFound, match="pickled weights, which are not loaded"):
         names.find("org/pickled")
+    hub.repos["org/mistral"] = {"params.json": b"{}", "consolidated.safetensors": b"large"}
+    with pytest.raises(ModelNotFound, match="in Mistral's own form, which are not loaded"):
+        names.find("org/mistral")
 
 
 def test_a_cut_connection_goes_on_where_it_ended(hub: Hub, monkeypatch: pytest.MonkeyPatch):

@@ -40,6 +40,12 @@ _DTYPES: dict[str, tuple[int, str | None]] = {
 }
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_MISTRAL = "consolidated*.safetensors"
+_IN_MISTRALS_FORM = (
+    "in Mistral's own form (params.json, consolidated.safetensors), whose names of tensors are "
+    f"unsupported; get config.json and {_WHOLE}, or {_INDEX} and its files, which most of their "
+    "models have too, or a GGUF file"
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Checkpoint(Closing):
         if not folder.is_dir():
             raise FormatError(f"{folder} is no folder; give one with config.json and safetensors")
         if not (folder / "config.json").exists():
+            if (folder / "params.json").exists() or any(folder.glob(_MISTRAL)):
+                raise FormatError(f"{folder} is {_IN_MISTRALS_FORM}")
             files = sorted(folder.glob("*.gguf"))
             hint = f"give a file in it, such as {files[0]}" if files else "download that file too"
             raise FormatError(
@@ -195,6 +203,8 @@ def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
 
 
 def _without_tensors(folder: Path) -> str:
+    if any(folder.glob(_MISTRAL)):
+        return f"{folder} has tensors {_IN_MISTRALS_FORM}"
     if any(folder.glob("*.safetensors")):
         return (
             f"{folder} has neither {_WHOLE} nor {_INDEX}, only files named otherwise; "

@@ -14,6 +14,7 @@ from .grammar import HubName
 INDEX, WHOLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
 # The weights of a checkpoint, and the files that say how they are used.
 _SHARD = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+_MISTRAL = re.compile(r"consolidated(-\d+-of-\d+)?\.safetensors")
 _BESIDE = re.compile(
     r"[^/]+\.(json|model|txt|jinja)|\d+_\w+/[^/]+\.(json|safetensors)|"
     r"additional_chat_templates/[^/]+\.jinja"
@@ -87,6 +88,8 @@ def weights_of(repo_files: Sequence[str]) -> str:
     tags = rules.tags_of(repo_files)
     if tags:
         return f"it has {', '.join(tags[:20])}"
+    if any(_MISTRAL.fullmatch(f) for f in repo_files):
+        return "it has weights in Mistral's own form, which are not loaded"
     return "it has pickled weights, which are not loaded" if pickles else "it has no weights"
 
 
