@@ -13,7 +13,7 @@ import pytest
 import ggmodel
 from ggmodel.audio import Audio, whisper_mel
 from ggmodel.convert import convert, from_hf, metadata_of, normalize
-from ggmodel.errors import AudioError, ConfigError, Error, PromptError, TokenizerError, Unsupported
+from ggmodel.errors import AudioError, ConfigError, Error, PromptError, TemplateError, Unsupported
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
@@ -22,22 +22,9 @@ from tests.audio.sounds import pcm
 from tests.convert.folders import add_special, write_golden
 from tests.golden.files import load_golden
 from tests.golden.voxtral import cases
+from tests.transcript import voxtrals
+from tests.transcript.voxtrals import FEATURES, ROWS, WINDOW
 
-WINDOW, ROWS = 6400, 5  # samples that are heard at once, and their rows
-FEATURES = {
-    "feature_extractor_type": "WhisperFeatureExtractor",
-    "chunk_length": 0,  # seconds; published ones hear 30
-    "feature_size": 8,
-    "hop_length": 160,
-    "n_fft": 400,
-    "n_samples": WINDOW,
-    "nb_max_frames": 40,
-    "padding_side": "right",
-    "padding_value": 0.0,
-    "processor_class": "VoxtralProcessor",
-    "return_attention_mask": False,
-    "sampling_rate": 16_000,
-}
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
@@ -235,10 +222,18 @@ def test_another_preparation_is_refused(changes: dict[str, int], tmp_path: Path)
 
 
 def test_a_folder_with_tekken_json_alone(tmp_path: Path):
-    folder = folder_of(tmp_path / "hf")
-    (folder / "tokenizer.json").rename(folder / "tekken.json")
-    with pytest.raises(TokenizerError, match=r"only tekken\.json, which is unsupported"):
-        convert(folder, tmp_path / "a.gguf")
+    """As published; the folder and the file converted from it are the same model."""
+    folder = voxtrals.write(tmp_path / "hf")
+    convert(folder, tmp_path / "a.gguf")
+    given, answers = sound(WINDOW + 5), []
+    for source in (folder, tmp_path / "a.gguf"):
+        with ggmodel.load(source, context_length=64) as model:
+            assert model.tokenize("[INST]é")[:2] == [1, 3]
+            answer = model.generate("a", audio=[given], max_tokens=8, temperature=0)
+            answers.append(list(answer.tokens))
+            with pytest.raises(TemplateError, match="the file has no chat template"):
+                model.chat([{"role": "user", "content": "a"}])
+    assert answers[0] == answers[1] and len(answers[0]) == 8
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ Contents = Literal["all", "text", "vision"]
 
 # safetensors' type of numbers → type in GGUF where none is asked for. Integers are no weights.
 _PLAIN = {"F64": DType.F32, "F32": DType.F32, "F16": DType.F16, "BF16": DType.BF16}
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.txt")
+_TOKENIZERS = ("tokenizer.json", "tekken.json", "tokenizer.model", "spiece.model", "vocab.txt")
 _RAW = {DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16"}
 
 

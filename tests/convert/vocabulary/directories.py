@@ -1,6 +1,7 @@
 """Small Hugging Face directories, one of each kind of vocabulary; for make.py."""
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
+import base64
 import io
 import json
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import sentencepiece
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import BertTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from tests.convert.vocabulary.published import PUBLISHED
+from tests.convert.vocabulary.published import PUBLISHED, TEKKEN
 
 CORPUS = (Path(__file__).parents[2] / "tokenizer" / "data" / "corpus.txt").read_text("utf-8")
 TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
@@ -435,6 +437,55 @@ def bert_cased(folder: Path) -> dict[str, Any]:
     return {**config, "vocab_size": len(pieces) + 3}
 
 
+UNNAMED = (
+    "<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] "
+    "[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] "
+    "[SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]"
+).split()
+FILLERS = [f"<SPECIAL_{id}>" for id in range(20, 36)]
+# As Voxtral has them; the other ids have no name.
+NAMED = {24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 32: "[ARGS]", 33: "[CALL_ID]", 34: "[TRANSCRIBE]"}
+
+
+def tekken(folder: Path) -> dict[str, Any]:
+    """tekken.json with named special tokens, as from version 7 on, sounds of 0.4 s at once, and a
+    template."""
+    special = [NAMED.get(id, name) for id, name in enumerate([*UNNAMED, *FILLERS])]
+    (folder / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+    named = [{"rank": i, "token_str": s, "is_control": True} for i, s in enumerate(special)]
+    spectrum = {"num_mel_bins": 8, "hop_length": 160, "window_size": 400}
+    sounds = {"sampling_rate": 16000, "frame_rate": 12.5, "chunk_length_s": 0.4}
+    audio = {**sounds, "audio_encoding_config": spectrum}
+    return ranked_bytes(folder, "v7", special_tokens=named, audio=audio)
+
+
+def tekken_v3(folder: Path) -> dict[str, Any]:
+    """tekken.json alone; its special tokens are those of its version."""
+    return ranked_bytes(folder, "v3")
+
+
+def ranked_bytes(folder: Path, version: str, **sections: Any) -> dict[str, Any]:
+    """Byte pairs in tekken.json, ten more than the model has."""
+    ids = byte_level(folder, "mistral nemo", [], 410)
+    (folder / "tokenizer.json").unlink()
+    values = {char: byte for byte, char in bytes_to_unicode().items()}
+    known = sorted(ids, key=ids.__getitem__)
+    pairs = [bytes(values[char] for char in text) for text in known if len(text) > 1]
+    tokens = [*(bytes([value]) for value in range(256)), *pairs]
+    vocab = []
+    for rank, token in enumerate(tokens):
+        text = token.decode("utf-8", "replace")
+        encoded = base64.b64encode(token).decode()
+        vocab.append({"rank": rank, "token_bytes": encoded, "token_str": text})
+    size, count = len(tokens) - 10 + 40, 40
+    config = {"pattern": TEKKEN, "num_vocab_tokens": len(tokens), "default_vocab_size": size}
+    config |= {"default_num_special_tokens": count, "version": version}
+    save(folder, "tekken.json", {"config": config, "vocab": vocab, **sections})
+    text = {"model_type": "llama", "vocab_size": size}
+    architecture = "VoxtralForConditionalGeneration"
+    return {"architectures": [architecture], "model_type": "voxtral", "text_config": text}
+
+
 FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "llama3": (llama3, "llama-bpe"),
     "smollm": (smollm, "smollm"),
@@ -451,4 +502,6 @@ FOLDERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
     "gemma3_json": (gemma3_json, "gemma4"),
     "bert_uncased": (bert_uncased, "jina-v2-en"),
     "bert_cased": (bert_cased, "jina-v2-en"),
+    "tekken": (tekken, ""),
+    "tekken_v3": (tekken_v3, ""),
 }

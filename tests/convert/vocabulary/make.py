@@ -2,14 +2,16 @@
 
 From the root of the repository, in an environment of its own (the tests need none of this):
 
-    pip install torch==2.13.0 transformers==5.23.0 sentencepiece==0.2.3 protobuf gguf numpy
-    python -m tests.convert.vocabulary.make PATH/TO/llama.cpp
+    pip install torch==2.13.0 transformers==5.23.0 sentencepiece==0.2.3 mistral-common==1.13.1 \
+        protobuf gguf numpy
+    python -m tests.convert.vocabulary.make PATH/TO/llama.cpp [FOLDER…]
 
 Each folder is a Hugging Face directory without weights. In `expected.json` is the `metadata` of
-the converter, [type, value] for each key, and `ids` of texts by the original library: sentencepiece
-or BertTokenizerFast; what a tokenizer.json says can be had from `tokenizers` at any time. The
-converter names a pre-tokenizer by a hash that needs the published vocabulary: it is told the name
-here. The trainers order ties at random, so a vocabulary comes out differently each time.
+the converter, [type, value] for each key, and `ids` of texts by the original library:
+sentencepiece, BertTokenizerFast or mistral_common; what a tokenizer.json says can be had from
+`tokenizers` at any time. The converter names a pre-tokenizer by a hash that needs the published
+vocabulary: it is told the name here. The trainers order ties at random, so a vocabulary comes out
+differently each time.
 """
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from transformers import BertTokenizerFast
 
 from tests.convert.vocabulary.directories import CORPUS, FOLDERS, save
@@ -51,7 +54,7 @@ def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[
     model.dir_model = folder
     model.hparams = {**config, **config.get("text_config", {})}
     model.hf_arch = model.origin_hf_arch = config["architectures"][0]
-    model.is_mistral_format = False
+    model.is_mistral_format = model.disable_mistral_community_chat_template = False
     model.get_vocab_base_pre = lambda tokenizer: pre
     model.gguf_writer = gguf.GGUFWriter(path=None, arch="llama")
     model.set_vocab()
@@ -70,6 +73,10 @@ def converted(folder: Path, config: dict[str, Any], pre: str) -> dict[str, list[
 
 def ids_of(folder: Path) -> list[list[Any]]:
     """Ids of texts by the library that the vocabulary was made for."""
+    if (folder / "tekken.json").is_file():
+        tekken = Tekkenizer.from_file(folder / "tekken.json")
+        more = ["<s>[INST] a[/INST]</s><pad>", "[TRANSCRIBE]", "<SPECIAL_39> <SPECIAL_40>"]
+        return [[text, tekken.encode(text, bos=False, eos=False)] for text in [*texts(), *more]]
     path = next(
         (p for n in ("tokenizer.model", "spiece.model") if (p := folder / n).is_file()), None
     )
@@ -91,11 +98,14 @@ def ids_of(folder: Path) -> list[list[Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make data/ with a checkout of llama.cpp.")
     parser.add_argument("llama_cpp", type=Path, help="a checkout of llama.cpp")
-    llama_cpp = parser.parse_args().llama_cpp
+    parser.add_argument("folders", nargs="*", default=[*FOLDERS], help="which to make; all")
+    given = parser.parse_args()
+    llama_cpp = given.llama_cpp
     sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
-    shutil.rmtree(DATA, ignore_errors=True)
-    for name, (make, pre) in FOLDERS.items():
+    for name in given.folders:
+        make, pre = FOLDERS[name]
         folder = DATA / name
+        shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         config = make(folder)
         save(folder, "config.json", config)

@@ -35,7 +35,9 @@ def change(path: Path, **sections: Any) -> None:
 
 
 def test_a_directory_without_a_vocabulary(tmp_path: Path):
-    with pytest.raises(TokenizerError, match=r"no tokenizer\.json, tokenizer\.model or vocab\.txt"):
+    with pytest.raises(
+        TokenizerError, match=r"no tokenizer\.json, tekken\.json, tokenizer\.model or vocab"
+    ):
         vocabulary(tmp_path, {})
 
 
