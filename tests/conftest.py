@@ -183,6 +183,14 @@ def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def voxtral_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Voxtral with tekken.json, as a Hugging Face folder."""
+    from tests.transcript.voxtrals import write
+
+    return write(tmp_path_factory.mktemp("voxtral"))
+
+
+@pytest.fixture(scope="session")
 def whisper_file(whisper_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same as GGUF."""
     from ggmodel.convert import convert

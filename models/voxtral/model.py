@@ -21,6 +21,8 @@ from ggmodel.model import (
     MultimodalEmbedding,
     PermuteRope,
     Prepared,
+    Speech,
+    SpeechPrompt,
 )
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
@@ -105,6 +107,11 @@ class Voxtral(nn.Decoder):
             apart=True,
         )
         return {"audio": sounds}
+
+    def speech(self) -> Speech | SpeechPrompt:
+        if not self.modalities():
+            return super().speech()
+        return SpeechPrompt(("<s>", "[INST]"), ("[/INST]",), "lang:{}", ("[TRANSCRIBE]",))
 
     def longest(self) -> Prepared:
         """Windows that fill the context; they take no memory."""

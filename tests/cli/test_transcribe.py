@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.audio.sounds import pcm
+from tests.transcript import voxtrals
 from tests.transcript.whispers import sound
 
 
@@ -36,3 +37,17 @@ def test_errors_name_what_is_wrong(program, whisper_file: Path, model_path: Path
     ]:
         ran = program("transcribe", *args)
         assert ran.returncode == 1 and said in ran.stderr and ran.stdout == ""
+
+
+def test_a_model_that_is_asked(program, voxtral_folder: Path, tmp_path: Path):
+    (tmp_path / "a.wav").write_bytes(pcm(voxtrals.sound("short"), width=4))
+    asked = ("transcribe", voxtral_folder, tmp_path / "a.wav", "--context-length", "64")
+    ran = program(*asked, "--json", "--language", "en")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    answer = voxtrals.goldens()["short, in English"]["answer"]
+    assert found["segments"][0]["tokens"] == answer and found["language"] == "en"
+    assert program(*asked).stdout == program(*asked, "--temperature", "0").stdout != "\n"
+    for option in ("--timestamps", "--srt"):
+        ran = program(*asked, option)
+        assert ran.returncode == 1 and "tells no times" in ran.stderr and ran.stdout == ""

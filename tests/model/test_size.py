@@ -37,7 +37,7 @@ LIMITS = {
     "qwen3": 65,
     "qwen35": 250,
     "qwen3vl": 150,
-    "voxtral": 165,
+    "voxtral": 170,
     "whisper": 270,  # 23 of them are names of languages
 }
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
+import ggmodel
 from ggmodel.serve.requests import Segment, Transcribe, Transcript
+from ggmodel.serve.runners.work import Work
 from ggmodel.serve.server import Server
+from tests.audio.sounds import pcm
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
+from tests.transcript import voxtrals
 
 SOUND = bytes(range(256)) + b"\r\n--\r\n\n\r" * 9
 
@@ -98,3 +103,37 @@ def test_a_model_that_does_not_hear_says_so(url: str):
     answer = httpx.post(f"{url}/v1/audio/transcriptions", files={"file": b"x"})
     assert answer.status_code == 400
     assert "hear" in answer.json()["error"]["message"]
+
+
+class Asked(InProcess):
+    """Writes down what it hears, as a runner's process does."""
+
+    async def transcribe(self, request: Transcribe) -> Transcript:
+        return Work(self.model).transcribe(request, lambda: None)
+
+
+@pytest.fixture(scope="module")
+def voxtral(voxtral_folder: Path) -> Iterator[str]:
+    with (
+        ggmodel.load(voxtral_folder, context_length=voxtrals.CONTEXT) as model,
+        serving(Server(InProcessModels(Asked(model)))) as url,
+    ):
+        yield f"{url}/v1/audio/transcriptions"
+
+
+def test_a_model_that_is_asked_by_a_prompt(voxtral: str, voxtral_folder: Path):
+    files = {"file": pcm(voxtrals.sound("short"), width=4)}
+    found = httpx.post(voxtral, files=files, data={"language": "en"}).json()["text"]
+    text = httpx.post(voxtral, files=files, data={"response_format": "text"}).text
+    with ggmodel.load(voxtral_folder, context_length=voxtrals.CONTEXT) as model:
+        short, english, _ = (one["answer"] for one in voxtrals.goldens().values())
+        assert found == model.detokenize(english).strip()
+        assert text == model.detokenize(short[:-1]).strip() + "\n"
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt", "verbose_json"])
+def test_a_model_that_tells_no_times(voxtral: str, form: str):
+    files = {"file": pcm(voxtrals.sound("short"), width=4)}
+    answer = httpx.post(voxtral, files=files, data={"response_format": form})
+    assert answer.status_code == 400
+    assert "tells no times: ask for text or JSON" in answer.json()["error"]["message"]

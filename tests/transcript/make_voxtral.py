@@ -18,9 +18,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from tests.transcript.voxtrals import ASKED, FEATURES, sound, write
-
-MOST = 24
+from tests.transcript.voxtrals import ASKED, CONTEXT, FEATURES, sound, write
 
 
 def main() -> None:
@@ -52,7 +50,7 @@ def main() -> None:
                 input_ids=prompt,
                 attention_mask=torch.ones_like(prompt),
                 input_features=inputs["input_features"].float(),
-                max_new_tokens=MOST,
+                max_new_tokens=CONTEXT - prompt.shape[1],
                 do_sample=False,
             )
             answer = found[0, prompt.shape[1] :].tolist()

@@ -17,6 +17,7 @@ from tests.golden.voxtral.cases import voxtral
 
 TEKKEN = Path(__file__).parents[1] / "convert" / "vocabulary" / "data" / "tekken" / "tekken.json"
 TOKENS, AUDIO, END = 440, 24, 2
+CONTEXT = 64  # answers go on up to its end
 WINDOW, ROWS = 6400, 5  # samples that are heard at once, and their rows
 FEATURES: dict[str, Any] = {
     "feature_extractor_type": "WhisperFeatureExtractor",
@@ -32,6 +33,7 @@ FEATURES: dict[str, Any] = {
     "return_attention_mask": False,
     "sampling_rate": 16_000,
 }
+GENERATION = {"bos_token_id": 1, "eos_token_id": END, "pad_token_id": 11}
 # Seconds of sounds, and their languages.
 ASKED: dict[str, tuple[float, str | None]] = {
     "short": (0.3, None),
@@ -62,7 +64,10 @@ def write(folder: Path) -> Path:
     for name, values in load_golden("voxtral", "published").weights().items():
         of_tokens = name.endswith(("embed_tokens.weight", "lm_head.weight"))
         tensors[name] = weights.weight(name, (TOKENS, values.shape[1])) if of_tokens else values
+    head = tensors["language_model.lm_head.weight"]
+    head[END] = 1.05 * head[434]  # an answer ends where that would be likeliest
     checkpoint(folder, config(), tensors)
     (folder / "preprocessor_config.json").write_text(json.dumps(FEATURES))
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     shutil.copy(TEKKEN, folder)
     return folder

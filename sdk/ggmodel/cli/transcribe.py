@@ -45,8 +45,9 @@ def transcribe(
 ) -> None:
     """Write down what is said in a sound.
 
-    The model is a Whisper. Sounds of any length are heard in windows of 30 seconds; the share that
-    is done is shown on standard error.
+    The model is a Whisper or a Voxtral. A Whisper hears sounds of any length in windows of 30
+    seconds; the share that is done is shown on standard error. A Voxtral hears a sound as a whole,
+    and tells no times.
     """
     from ..transcript import transcribe as write_down
 

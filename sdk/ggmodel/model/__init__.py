@@ -32,7 +32,7 @@ from .operations import (
 )
 from .registry import find, find_hf, register, supported
 from .report import LoadReport, Missing, WrongShape
-from .speech import Speech
+from .speech import Speech, SpeechPrompt
 
 __all__ = [
     "AddConstant",
@@ -60,6 +60,7 @@ __all__ = [
     "Sources",
     "Span",
     "Speech",
+    "SpeechPrompt",
     "Stack",
     "Step",
     "Transpose",

@@ -26,7 +26,7 @@ from .multimodal import (
     Shape,
 )
 from .source_code import author_code, file_of, line_of, type_hints
-from .speech import Speech
+from .speech import Speech, SpeechPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -177,12 +177,13 @@ class Model(Module):
         )
         return {"image": images}
 
-    def speech(self) -> Speech:
-        """How it writes down speech; a model that `ggmodel.transcribe` can use declares it."""
+    def speech(self) -> Speech | SpeechPrompt:
+        """How it writes down speech, or is asked to; a model that `ggmodel.transcribe` can use
+        declares it."""
         asked = ", or ask this one for the text (ggmodel run --audio)"
         raise Unsupported(
             f"a model of the architecture {type(self).architecture} does not transcribe; give a "
-            f"Whisper{asked if 'audio' in self.modalities() else ''}"
+            f"Whisper or a Voxtral{asked if 'audio' in self.modalities() else ''}"
         )
 
     @classmethod

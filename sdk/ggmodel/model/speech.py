@@ -62,3 +62,22 @@ class Speech:
         """The code of a language that is given as "hi", "<|hi|>", or by a name, such as "Hindi"."""
         plain = language.strip().lower().removeprefix("<|").removesuffix("|>")
         return self.names.get(plain, plain)
+
+
+@dataclass(frozen=True)
+class SpeechPrompt:
+    """The prompt that asks a model for the words of a sound, which is laid into it as a whole.
+
+    The answer is text up to the end of a turn; it tells no times.
+
+    Attributes:
+        before: special tokens before the sound, by their texts.
+        after: special tokens behind it.
+        language: text that follows where the language is known, with "{}" for its code.
+        last: special tokens at the end.
+    """
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    language: str
+    last: tuple[str, ...]

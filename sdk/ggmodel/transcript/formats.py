@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .transcribe import Segment
+from .transcript import Segment
 
 
 def as_srt(segments: Sequence[Segment]) -> str:

@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..audio import open_audio, resample
 from ..errors import ConfigError, Unsupported
-from ..model import Input, MultimodalEmbedding, Speech
+from ..model import Input, MultimodalEmbedding, Speech, SpeechPrompt
+from ..runner.sampling import Sampler
+from .asked import Progress, asked
 from .rules import SpeechSampler
+from .transcript import Segment, Transcript
 
 if TYPE_CHECKING:
     from ..audio.open import Source
     from ..runner import LoadedModel
 
-Progress = Callable[[float, float], None]
 _LONGEST = 64  # characters of a token
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A passage of a sound.
-
-    Attributes:
-        start, end: seconds from the beginning.
-        text: what is said.
-        tokens: its ids, times included.
-    """
-
-    start: float
-    end: float
-    text: str
-    tokens: tuple[int, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """The words of a sound.
-
-    Attributes:
-        text: all of it.
-        language: its code, given or recognised; None for a model of one language.
-        seconds: length of the sound.
-        segments: its passages; without timestamps one for each window.
-    """
-
-    text: str
-    language: str | None
-    seconds: float
-    segments: tuple[Segment, ...]
 
 
 def transcribe(
@@ -71,12 +39,13 @@ def transcribe(
 
     The sound is heard in windows of 30 seconds. With timestamps, and in all sounds longer than one
     window, the next one begins where the last complete passage ended, as in OpenAI's Whisper. No
-    passage ends after the sound.
+    passage ends after the sound. A model that is asked by a prompt, such as Voxtral, hears a sound
+    as a whole, and tells no times.
 
     Args:
         audio, rate: as for `ggmodel.audio.open_audio`.
         language: a code or a name, such as "en" or "English"; None recognises it in the first
-            window.
+            window. Models that are asked by a prompt know codes.
         task: "transcribe", the default, or "translate" into English.
         timestamps: tell the beginnings and ends of passages.
         prompt: text that might have been said before, in whose spelling and style the model goes
@@ -90,10 +59,22 @@ def transcribe(
         Unsupported: the model does not transcribe, writes no times, which are wanted or needed, or
             takes no prompt.
         ConfigError: an unknown language or task, or an impossible temperature or seed.
+        PromptError: the sound leaves no room in the context.
         AudioError: the sound cannot be read.
         TokenizerError: the model has no vocabulary.
     """
     speech = model.model.speech()
+    if isinstance(speech, SpeechPrompt):
+        if timestamps:
+            raise Unsupported(
+                "this model tells no times: ask for text or JSON without them, not for subtitles"
+            )
+        if prompt and prompt.strip():
+            raise Unsupported("this model takes no prompt: leave it out")
+        if task not in (None, "transcribe"):
+            raise ConfigError("this model transcribes only: leave out the task, or translation")
+        sampler = Sampler(temperature, top_k=0, top_p=1.0, seed=seed)
+        return asked(model, speech, open_audio(audio, rate), language, sampler, progress)
     sound = resample(open_audio(audio, rate), speech.rate)
     spectrum = speech.spectrum(sound.samples)
     frames = max(1, round(sound.seconds / speech.frame))

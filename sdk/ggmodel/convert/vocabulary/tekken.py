@@ -31,7 +31,7 @@ _SAME = (
 ).split()
 _ROLES = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 _BYTES = 256
-# Of tokenizer_config.json: the rest speaks of another vocabulary.
+# The rest of tokenizer_config.json speaks of another vocabulary.
 _KEPT = ("chat_template", "response_template")
 
 

@@ -303,7 +303,9 @@ class LlamaCppRunner:
         return Ranks([scores[i] for i in range(len(request.documents))], tokens)
 
     async def transcribe(self, request: Transcribe) -> Transcript:
-        raise Unsupported("llama.cpp's server does not transcribe; load a Whisper with ggmodel")
+        raise Unsupported(
+            "llama.cpp's server does not transcribe; load a Whisper or a Voxtral with ggmodel"
+        )
 
     async def close(self) -> None:
         self._closed = True

@@ -70,7 +70,8 @@ def _abilities(model: LoadedModel, template: str) -> list[str]:
             found += ["thinking"] * any(name in template for name in _THINKING)
     if architecture.hidden is not Model.hidden:
         found.append("embedding")
-    if architecture.speech is not Model.speech and model.tokenizer is not None:
+    hears = "audio" in model.model.modalities()
+    if hears and architecture.speech is not Model.speech and model.tokenizer is not None:
         found.append("transcription")
     return found
 
