@@ -12,7 +12,7 @@ import pytest
 
 import ggmodel
 from ggmodel.audio import Audio
-from ggmodel.convert import from_hf
+from ggmodel.convert import convert, from_hf
 from ggmodel.errors import AudioError, ConfigError, PromptError, TokenizerError, Unsupported
 from ggmodel.model import Input, find
 from ggmodel.runner import LoadedModel
@@ -66,6 +66,16 @@ def test_prompts_are_mistral_commons_and_answers_transformers(
     assert found.text == segment.text == voxtral.detokenize(segment.tokens).strip() != ""
     assert (found.language, found.seconds) == (language, pytest.approx(ASKED[name][0], abs=1e-4))
     assert (segment.start, segment.end) == (0.0, found.seconds)
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_converted_files_transcribe_alike(voxtral_folder: Path, tmp_path: Path, pair: bool):
+    """As one file, and as llama.cpp has it: the text's file, a llama, and the encoder's."""
+    mmproj = tmp_path / "mmproj.gguf" if pair else None
+    convert(voxtral_folder, tmp_path / "a.gguf", mmproj=mmproj)
+    with ggmodel.load(tmp_path / "a.gguf", mmproj=mmproj, context_length=CONTEXT) as model:
+        found = transcribe(model, sound("short"), rate=RATE)
+    assert [*found.segments[0].tokens, END] == goldens()["short"]["answer"]
 
 
 def test_files_and_other_rates_are_heard(voxtral: LoadedModel, prompts: list, tmp_path: Path):
