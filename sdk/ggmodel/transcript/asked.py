@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, PromptError, TokenizerError
+from ..errors import ConfigError, PromptError, TokenizerError, Unsupported
 from ..model import SpeechPrompt
 from .transcript import Segment, Transcript
 
@@ -61,6 +61,23 @@ def asked(
     text = str(answer).strip()
     segment = Segment(0.0, sound.seconds, text, tuple(answer.tokens))
     return Transcript(text, code, sound.seconds, (segment,))
+
+
+def check_wishes(task: str | None, timestamps: bool, prompt: str | None) -> None:
+    """Refuses what no such model does.
+
+    Raises:
+        Unsupported: times, or text that was said before.
+        ConfigError: another task than transcribing.
+    """
+    if timestamps:
+        raise Unsupported(
+            "this model tells no times: ask for text or JSON without them, not for subtitles"
+        )
+    if prompt and prompt.strip():
+        raise Unsupported("this model takes no prompt: leave it out")
+    if task not in (None, "transcribe"):
+        raise ConfigError("this model transcribes only: leave out the task, or translation")
 
 
 def _code(language: str) -> str:

@@ -11,7 +11,7 @@ from ..audio import open_audio, resample
 from ..errors import ConfigError, Unsupported
 from ..model import Input, MultimodalEmbedding, Speech, SpeechPrompt
 from ..runner.sampling import Sampler
-from .asked import Progress, asked
+from .asked import Progress, asked, check_wishes
 from .rules import SpeechSampler
 from .transcript import Segment, Transcript
 
@@ -65,14 +65,7 @@ def transcribe(
     """
     speech = model.model.speech()
     if isinstance(speech, SpeechPrompt):
-        if timestamps:
-            raise Unsupported(
-                "this model tells no times: ask for text or JSON without them, not for subtitles"
-            )
-        if prompt and prompt.strip():
-            raise Unsupported("this model takes no prompt: leave it out")
-        if task not in (None, "transcribe"):
-            raise ConfigError("this model transcribes only: leave out the task, or translation")
+        check_wishes(task, timestamps, prompt)
         sampler = Sampler(temperature, top_k=0, top_p=1.0, seed=seed)
         return asked(model, speech, open_audio(audio, rate), language, sampler, progress)
     sound = resample(open_audio(audio, rate), speech.rate)
