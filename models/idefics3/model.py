@@ -17,6 +17,7 @@ from ggmodel.model import (
     LayerMemory,
     Multimodal,
     MultimodalEmbedding,
+    Numbers,
     PermuteRope,
     Pixels,
     Prepared,
@@ -88,6 +89,8 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
     largest_image = property(lambda m: (m.config.longest, m.config.longest))
     image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))
 
+    image_data = {"grid": Numbers(int, (2,), least=0)}  # rows and columns of tiles
+
     def preprocess(self, image: Image) -> Pixels:
         return tiles_of(image, self.config)
 
@@ -123,6 +126,7 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
         one = Input(self.token_id(self.image_marker, default=0))
         return [FAKE + name, Input(one.token, tile), *[one] * (len(tile) - 1)]
 
+    video_data = {"times": Numbers(float, ("frames",)), "seconds": Numbers(float)}
     watches = property(lambda m: m.config.video_max_frames > 0)
 
     def video_frames(self, count: int, rate: float) -> np.ndarray:
@@ -147,12 +151,12 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
         """One tensor a frame, pixels [frames, 3, side, side]. The data has the `times` of frames,
         and the `seconds` of the whole video."""
         shape, side, data = video.values.shape, self.config.side, video.data
-        times = [float(time) for time in data.get("times", ())]
+        times = data.get("times", ())
         if shape != (len(times), 3, side, side):
             raise PromptError(
                 f"pixels {list(shape)} at {len(times)} times; [times, 3, {side}, {side}] is needed"
             )
-        seconds = float(data.get("seconds", times[-1]))
+        seconds = data.get("seconds", times[-1])
         if not 0 <= min(times) <= max(times) <= LONGEST or not 0 <= seconds <= LONGEST:
             raise PromptError(
                 f"frames at {times[:9]} of a video of {seconds} seconds; give times from 0 to "

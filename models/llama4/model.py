@@ -16,6 +16,7 @@ from ggmodel.model import (
     LayerMemory,
     Multimodal,
     MultimodalEmbedding,
+    Numbers,
     Part,
     Pixels,
     Step,
@@ -131,6 +132,7 @@ class Llama4(nn.Decoder):
 
     largest_image = property(lambda m: (m.config.tiles * m.config.tile, m.config.tile))
     image_shape = property(lambda m: ("tiles", 3, m.config.tile, m.config.tile))
+    image_data = {"aspect_ratio": Numbers(int, (2,), least=1)}
 
     def preprocess(self, image: Image) -> Pixels:
         return tiles_of(image, self.config)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError, PromptError
@@ -16,6 +14,7 @@ from ggmodel.model import (
     LayerMemory,
     Multimodal,
     MultimodalEmbedding,
+    Numbers,
     PermuteRope,
     Pixels,
 )
@@ -137,6 +136,8 @@ class Mllama(nn.Decoder):
     largest_image = property(lambda m: (m.config.tiles * m.config.tile, m.config.tile))
     image_shape = property(lambda m: ("tiles", 3, m.config.tile, m.config.tile))
 
+    image_data = {"aspect_ratio_id": Numbers(int)}
+
     def preprocess(self, image: Image) -> Pixels:
         return tiles_of(image, self.config)
 
@@ -144,9 +145,7 @@ class Mllama(nn.Decoder):
         """`image.data` may have `aspect_ratio_id`; the default is one row of tiles."""
         assert self.vision is not None and self.projector is not None
         n, h = len(image.values), self.config
-        ratio: Any = image.data.get("aspect_ratio_id", n)
-        if not isinstance(ratio, (int, np.integer)):
-            raise PromptError(f"an aspect_ratio_id of {ratio!r}; it must be a number")
+        ratio = image.data.get("aspect_ratio_id", n)
         if n not in (h.tiles, tiles_used(ratio, h.tiles)):
             raise PromptError(f"{n} tiles for the aspect_ratio_id {ratio}")
         used = tiles_used(ratio, h.tiles)

@@ -19,6 +19,7 @@ from ggmodel.model import (
     Modality,
     Multimodal,
     MultimodalEmbedding,
+    Numbers,
     Prepared,
 )
 from ggmodel.nn import Embedding, Linear, RMSNorm
@@ -102,6 +103,7 @@ class Qwen2Audio(nn.Decoder):
             inputs=self.sound_inputs,
             largest=lambda: Audio(np.zeros(self.config.frames * HOP, np.float32), RATE),
             shape=(self.config.mels, self.config.frames),
+            data={"frames": Numbers(int)},
         )
         return {"audio": sounds}
 
@@ -126,7 +128,7 @@ class Qwen2Audio(nn.Decoder):
         """Rows of the sound alone: what is filled up is not seen."""
         assert self.encoder is not None and self.projector is not None
         h = self.config
-        frames = int(spectrum.data.get("frames", h.frames))
+        frames = spectrum.data.get("frames", h.frames)
         if not LEAST <= frames <= h.frames:
             raise PromptError(f"{frames} frames of sound; give {LEAST} to {h.frames}")
         heard = ctx.feed(lambda item: item.values, DType.F32, h.frames, h.mels)

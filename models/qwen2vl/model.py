@@ -3,6 +3,7 @@ three components."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ggmodel.errors import PromptError
 from ggmodel.image import composite, normalize, resize, smart_size
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory, Multimodal, MultimodalEmbedding, Pixels, Prepared
+from ggmodel.model import Batch, LayerMemory, Multimodal, MultimodalEmbedding, Numbers, Prepared
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import Qwen2VLConfig
@@ -48,6 +49,9 @@ class Layer(nn.PreNormLayer):
 def _text(name: str) -> tuple[str, str]:
     """The names in checkpoints, as published and as transformers saves them."""
     return f"model.{name}", f"model.language_model.{name}"
+
+
+GRID = Numbers(int, (3,), least=1)  # frames, rows and columns of patches
 
 
 @register("qwen2vl", hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"))
@@ -86,38 +90,42 @@ class Qwen2VL(nn.Decoder, nn.SeesVideos):
     largest_image = property(lambda m: (m.config.largest, m.config.largest))
     image_shape = property(lambda m: ("patches", 2 * m.config.patch_width))
 
-    def preprocess(self, image: Image) -> Pixels:
+    image_data = {"image_grid_thw": GRID}
+    video_data = {"video_grid_thw": GRID, "second_per_grid_ts": Numbers(float, least=0)}
+
+    def preprocess(self, image: Image) -> Prepared:
         h: Any = self.config
         width, height = smart_size(image.size, h.cell, h.min_pixels, h.max_pixels)
         pixels = normalize(
             resize(composite(image), (width, height), h.resample), h.image_mean, h.image_std
         )
         twice = np.stack([pixels, pixels])[None]  # two frames alike
-        return Pixels(
+        return Prepared(
             patches_of(twice, h), {"image_grid_thw": (1, height // h.patch, width // h.patch)}
         )
 
     def reference_pixels(
         self, inputs: Mapping[str, np.ndarray], data: Mapping[str, object]
-    ) -> Pixels:
-        return Pixels(np.asarray(inputs["pixel_values"], np.float32), data)
+    ) -> Prepared:
+        return Prepared(np.asarray(inputs["pixel_values"], np.float32), data)
 
-    def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
+    def encode_multimodal(self, ctx: Context, image: Prepared) -> list[Multimodal]:
         """Its data is the grid of rows: frames, rows, columns."""
         return self._encoded(ctx, image, "image_grid_thw")
 
     def _encoded(self, ctx: Context, item: Prepared, key: str) -> list[Multimodal]:
         assert self.vision is not None and self.projector is not None
-        h, grid = self.config, np.reshape(item.data.get(key, 0), -1)
-        n, wide = int(np.prod(grid)), 2 * h.patch_width
-        if len(grid) != 3 or n < 1 or grid[1:].min() < 1 or (grid[1:] % h.merge).any():
-            raise PromptError(f"{key} is {grid.tolist()}: frames, rows, columns of patches")
+        h, grid = self.config, item.data.get(key, ())
+        n, wide = math.prod(grid), 2 * h.patch_width
+        if len(grid) != 3 or any(side % h.merge for side in grid[1:]):
+            squares = f"rows and columns of patches in multiples of {h.merge}"
+            raise PromptError(f"{key} is {list(grid)}; give frames, {squares}")
         if item.values.shape != (n, wide):
             raise PromptError(
-                f"pixels {list(item.values.shape)} for a grid of {grid.tolist()} patches; "
+                f"pixels {list(item.values.shape)} for a grid of {list(grid)} patches; "
                 f"[{n}, {wide}] is needed"
             )
-        frames, rows, columns = grid.tolist()
+        frames, rows, columns = grid
         merged = self.projector(self.vision(ctx, (frames, rows, columns)))
         times = row_times(frames, item.data, h) if "video" in key else frames
         return [Multimodal(merged, (times, rows // h.merge, columns // h.merge))]

@@ -38,13 +38,13 @@ def row_times(frames: int, data: Mapping[str, Any], h: Qwen2VLConfig) -> int | t
     (transformers, modeling_qwen2_5_vl, `get_vision_position_ids`).
 
     Raises:
-        PromptError: the seconds between pairs are no number from 0 on, or the video too long.
+        PromptError: the video is too long.
     """
     if not h.second:
         return frames
-    seconds = float(np.reshape(data.get("second_per_grid_ts", 1.0), -1)[0])
+    seconds = data.get("second_per_grid_ts", 1.0)
     last = frames * h.second * seconds
-    if not 0 <= last < 1 << 24:
+    if last >= 1 << 24:
         raise PromptError(
             f"second_per_grid_ts is {seconds}; it is a time in seconds, and {frames} pairs of "
             f"frames end before position {1 << 24}"

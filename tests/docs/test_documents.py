@@ -109,7 +109,7 @@ def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.Monk
     space = vars(module)
     exec("from ggmodel import Config, Model, Module, Tensor, gguf, kv, nn", space)
     exec("from ggmodel.kvcache import Sliding\nimport math", space)
-    exec("from ggmodel.model import Operation, PermuteRope", space)
+    exec("from ggmodel.model import Numbers, Operation, PermuteRope", space)
     exec("from ggmodel.nn import Embedding, Linear, RMSNorm", space)
     exec(compile(code, "docs/models.md", "exec"), space)
     assert {name for name, *_ in key_fields(space["MyConfig"])} >= {"width", "heads", "window"}

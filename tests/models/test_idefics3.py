@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ggmodel
 from ggmodel.errors import PromptError
 from ggmodel.model import Input, MultimodalEmbedding, find
 from ggmodel.models.idefics3.video import in_words, introduction
 from ggmodel.nn import Clip
 from ggmodel.video import Video
+from ggmodel.workbench.golden import source_of
+from tests.golden.files import load_golden
 from tests.image.noise import noise
 
 SIDE = 26
@@ -106,6 +109,28 @@ def test_frames_are_squares():
     found = model.prepare_video(Clip(pixels, np.array([0.0, 1.0]), 0.5, 4.0))
     assert found.values.shape == (2, 3, SIDE, SIDE)
     assert found.data == {"times": [0.0, 1.0], "seconds": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ({"times": ["a"]}, r"this video: its times is \['a'\]; give numbers \[frames\]"),
+        ({"times": "a"}, "its times is 'a'"),
+        ({"times": 0.0}, "its times is 0.0"),
+        ({"times": [float("nan")]}, r"its times is \[nan\]"),
+        ({"times": [0.0], "seconds": "a"}, "its seconds is 'a'; give a number"),
+        ({"times": [0.0, 1.0]}, "at 2 times"),
+        ({"times": [-1.0]}, "give times from 0 to"),
+        ({"time": [0.0]}, "data named 'time'; this model takes times and seconds"),
+        ({}, "at 0 times"),
+    ],
+)
+def test_times_that_do_not_fit(data: dict[str, Any], shown: str):
+    with ggmodel.load(source_of(load_golden("idefics3", "smolvlm"))) as model:
+        side = model.model.config.side
+        values = np.zeros((1, 3, side, side), np.float32)
+        with pytest.raises(PromptError, match=shown):
+            model.encode("video", values, **data)
 
 
 def test_text_of_a_video():

@@ -46,7 +46,7 @@ def test_bad_pixels(source: MemorySource):
             (5, side, 1, "5 tiles for the aspect_ratio_id 1"),
             (1, side, 4, "1 tiles for the aspect_ratio_id 4"),
             (1, side + 1, 1, "this model takes"),
-            (1, side, "x", "aspect_ratio_id of 'x'"),
+            (1, side, "x", "its aspect_ratio_id is 'x'; give a whole number"),
             (1, side, 99, "aspect_ratio_id of 99"),
         ):
             pixels = np.zeros((tiles, 3, size, size), np.float32)

@@ -170,6 +170,24 @@ def test_frames_that_do_not_fit(frames: int):
         model.encode("audio", np.zeros((8, 40), np.float32), frames=frames)
 
 
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ({"frames": "x"}, "this audio: its frames is 'x'; give a whole number"),
+        ({"frames": 2.5}, "its frames is 2.5"),
+        ({"frames": [3, 4]}, r"its frames is \[3, 4\]; give a whole number"),
+        ({"frames": None}, "its frames is None"),
+        ({"frame": 3}, "data named 'frame'; this model takes frames"),
+    ],
+)
+def test_data_that_do_not_fit(data: dict[str, Any], shown: str):
+    values = np.zeros((8, 40), np.float32)
+    with load() as model:
+        for given, beside in ((values, data), (Prepared(values, data), {})):
+            with pytest.raises(PromptError, match=shown):
+                model.encode("audio", given, **beside)
+
+
 def test_a_references_item_has_its_frames():
     with load() as model:
         given = np.zeros((1, 8, 40), np.float32), np.array([[1] * 9 + [0] * 31])

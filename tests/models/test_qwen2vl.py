@@ -177,8 +177,8 @@ def test_prompts_with_pictures(case: str):
 @pytest.mark.parametrize(
     ("grid", "shape", "shown"),
     [
-        ([1, 4], (16, 96), "frames, rows, columns"),
-        ([1, 3, 4], (12, 96), "frames, rows, columns"),
+        ([1, 4], (16, 96), r"image_grid_thw is \[1, 4\]; give whole numbers \[3\]"),
+        ([1, 3, 4], (12, 96), "frames, rows and columns of patches in multiples of 2"),
         ([1, 4, 4], (12, 96), r"pixels \[12, 96\] for a grid of \[1, 4, 4\]"),
         ([1, 4, 4], (16, 95), r"\[16, 95\]; this model takes \[patches, 96\]"),
     ],

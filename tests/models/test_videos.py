@@ -222,7 +222,7 @@ def test_a_video_is_no_picture_of_its_frames(load: Callable[..., LoadedModel]):
     ("case", "shape", "data", "shown"),
     [
         ("qwen25", (8, 96), {"video_grid_thw": [1, 4, 4]}, r"\[16, 96\] is needed"),
-        ("qwen25", (16, 96), {"image_grid_thw": [1, 4, 4]}, "video_grid_thw is"),
+        ("qwen25", (16, 96), {"image_grid_thw": [1, 4, 4]}, "video_grid_thw and second"),
         (
             "qwen25",
             (16, 96),
@@ -236,6 +236,9 @@ def test_a_video_is_no_picture_of_its_frames(load: Callable[..., LoadedModel]):
             "second_per_grid_ts is nan",
         ),
         ("images", (2, 2, 3, 16, 24), {"times": [1.0]}, r"at 1 times"),
+        ("images", (1, 2, 3, 16, 24), {"times": "a"}, r"its times is 'a'; give numbers \[pairs\]"),
+        ("images", (1, 2, 3, 16, 24), {"times": [float("inf")]}, r"its times is \[inf\]"),
+        ("images", (1, 2, 3, 16, 24), {"seconds": 1.0}, "data named 'seconds'"),
         ("images", (1, 3, 3, 16, 24), {"times": [1.0]}, r"\[times, 2, 3, height, width\]"),
         ("images", (1, 2, 3, 16, 20), {"times": [1.0]}, "multiples of 8"),
     ],

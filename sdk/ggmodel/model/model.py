@@ -21,6 +21,7 @@ from .multimodal import (
     Modality,
     Multimodal,
     MultimodalEmbedding,
+    Numbers,
     Pixels,
     Prepared,
     Shape,
@@ -49,6 +50,7 @@ class Model(Module):
         bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
         image_marker: the text that stands for an image in chat templates.
+        image_data: the data beside an image's prepared values; see `Modality.data`.
         clip: extra `clip.*` metadata for llama.cpp's mmproj file: key without "clip." → value, a
             function of the hyperparameters, or None for nothing. None: no such file is written.
     """
@@ -66,6 +68,7 @@ class Model(Module):
     position_components: ClassVar[int] = 1
     bidirectional_images: bool = False
     image_marker: ClassVar[str] = ""
+    image_data: ClassVar[Mapping[str, Numbers] | None] = None
     clip: ClassVar[dict[str, Any] | None] = None
 
     @classmethod
@@ -174,6 +177,7 @@ class Model(Module):
             inputs=self.image_inputs,
             largest=lambda: grey(self.largest_image),
             shape=self.image_shape,
+            data=self.image_data,
         )
         return {"image": images}
 

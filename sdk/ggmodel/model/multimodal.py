@@ -39,6 +39,52 @@ class Prepared:
 Pixels = Prepared  # those of an image
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers that `Prepared.data` holds under a name; see `Modality.data`.
+
+    Attributes:
+        dtype: int or float.
+        shape: their sizes, a name for any number; () is a single one.
+        least: the smallest that is taken; None for any.
+    """
+
+    dtype: type[int] | type[float]
+    shape: Shape = ()
+    least: int | None = None
+
+    def read(self, value: Any) -> Any:
+        """The numbers as an int, a float, or tuples of these. Dims of 1 before the shape, such as
+        the batch of a reference's processor, are dropped.
+
+        Raises:
+            PromptError: they are something else; the message says what to give.
+        """
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError):  # lists of several lengths
+            array = np.array(None)
+        while array.ndim > len(self.shape) and len(array) == 1:
+            array = array[0]
+        kinds = "iu" if self.dtype is int else "iuf"
+        if array.dtype.kind in kinds and array.size and _fits(array.shape, self.shape):
+            least = -np.inf if self.least is None else self.least
+            if (np.isfinite(array) & (array >= least)).all():
+                return _tuples((array if self.dtype is int else array.astype(float)).tolist())
+        raise PromptError(f"{value!r:.60}; give {self._wanted()}")
+
+    def _wanted(self) -> str:
+        whole = "whole " if self.dtype is int else ""
+        least = "" if self.least is None else f" of at least {self.least}"
+        if not self.shape:
+            return f"a {whole}number{least}"
+        return f"{whole}numbers [{', '.join(map(str, self.shape))}]{least}"
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 @dataclass(frozen=True, eq=False)
 class Multimodal:
     """One tensor of an encoded item, not computed yet, or data alone.
@@ -226,6 +272,9 @@ class Modality:
             gives are held against it.
         apart: parts along the first dim of the values do not depend on each other: the graph of one
             is run for each, and takes the memory of one. `encode` takes any number of them.
+        data: the names that `Prepared.data` may have, each with its numbers. Data that a user gives
+            beside an array are held against it, and reach `encode` as it says; None leaves them to
+            `encode`.
     """
 
     marker: str
@@ -236,6 +285,7 @@ class Modality:
     largest: Callable[[], Any]
     shape: Shape | None = None
     apart: bool = False
+    data: Mapping[str, Numbers] | None = None
 
     def pieces(self, item: Prepared) -> list[Prepared]:
         """The parts of an item, each with a graph run of its own."""
@@ -261,6 +311,34 @@ class Modality:
         if not np.isfinite(values).all():
             at = [int(i) for i in np.argwhere(~np.isfinite(values))[0]]
             raise PromptError(f"{said} that holds {values[tuple(at)]} at {at}; give finite numbers")
+
+    def read_data(self, kind: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The data that a user gives beside a prepared array, as `data` declares them.
+
+        Args:
+            kind: of the item, in messages.
+
+        Raises:
+            PromptError: a name that is not declared, or other numbers.
+        """
+        if not isinstance(given, Mapping):
+            raise PromptError(
+                f"the data of this {kind} are {type(given).__name__}; give a dict of names"
+            )
+        if self.data is None:
+            return given
+        found = {}
+        for name, value in given.items():
+            if name not in self.data:
+                known = " and ".join(self.data) or "none"
+                raise PromptError(
+                    f"this {kind} has data named {name!r:.60}; this model takes {known}"
+                )
+            try:
+                found[name] = self.data[name].read(value)
+            except PromptError as error:
+                raise PromptError(f"this {kind}: its {name} is {error}") from None
+        return found
 
 
 def _fits(shape: tuple[int, ...], wanted: Shape) -> bool:

@@ -21,7 +21,7 @@ from ...image import normalize, resize, smart_size, unfold
 from ...ml import Context, DType, RopeType, Tensor
 from ...model.fields import gguf, kv
 from ...model.module import Module
-from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Prepared
+from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Numbers, Prepared
 from ...model.walk import LONGEST
 from ..feedforward import activate, activation
 from ..layers import Embedding, LayerNorm, Linear
@@ -376,9 +376,11 @@ class SeesGrids(SeesVideos):
         pairs = self.largest_pairs(self.config.video_most_pixels // PAIR, 1)
         return Prepared(pairs, {"times": [0.0] * len(pairs)})
 
+    video_data = {"times": Numbers(float, ("pairs",))}
+
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """Pixels [pairs, 2, 3, height, width]; the data has the `times` of pairs, in seconds."""
-        shape, times = video.values.shape, list(video.data.get("times", ()))
+        shape, times = video.values.shape, video.data.get("times", ())
         if len(shape) != 5 or shape[1:3] != (PAIR, 3) or len(times) != shape[0]:
             raise PromptError(
                 f"pixels {list(shape)} at {len(times)} times; [times, {PAIR}, 3, height, width] is "

@@ -19,7 +19,14 @@ from ...ml import Context
 from ...model.config import descend, key_fields
 from ...model.fields import kv
 from ...model.model import Model
-from ...model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Prepared
+from ...model.multimodal import (
+    Input,
+    Modality,
+    Multimodal,
+    MultimodalEmbedding,
+    Numbers,
+    Prepared,
+)
 from ...reading import too_large
 from ...video import Video, open_video
 from .config import ImageConfig
@@ -207,9 +214,11 @@ class SeesVideos(Model):
 
     Attributes:
         video_marker: the text that stands for a video.
+        video_data: the data beside a video's prepared values; see `Modality.data`.
     """
 
     video_marker: ClassVar[str]
+    video_data: ClassVar[Mapping[str, Numbers] | None] = None
 
     @property
     def watches(self) -> bool:
@@ -226,6 +235,7 @@ class SeesVideos(Model):
                 encode=self.encode_video,
                 inputs=self.video_inputs,
                 largest=self.largest_video,
+                data=self.video_data,
             )
         return known
 

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ...errors import TensorError, Unsupported
+from ...errors import PromptError, TensorError, Unsupported
 from ...ml import Backend, Context, DType, Tensor
 from ...model import Input, Modality, Model, Multimodal, MultimodalEmbedding, Prepared
 from ...model.multimodal import IMAGE_BATCH
@@ -230,7 +230,7 @@ class MultimodalStore:
         Raises:
             Unsupported: this model takes no such items.
             PromptError: a prepared array of another shape than the encoder takes, or without
-                numbers.
+                numbers; data that the model does not declare, or beside another item.
             Error: the item cannot be opened; see the modality's `open`.
         """
         modality = self.modality(kind)
@@ -320,10 +320,15 @@ def _given(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) ->
     floats = isinstance(item, np.ndarray) and item.dtype.kind == "f"
     if floats and (kind != "audio" or item.ndim > 1):  # samples have a rate and are opened
         item = Prepared(np.ascontiguousarray(item, np.float32), data)
+    elif data:
+        raise PromptError(
+            f"{' and '.join(data)} beside {kind} of type {type(item).__name__}; data are given "
+            "beside an array of floats alone"
+        )
     if not isinstance(item, Prepared):
         return None
     modality.check(kind, item.values)
-    return item
+    return Prepared(item.values, modality.read_data(kind, item.data))
 
 
 _CALLED = {"image": "images", "audio": "audio", "video": "videos"}
