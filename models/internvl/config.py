@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ggmodel import kv, nn
@@ -39,11 +39,41 @@ def _merge(hf: Mapping[str, Any]) -> int:
     return int(1 / ratio)
 
 
+def _film(hf: Mapping[str, Any], key: str) -> Any:
+    return (hf.get("video:") or {}).get(key)
+
+
+def _by_rate(hf: Mapping[str, Any]) -> int | None:
+    """No number of frames of its own, where a file says how many a second are seen."""
+    return None if _film(hf, "fps") is None else 0
+
+
+def _unset(hf: Mapping[str, Any]) -> bool:
+    """Whether a file has the size that transformers' class has by default, which no published tower
+    takes: InternVL 3.5's do, and frames are prepared as pictures."""
+    return _film(hf, "size") == {"height": 384, "width": 384}
+
+
+def _frame_side(key: str) -> Callable[[Mapping[str, Any]], Any]:
+    tower = _square("image_size", 448)
+    return lambda hf: _film(hf, "size")[key] if _unset(hf) else tower(hf)
+
+
+def _frame_scale(key: str, usual: Sequence[float]) -> Callable[[Mapping[str, Any]], Any]:
+    """The mean or standard deviation of frames: that of pictures."""
+
+    def find(hf: Mapping[str, Any]) -> Any:
+        said = (hf.get("preprocessor:") or {}).get(key, list(usual))
+        return _film(hf, key) if _unset(hf) else said
+
+    return find
+
+
 def _experts(hf: Mapping[str, Any]) -> int | None:
     return hf.get("num_experts") or hf.get("num_local_experts")
 
 
-class InternVLConfig(nn.DecoderConfig, nn.ImageConfig):
+class InternVLConfig(nn.DecoderConfig, nn.VideoConfig):
     assumed = {
         "use_sliding_window": False,
         "sliding_window": ...,  # unused then
@@ -65,6 +95,12 @@ class InternVLConfig(nn.DecoderConfig, nn.ImageConfig):
         "preprocessor:crop_to_patches": ...,  # InternVL's processor always does
         "preprocessor:do_convert_rgb": ...,  # pictures are RGB here
         "processor:image_seq_length": ...,
+        "video:size.height": _frame_side("height"),
+        "video:size.width": _frame_side("width"),
+        "video:image_mean": _frame_scale("image_mean", nn.CLIP_MEAN),
+        "video:image_std": _frame_scale("image_std", nn.CLIP_STD),
+        "video:initial_shift": True,
+        "video:do_sample_frames": ...,  # a video has more frames than a context takes
     }
 
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-6)
@@ -89,6 +125,13 @@ class InternVLConfig(nn.DecoderConfig, nn.ImageConfig):
         hf="preprocessor:max_patches",
         default=12,
         least=1,
+    )
+    # Frames of a video that are seen; 0 for video_fps a second. The authors' examples take 8.
+    video_max_frames: int = kv(
+        "vision.video_max_frames",
+        hf=("video:num_frames", _by_rate),
+        default=8,
+        least=0,
     )
     vit_layers: int = _vision("block_count", "num_hidden_layers", 24)
     vit_width: int = _vision("embedding_length", "hidden_size", 1024)
@@ -123,4 +166,5 @@ class InternVLConfig(nn.DecoderConfig, nn.ImageConfig):
     patches = property(lambda h: h.grid**2)
     places = property(lambda h: h.patches + 1)
     patch_width = property(lambda h: 3 * h.patch**2)
+    rows = property(lambda h: (h.grid // h.merge) ** 2)  # of a tile
     merged_width = property(lambda h: h.vit_width * h.merge**2)

@@ -1,11 +1,14 @@
-"""InternVL 3 and 3.5: Qwen 2.5's blocks or Qwen 3's, and pictures as tiles of one size."""
+"""InternVL 3 and 3.5: Qwen 2.5's blocks or Qwen 3's, pictures as tiles of one size, and videos as
+numbered frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ggmodel import Module, Tensor, gguf, nn, register
-from ggmodel.errors import ConfigError
+from ggmodel.errors import ConfigError, PromptError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import (
@@ -15,11 +18,13 @@ from ggmodel.model import (
     Multimodal,
     MultimodalEmbedding,
     Pixels,
+    Prepared,
     Stack,
 )
 from ggmodel.nn import Embedding, ExpertLinear, Linear, RMSNorm
 
 from .config import InternVLConfig
+from .video import chosen_frames, frames_of
 from .vision import Projector, Vision, tiles_of
 
 if TYPE_CHECKING:
@@ -76,8 +81,9 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 
 
 @register("internvl", hf="InternVLForConditionalGeneration", pairs=PAIRS)
-class InternVL(nn.Decoder):
-    image_marker = "<IMG_CONTEXT>"
+class InternVL(nn.Decoder, nn.SeesVideos):
+    image_marker, video_marker = "<IMG_CONTEXT>", "<video>"
+    video_data = {}
     pair_tokens = ("<IMG_CONTEXT>", "<img>", "</img>")
     clip = {}
 
@@ -126,6 +132,42 @@ class InternVL(nn.Decoder):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         (one,) = image
+        return self._laid(one)
+
+    def _laid(self, one: MultimodalEmbedding) -> list[Input]:
         named = ("<img>", 151665), (self.image_marker, 151667), ("</img>", 151666)
         begin, row, end = (Input(self.token_id(name, default=i)) for name, i in named)
         return [begin, Input(row.token, one), *[row] * (len(one) - 1), end]
+
+    def video_frames(self, count: int, rate: float) -> np.ndarray:
+        return chosen_frames(count, rate, self.config)
+
+    def video_size(self, clip: nn.Clip) -> tuple[int, int]:
+        return self.config.side, self.config.side
+
+    def video_rows(self, clip: nn.Clip) -> int:
+        return len(clip.frames) * self.config.rows
+
+    def prepare_video(self, clip: nn.Clip) -> Prepared:
+        return frames_of(clip, self.config)
+
+    def largest_video(self) -> Prepared:
+        h = self.config
+        room = (h.loaded_context or h.context) // h.rows
+        return Prepared(nn.blank_frames(max(1, min(h.video_max_frames or room, room)), h.side))
+
+    def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
+        """One tensor a frame, pixels [frames, 3, side, side]."""
+        shape, side = video.values.shape, self.config.side
+        if shape != (len(video.values), 3, side, side):
+            raise PromptError(f"pixels {list(shape)}; [frames, 3, {side}, {side}] is needed")
+        (seen,) = self.encode_multimodal(ctx, video)
+        assert seen.tensor is not None
+        return [Multimodal(frame) for frame in seen.tensor.chunk(1, self.config.rows)]
+
+    def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:
+        """Each frame behind its number."""
+        found: list[Input | str] = []
+        for i, frame in enumerate(video):
+            found += ["\n" * (i > 0) + f"Frame{i + 1}: ", *self._laid(frame)]
+        return found

@@ -1,4 +1,4 @@
-"""InternVL against transformers: both towers, and prompts with tiles."""
+"""InternVL against transformers: both towers, and prompts with tiles and frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPECIAL = Cases(HERE / "internvl").module.SPECIAL
 
 @pytest.mark.parametrize("case", cases("internvl"))
 @pytest.mark.parametrize("backend", ["ggml", "reference"])
-def test_tiles_and_prompts(case: str, backend: str):
+def test_tiles_frames_and_prompts(case: str, backend: str):
     """GELU is by erf, without ggml's table: sums in another order are all that differs."""
     golden = load_golden("internvl", case)
     with ggmodel.load(
@@ -24,7 +24,7 @@ def test_tiles_and_prompts(case: str, backend: str):
     ) as model:
         model.model.tokenizer = Words(SPECIAL)
         for picture in golden.pictures.values():
-            seen = model.encode("image", picture.pixels, **picture.data)
+            seen = model.encode(picture.kind, picture.pixels, **picture.data)
             assert nmse(np.concatenate([e.rows for e in seen]), picture.rows) < 1e-10
         for prompt in golden.prompts.values():
             assert nmse(model.logits(laid_out(model, golden, prompt)), prompt.logits) < 1e-10

@@ -21,7 +21,7 @@ LIMITS = {
     "gemma4": 840,
     "gpt_oss": 85,
     "idefics3": 350,
-    "internvl": 300,
+    "internvl": 370,
     "lfm2": 140,
     "llama": 45,
     "llama4": 310,

@@ -177,6 +177,7 @@ MOMENTS = {f"<{tenth / 10:.1f} seconds>": 40 + tenth % 20 for tenth in range(60)
 # SmolVLM's text before a video and before each frame.
 SPOKEN = {introduction(n, s): 10 + 6 * n + s for n in range(1, 6) for s in range(6)}
 SPOKEN |= {moment(s): 50 + s for s in range(6)}
+NUMBERED = {"\nFrame4: ": 10}  # a frame of InternVL, besides those of the goldens
 
 
 def paddleocr(layers: int | None) -> MemorySource:
@@ -276,6 +277,11 @@ SUBJECTS = {
         TABLE,
         TABLE,
         words={**SPOKEN, **idefics3.SPECIAL},
+    ),
+    "internvl-videos": Subject(
+        golden("internvl", "qwen2"),
+        lambda n: video(n % 3, 3 + n % 2),
+        words={**NUMBERED, **internvl.SPECIAL},
     ),
     "paddleocr": Subject(
         paddleocr,

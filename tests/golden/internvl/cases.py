@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from ggmodel.workbench.golden import Picture
 
 IMAGE, BEGIN, END = 80, 81, 82  # behind the tokens of text
-SPECIAL = {"<IMG_CONTEXT>": IMAGE, "<img>": BEGIN, "</img>": END}
+# The text before each frame of a video, each one token here.
+FRAMES = {"Frame1: ": 7, "\nFrame2: ": 8, "\nFrame3: ": 9}
+SPECIAL = {"<IMG_CONTEXT>": IMAGE, "<img>": BEGIN, "</img>": END, **FRAMES}
 DYNAMIC = {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}
 
 
@@ -138,7 +140,12 @@ def _picture(tiles: int) -> tuple[tuple[int, ...], dict[str, Any]]:
 
 
 PICTURES: dict[str, dict[str, Any]] = {
-    "qwen2": {"small": _picture(1), "wide": _picture(3), "large": _picture(7)},
+    "qwen2": {
+        "small": _picture(1),
+        "wide": _picture(3),
+        "large": _picture(7),
+        "clip": (*_picture(3), "video"),
+    },
     "qwen3": {"wide": _picture(3)},
     "experts": {"small": _picture(1)},
 }
@@ -147,6 +154,8 @@ PROMPTS: dict[str, dict[str, list[int | str]]] = {
         "middle": [5, "small", 4],
         "two": [3, "small", 2, "wide", 4],
         "large": [2, "large", 3],
+        "watched": [3, "clip", 4],
+        "both": [2, "wide", 5, "clip", 3],
     },
     "qwen3": {"middle": [5, "wide", 4]},
     "experts": {"middle": [3, "small", 2]},
@@ -155,8 +164,10 @@ PROMPTS: dict[str, dict[str, list[int | str]]] = {
 
 def image_tokens(config: dict[str, Any], picture: Picture) -> list[int]:
     vision, merge = config["vision_config"], round(1 / config["downsample_ratio"])
-    side = vision["image_size"][0] // vision["patch_size"][0] // merge
-    return [BEGIN, *[IMAGE] * (len(picture.pixels) * side**2), END]
+    rows = [IMAGE] * (vision["image_size"][0] // vision["patch_size"][0] // merge) ** 2
+    if picture.kind == "video":
+        return [id for text in FRAMES.values() for id in (text, BEGIN, *rows, END)]
+    return [BEGIN, *rows * len(picture.pixels), END]
 
 
 def model_inputs(
