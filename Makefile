@@ -15,6 +15,10 @@ RAY := .cache/ray
 # Programs of others that ask the server, whose requirements are not ours.
 SCHEMAS := .cache/schemathesis
 NIGHTLY := .cache/nightly
+# Headers of Vulkan; the build for it, which is the default in a data folder of its own.
+VULKAN    ?= .cache/vulkan-headers
+ON_VULKAN := env -u GGMODEL_GGML XDG_DATA_HOME=$(CURDIR)/.cache/ggml-vulkan GGML_VK_VISIBLE_DEVICES=0 \
+    GGML_VK_DISABLE_F16=1
 # Without its advertisement of a successor.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # What makes the files of a release.
@@ -110,13 +114,12 @@ test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster o
 test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model that is served
 	@LM_EVAL=$(CURDIR)/$(LM_EVAL)/bin/lm-eval $(BIN)/python -m pytest tests/evaluations
 
-# make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan
+# make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan.
+# Root gets packages that are missing on Debian; tools/vulkan.sh says more.
 test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run models on Mesa's software device
-	@CMAKE_ARGS="-DGGML_VULKAN=ON $(if $(VULKAN),-DVulkan_INCLUDE_DIR=$(abspath $(VULKAN))/usr/include \
-	    -DSPIRV-Headers_DIR=$(abspath $(VULKAN))/usr/share/cmake/SPIRV-Headers)" \
-	    $(BIN)/python tools/newest.py ggml .cache/ggml-vulkan
-	@GGMODEL_GGML=.cache/ggml-vulkan GGML_VK_VISIBLE_DEVICES=0 GGML_VK_DISABLE_F16=1 \
-	    $(BIN)/python -m pytest tests/vulkan
+	@options="$$(sh tools/vulkan.sh $(VULKAN))" && $(ON_VULKAN) $(BIN)/ggmodel ggml build --vulkan \
+	    $(addprefix --source ,$(wildcard .cache/source/llama_cpp_python-$(NEWEST))) $$options
+	@$(ON_VULKAN) $(BIN)/python -m pytest tests/vulkan
 
 # Without a compiler, and without folders of a binding or a ggml that were built earlier.
 test-wheel: $(WHEEL)/environment/installed  ## run the demo and a selection of tests from the wheel

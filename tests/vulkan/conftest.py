@@ -15,8 +15,7 @@ def gpu() -> DeviceInfo:
     found = [device for device in discover() if device.library == "Vulkan"]
     if not found:
         pytest.fail(
-            "this ggml sees no device of Vulkan: `make test-vulkan` sets GGMODEL_GGML and "
-            "GGML_VK_VISIBLE_DEVICES",
+            "this ggml sees no device of Vulkan: `make test-vulkan` builds one that does",
             pytrace=False,
         )
     return found[0]
