@@ -10,11 +10,11 @@ import pytest
 from ggmodel import native
 from ggmodel.builds import programs
 
-# A cmake and a ninja that record their arguments and fail if BREAKS says so. To install is to copy
-# the ggml in GGML.
+# A cmake and a ninja that record their arguments and fail if BREAKS says so, with the words
+# in SAYS. To install is to copy the ggml in GGML.
 PROGRAM = """#!/bin/sh
 echo "$*" >> "$NOTES"
-case "$*" in *"$BREAKS"*) echo "it went wrong"; exit 1;; esac
+case "$*" in *"$BREAKS"*) echo "${SAYS:-it went wrong}"; exit 1;; esac
 echo "[1/2] one"
 echo "[2/2] two"
 while [ $# -gt 1 ]; do

@@ -38,6 +38,32 @@ def test_a_missing_compiler_of_kernels_is_named(
         kits.options([part])
 
 
+@pytest.mark.parametrize(
+    ("said", "needed"),
+    [
+        ("  Could NOT find Vulkan (missing: Vulkan_LIBRARY) (found\n  version)", "Vulkan"),
+        (
+            '  Could not find a package configuration file provided by "SPIRV-Headers"\n  with any',
+            "SPIRV-Headers",
+        ),
+    ],
+)
+def test_a_missing_package_is_named(
+    tmp_path: Path,
+    unpacked: Path,
+    notes: Notes,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    needed: str,
+):
+    """The sentences are those of cmake 4.4."""
+    monkeypatch.setenv("BREAKS", "--fresh")
+    monkeypatch.setenv("SAYS", f"CMake Error at CMakeLists.txt:9 (find_package):\n{said}")
+    llama = source.source(tmp_path, unpacked)
+    with pytest.raises(NativeError, match=rf"^--vulkan needs {needed}, which .* libvulkan-dev"):
+        builder.build_ggml(tmp_path / "ggml", ["-DGGML_VULKAN=ON"], root=llama)
+
+
 def test_metal_is_for_macs(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kits.sys, "platform", "linux")
     with pytest.raises(NativeError, match="leave out --metal"):

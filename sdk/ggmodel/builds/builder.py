@@ -167,7 +167,11 @@ def _compile(
     # Drops the options of an earlier build, and keeps its objects that are still valid.
     how = ["--fresh", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     what = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", *requested(options)]
-    _run([cmake, *how, "-S", str(root), "-B", str(work), *what])
+    try:
+        _run([cmake, *how, "-S", str(root), "-B", str(work), *what])
+    except NativeError as error:
+        kits.refuse_missing(str(error))
+        raise
     kits.check_configuration(work)
 
     def show(line: str) -> None:

@@ -22,6 +22,7 @@ class Kit:
         compiler: the program that compiles its kernels, or "".
         variable: of cmake and the environment, which may name that compiler.
         places: folders to look in beside the usual ones.
+        packages: the names of what cmake looks for.
         advice: how to install what it needs.
     """
 
@@ -29,6 +30,7 @@ class Kit:
     compiler: str = ""
     variable: str = ""
     places: tuple[Path, ...] = ()
+    packages: tuple[str, ...] = ()
     advice: str = ""
 
 
@@ -38,11 +40,12 @@ KITS = {
         "nvcc",
         "CUDACXX",
         (Path("/usr/local/cuda/bin"),),
-        "install NVIDIA's CUDA toolkit",
+        advice="install NVIDIA's CUDA toolkit",
     ),
     "vulkan": Kit(
         "GGML_VULKAN",
         "glslc",
+        packages=("Vulkan", "SPIRV-Headers"),
         advice="install it (Debian: apt-get install glslc libvulkan-dev spirv-headers; Fedora: dnf "
         "install glslc vulkan-loader-devel vulkan-headers spirv-headers-devel) or LunarG's SDK",
     ),
@@ -73,6 +76,24 @@ def options(kits: Sequence[str]) -> list[str]:
             if name == "cuda":
                 found.append(f"-DCMAKE_CUDA_COMPILER={compiler}")
     return found
+
+
+def refuse_missing(said: str) -> None:
+    """Refuse a machine without a package that cmake looked for, which it says at length.
+
+    Args:
+        said: by cmake, which failed.
+
+    Raises:
+        NativeError: this was the cause.
+    """
+    for match in re.finditer(r"Could NOT find (\S+)|not find a[^\"]+ provided by \"(\S+)\"", said):
+        package = match[1] or match[2]
+        for name, kit in KITS.items():
+            if package in kit.packages:
+                raise NativeError(
+                    f"--{name} needs {package}, which cmake cannot find: {kit.advice}"
+                )
 
 
 def check_configuration(work: Path) -> None:
