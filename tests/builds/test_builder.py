@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -143,6 +145,27 @@ class TestSource:
             source.source(tmp_path / "cache")
         assert "--no-binary" in asked[0] and asked[0][-1] == "llama-cpp-python==0.3.36"
         assert list((tmp_path / "cache").iterdir()) == []
+
+    @pytest.mark.parametrize("filters", [True, False])
+    def test_every_python_unpacks_it(
+        self, tmp_path: Path, unpacked: Path, monkeypatch: pytest.MonkeyPatch, filters: bool
+    ):
+        """Debian 12's, 3.11.2, has no filters."""
+        made = tmp_path / "made.tar.gz"
+        with tarfile.open(made, "w:gz") as archive:
+            archive.add(unpacked, source._PACKAGE)
+
+        def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+            shutil.copy(
+                made, Path(command[command.index("--dest") + 1]) / f"{source._PACKAGE}.tar.gz"
+            )
+            return subprocess.CompletedProcess(command, 0, "", "")
+
+        monkeypatch.setattr(source.subprocess, "run", run)
+        monkeypatch.setattr(source, "SHA256", hashlib.sha256(made.read_bytes()).hexdigest())
+        if not filters:
+            monkeypatch.delattr(tarfile, "data_filter", raising=False)
+        assert (source.source(tmp_path / "cache") / "CMakeLists.txt").is_file()
 
     @pytest.mark.parametrize(
         ("said", "message"),
