@@ -49,7 +49,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a self-test, whose process takes most of the time."""
     tested = {"version": "1", "features": {}, "devices": ["CPU"], "comparisons": 1, "prefix": ""}
-    monkeypatch.setattr(library, "_child", lambda arguments, prefix: dict(tested))
+    monkeypatch.setattr(library, "_child", lambda *_: dict(tested))
 
 
 def default() -> str:
@@ -160,7 +160,9 @@ def test_a_build_that_computes_wrongly_is_not_chosen(
         -11: "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     }
     child = library._child
-    monkeypatch.setattr(library, "_child", lambda _, prefix: child(["-c", code[status]], prefix))
+    monkeypatch.setattr(
+        library, "_child", lambda _, prefix, *__: child(["-c", code[status]], prefix)
+    )
     found, _, errors = ask("build", "--source", str(unpacked))
     said = {
         1: "a product of Q4_K is wrong",

@@ -29,6 +29,9 @@ _OTHER = "one that is built here uses those, too, and reads prompts faster"
 VARIABLE = "GGMODEL_GGML"
 
 _PATIENCE = 300.0  # seconds; a new ggml's binding is compiled first
+_COMPILING = (
+    1800.0  # seconds; a GPU's driver compiles kernels for minutes, on a busy machine for more
+)
 _DESCRIBE = """
 import json, sys
 from ggmodel.errors import Error
@@ -138,7 +141,7 @@ def build(
     result: dict[str, Any] = {}
 
     def check(done: Path) -> None:
-        result.update(_child(["-m", "ggmodel.workbench.selftest"], done))
+        result.update(_child(["-m", "ggmodel.workbench.selftest"], done, _COMPILING))
         stamp.write(done, options=wanted, features=result["features"])
 
     builder.build_ggml(path, options, root=root, progress=progress, check=check)
@@ -190,8 +193,10 @@ def _origin() -> str:
     return "installed with ggmodel" if chosen is None else "chosen by `ggmodel ggml use`"
 
 
-def _child(arguments: Sequence[str], prefix: Path | None) -> dict[str, Any]:
-    """The JSON that a child process prints."""
+def _child(
+    arguments: Sequence[str], prefix: Path | None, patience: float = _PATIENCE
+) -> dict[str, Any]:
+    """The JSON that a child process prints within `patience` seconds."""
     variables = {} if prefix is None else {VARIABLE: str(prefix)}
     streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     try:
@@ -200,10 +205,10 @@ def _child(arguments: Sequence[str], prefix: Path | None) -> dict[str, Any]:
         raise NativeError(f"ggml cannot be tried in a process of its own: {error}") from error
     with process:
         try:
-            printed, said = process.communicate(timeout=_PATIENCE)
+            printed, said = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise NativeError(f"ggml did not answer in {_PATIENCE:g} s; it may be broken") from None
+            raise NativeError(f"ggml did not answer in {patience:g} s; it may be broken") from None
         except BaseException:
             process.kill()
             raise
