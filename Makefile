@@ -19,6 +19,15 @@ NIGHTLY := .cache/nightly
 VULKAN    ?= .cache/vulkan-headers
 ON_VULKAN := env -u GGMODEL_GGML XDG_DATA_HOME=$(CURDIR)/.cache/ggml-vulkan GGML_VK_VISIBLE_DEVICES=0 \
     GGML_VK_DISABLE_F16=1
+# An emulated system, and a ggml that is compiled for it.
+AARCH64    := .cache/aarch64
+ARM_GGML   := .cache/ggml-aarch64
+TO_AARCH64 := -DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16 -DCMAKE_SYSTEM_NAME=Linux \
+    -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+ON_AARCH64 := GGMODEL_GGML=$(CURDIR)/$(ARM_GGML) PYTHONPATH=$(CURDIR)/sdk:$(CURDIR)/$(AARCH64)/site \
+    XDG_CACHE_HOME=$(CURDIR)/$(AARCH64)/cache \
+    CC="aarch64-linux-gnu-gcc -idirafter $(CURDIR)/$(AARCH64)/root/usr/include" $(AARCH64)/root/usr/bin/python
 # Without its advertisement of a successor.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # What makes the files of a release.
@@ -45,6 +54,10 @@ PACKED := setup.py pyproject.toml MANIFEST.in README.md CHANGELOG.md LICENSE too
 WHEELED := $(addprefix tests/,wheel native/test_binding.py native/test_guards.py native/test_threads.py \
     ml/test_ops.py golden/test_text.py::test_greedy_tokens golden/test_stories.py)
 
+# What is tested on an emulated processor: the binding, all ops, the tokens of an embedded model.
+EMULATED := $(addprefix tests/,native/test_binding.py native/test_guards.py ml/test_ops.py \
+    golden/test_stories.py::test_tokens golden/test_stories.py::test_greedy_continuation)
+
 # The tests that notice most mistakes soonest: file format, text, ops, declarations, caches,
 # conversion, sampling, and the tokens of each architecture beside transformers'. Long tests of the
 # same, and those that wait for processes, are left to `make test`.
@@ -63,11 +76,11 @@ OF_SYSTEMS = $(shell git grep -lE "^ *(import|from) (os|signal|socket|select|mma
 .DEFAULT_GOAL := help
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
-.PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-llama-server test-lm-eval test-schemas test-wheel \
-    test-installed nightly docs docs-serve mutants faults fuzz kills soak lint native peer bench wheel release clean
+.PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
+    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills soak lint native peer bench wheel release clean
 
 help:            ## print this list
-	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
+	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
 
 demo: $(VENV)/installed  ## let the embedded models tell a story, and say what they see and hear
 	@$(BIN)/ggmodel run examples/assets/stories.gguf "Once upon a time" --temperature 0.7 --seed 3
@@ -120,6 +133,10 @@ test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run mo
 	@options="$$(sh tools/vulkan.sh $(VULKAN))" && $(ON_VULKAN) $(BIN)/ggmodel ggml build --vulkan \
 	    $(addprefix --source ,$(wildcard .cache/source/llama_cpp_python-$(NEWEST))) $$options
 	@$(ON_VULKAN) $(BIN)/python -m pytest tests/vulkan
+
+# Root gets packages that are missing; tools/aarch64.sh says more.
+test-aarch64: $(VENV)/developer $(ARM_GGML)/built-$(NEWEST)  ## run ops and a model as on an ARM processor, emulated
+	@$(ON_AARCH64) -m pytest $(EMULATED)
 
 # Without a compiler, and without folders of a binding or a ggml that were built earlier.
 test-wheel: $(WHEEL)/environment/installed  ## run the demo and a selection of tests from the wheel
@@ -280,6 +297,11 @@ endif
 $(NATIVE): | $(VENV)/builder
 	@echo "building the newest ggml for this machine into $(PREFIX) (two minutes on two cores)"
 	@$(BIN)/python tools/newest.py ggml $(PREFIX)
+
+$(ARM_GGML)/built-$(NEWEST): | $(VENV)/developer $(VENV)/builder
+	@sh tools/aarch64.sh $(AARCH64) $(BIN)/python
+	@echo "compiling the newest ggml for aarch64 into $(ARM_GGML) (a minute on two cores)"
+	@CMAKE_ARGS="$(TO_AARCH64)" $(BIN)/python tools/newest.py ggml $(ARM_GGML)
 
 $(BUNDLE): | $(VENV)/builder
 	@echo "building the newest ggml for every processor into .cache/ggml-wheel (six minutes on two cores)"
