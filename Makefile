@@ -128,14 +128,15 @@ test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a mo
 	@LM_EVAL=$(CURDIR)/$(LM_EVAL)/bin/lm-eval $(BIN)/python -m pytest tests/evaluations
 
 # make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan.
-# Root gets packages that are missing on Debian; tools/vulkan.sh says more.
+# Root gets packages that are missing on Debian; tools/vulkan.sh says more. The device compiles each
+# kernel once, which takes it a minute for some.
 test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run models on Mesa's software device
 	@options="$$(sh tools/vulkan.sh $(VULKAN))" && $(ON_VULKAN) $(BIN)/ggmodel ggml build --vulkan \
 	    $(addprefix --source ,$(wildcard .cache/source/llama_cpp_python-$(NEWEST))) $$options
-	@$(ON_VULKAN) $(BIN)/python -m pytest tests/vulkan
+	@$(ON_VULKAN) $(BIN)/python -m pytest --timeout 1200 tests/vulkan
 
 # Root gets packages that are missing; tools/aarch64.sh says more.
-test-aarch64: $(VENV)/developer $(ARM_GGML)/built-$(NEWEST)  ## run ops and a model as on an ARM processor, emulated
+test-aarch64: $(VENV)/developer $(ARM_GGML)/built-$(NEWEST)  ## run ops and a model on an emulated ARM processor; three minutes
 	@$(ON_AARCH64) -m pytest $(EMULATED)
 
 # Without a compiler, and without folders of a binding or a ggml that were built earlier.
