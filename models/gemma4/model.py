@@ -211,7 +211,7 @@ TEXT = ("model", "model.language_model")
 class Gemma4(Model):
     image_marker = "<|image|>"
     clip = {
-        "projector_type": "gemma4v",
+        "projector_type": None,  # that of the tower would be that of the sounds, too
         "vision.projector_type": "gemma4v",
         "vision.image_size": 224,  # of no effect; other programs need it
         "vision.image_mean": [0.0] * 3,

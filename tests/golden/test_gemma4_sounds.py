@@ -87,6 +87,7 @@ def test_both_files_of_llama_cpps_layout(tmp_path: Path):
         "clip.audio.num_mel_bins": 16,
     }
     assert {k: found.get(k) for k in said} == said
+    assert "clip.projector_type" not in found  # llama.cpp would read it for both towers
     assert shape == (5, 32)
     # The tensors that llama.cpp reads of a layer, with the bounds of its maps.
     maps = """attn_k attn_out attn_q attn_v conv_pw1 conv_pw2 ffn_down ffn_down_1 ffn_up
