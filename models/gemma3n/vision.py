@@ -29,7 +29,7 @@ def _norm(name: str) -> Any:
 
 
 class PerChannel(Operation):
-    """A number for each channel has four dims in files."""
+    """A number for each channel has four dims in files; in some a scale has one."""
 
     def shape(self, shape: tuple[int, ...], config: Gemma3nConfig) -> tuple[int, ...]:
         return 1, shape[0], 1, 1
@@ -49,6 +49,11 @@ def by_pixel(x: Tensor) -> Tensor:
 def as_image(x: Tensor, like: Tensor) -> Tensor:
     """[channels, w · h] as an image [w, h, channels] of the size of another one."""
     return x.permute(1, 0).contiguous(like.dim(0), like.dim(1), x.dim(0))
+
+
+def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
+    """[channels, n], times a number for each channel if there are any."""
+    return x if scale is None else x * scale.reshape(-1)
 
 
 def mixed(kernel: Tensor, norm: Tensor, x: Tensor) -> Tensor:
@@ -101,7 +106,7 @@ class Inverted(Module):
     middle_norm: Tensor | None = _norm("dw_mid.bn")
     project: Tensor = _kernel("pw_proj.conv")
     project_norm: Tensor = _norm("pw_proj.bn")
-    scale: Tensor | None = gguf("layer_scale.gamma", shape=(None,))
+    scale: Tensor | None = gguf("layer_scale.gamma", op=PerChannel())
 
     def forward(self, x: Tensor, stride: int = 1, adds: bool = True) -> Tensor:
         """An image [w, h, channels] → [w / stride, h / stride, out].
@@ -120,7 +125,7 @@ class Inverted(Module):
             image = each_alone(self.middle, as_image(pixels, image), stride)
             pixels = by_pixel(image).rms_norm(self.middle_norm, EPS).gelu()
         pixels = mixed(self.project, self.project_norm, pixels)
-        y = as_image(pixels if self.scale is None else pixels * self.scale, image)
+        y = as_image(scaled(pixels, self.scale), image)
         return x + y if adds and x.shape == y.shape else y
 
 
@@ -146,7 +151,7 @@ class Attention(Module):
     key: Reduced = gguf("attn.key", hf="attn.key")
     value: Reduced = gguf("attn.value", hf="attn.value")
     out: Tensor = _kernel("attn.output.proj")
-    scale: Tensor | None = gguf("layer_scale.gamma", shape=(None,))
+    scale: Tensor | None = gguf("layer_scale.gamma", op=PerChannel())
 
     def forward(self, x: Tensor, stride: int = 1) -> Tensor:
         """An image [w, h, channels] → the same shape."""
@@ -157,7 +162,7 @@ class Attention(Module):
         scores = k.mulmat(q.reshape(k.dim(0), -1).scale(k.dim(0) ** -0.5)).softmax()
         y = v.permute(1, 0).contiguous().mulmat(scores).reshape(-1, pixels.dim(1))
         y = self.out.reshape(y.dim(0), -1).mulmat(y)
-        return x + as_image(y if self.scale is None else y * self.scale, x)
+        return x + as_image(scaled(y, self.scale), x)
 
 
 class Stem(Module):

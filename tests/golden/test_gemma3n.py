@@ -16,7 +16,7 @@ from ggmodel.audio import Audio
 from ggmodel.convert import convert
 from ggmodel.convert.declaration import Pair, pairs
 from ggmodel.errors import AudioError, ConfigError, PromptError
-from ggmodel.gguf_file import DType, open_gguf
+from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.models.gemma3n.config import Gemma3nConfig
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.diff import same_tokens
@@ -182,8 +182,11 @@ def test_images_in_llama_cpps_layout(tmp_path: Path):
         assert {key: tower.metadata[key] for key in said} == said
         eps = tower.metadata["clip.vision.attention.layer_norm_epsilon"]
         shapes = {t.name: t.shape for t in tower.tensors.values()}
-        stem = tower.tensors["v.conv_stem.conv.weight"].dtype
-    assert stem == DType.F32
+        types = {t.name: t.dtype for t in tower.tensors.values()}
+    assert types["v.conv_stem.conv.weight"] == DType.F32
+    for kernel in ("1.0.dw_start.conv", "1.0.dw_mid.conv", "2.1.attn.key.down_conv"):
+        assert types[f"v.blk.{kernel}.weight"] == DType.F16  # which llama.cpp needs
+    assert types["v.blk.1.0.pw_exp.conv.weight"] == DType.F32
     assert eps == pytest.approx(1e-6)
     for block, parts in OF_BLOCKS.items():
         begin, ending = f"v.blk.{block}.", {"layer_scale": "gamma"}
@@ -195,6 +198,7 @@ def test_images_in_llama_cpps_layout(tmp_path: Path):
         *(f"v.conv_stem.{part}" for part in ("conv.weight", "conv.bias", "bn.weight")),
     }
     assert shapes["v.conv_stem.conv.bias"] == (1, 1, 24, 1)
+    assert shapes["v.blk.1.0.layer_scale.gamma"] == (1, 1, 24, 1)  # which llama.cpp multiplies with
     assert {n for n in shapes if n.startswith("mm.") and not n.startswith("mm.a.")} == {
         f"mm.{n}.weight"
         for n in ("embedding", "hard_emb_norm", "soft_emb_norm", "input_projection")
@@ -203,6 +207,20 @@ def test_images_in_llama_cpps_layout(tmp_path: Path):
         for name in ("red", "blue"):
             rows = encoded(model, golden, name)
             assert nmse(rows, golden.pictures[name].rows) < BOUNDS["images"]
+
+
+def test_scales_of_one_dim_are_read():
+    """As a state of llama.cpp's converter writes them."""
+    golden = load_golden("gemma3n", "images")
+    usual = source_of(golden)
+    tensors: dict[str, Any] = {}
+    for name, t in usual.tensors.items():
+        shape = (t.n_elements,) if name.endswith("layer_scale.gamma") else t.shape
+        tensors[name] = (t.dtype, shape, bytes(usual.data(name)))
+    with ggmodel.load(MemorySource(usual.metadata, tensors), flash_attention="off") as model:
+        assert model.source.tensors["v.blk.1.0.layer_scale.gamma"].shape == (24,)
+        rows = encoded(model, golden, "red")
+    assert nmse(rows, golden.pictures["red"].rows) < BOUNDS["images"]
 
 
 def test_an_image_becomes_pixels():

@@ -190,7 +190,9 @@ _PRECISE = re.compile(
     r"\.conv_dw\.|^v\.conv_stem\.|altup_(correct|predict)_coef)"
 )
 
-_CONVOLVED = re.compile(r"a\.conv1d\.\d+\.weight")  # llama.cpp convolves these in F16 alone
+# llama.cpp convolves these in F16 alone: those over time, and those of each channel by itself.
+_CONVOLVED = re.compile(r"a\.conv1d\.\d+\.weight")
+_DEPTHWISE = re.compile(r"v\.blk\.\d+\.\d+\.(dw_\w+\.conv|attn\.\w+\.down_conv)\.weight")
 
 
 def plain_type(
@@ -208,7 +210,7 @@ def plain_type(
         wanted: the type of matrices.
         apart: it goes into a file of towers alone (mmproj).
     """
-    if apart and len(shape) == 3 and _CONVOLVED.match(name):
+    if apart and (len(shape) == 3 and _CONVOLVED.match(name) or _DEPTHWISE.match(name)):
         return DType.F16
     # llama.cpp reads only this of Gemma 3's, and goes by the checkpoint's name.
     if name == "mm.input_projection.weight" and any("input_projection" in s for s in sources):
