@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import ggmodel
 from ggmodel.gguf_file import open_gguf
@@ -22,8 +23,8 @@ from ggmodel.model import MultimodalEmbedding
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
-from tests.peers.mtmd import Mtmd
-from tests.peers.towers import TOWERS, Files, Tower
+from tests.peers.mtmd import MARKER, Mtmd
+from tests.peers.towers import TOWERS, Difference, Files, Tower
 
 pytestmark = pytest.mark.filterwarnings("ignore:context_length is")
 
@@ -99,13 +100,13 @@ def files(name: str, written: dict[str, Files], tmp_path_factory: pytest.TempPat
 
 
 @contextmanager
-def ours(tower: Tower, files: Files, alike: bool) -> Iterator[LoadedModel]:
-    """Our model, which computes as libmtmd does if `alike`."""
+def ours(files: Files, differences: Sequence[Difference]) -> Iterator[LoadedModel]:
+    """Our model, which computes otherwise in these ways."""
     options: dict[str, Any] = {"kv_type": "f32", "flash_attention": "off", "threads": 1}
     with pytest.MonkeyPatch.context() as patch:
-        for differ in tower.differences if alike else ():
+        for differ in differences:
             differ(patch)
-        with ggmodel.load(open_gguf(*files), context_length=1024, **options) as model:
+        with ggmodel.load(open_gguf(files.text, files.mmproj), context_length=1024, **options) as model:
             yield model
 
 
@@ -126,21 +127,191 @@ def table_of(files: Files) -> np.ndarray:
         return np.frombuffer(file.data("token_embd.weight"), np.float32).reshape(tokens, width)
 
 
-def compared(tower: Tower, files: Files, mtmd: Mtmd, name: str, alike: bool) -> list[float]:
+def compared(
+    name: str, files: Files, mtmd: Mtmd, differences: Sequence[Difference]
+) -> list[float]:
     """NMSE by item."""
-    table, found = table_of(files), list[float]()
-    with ours(tower, files, alike) as model:
+    tower, table, found = TOWERS[name], table_of(files), list[float]()
+    with ours(files, differences) as model:
         for item in items(name):
-            seen = model.encode(item.kind, item.values, **item.data)
-            got = rows_of(tower, table, seen)
+            got = rows_of(tower, table, model.encode(item.kind, item.values, **item.data))
             kind = "audio" if item.kind == "audio" else "image"
-            want = np.concatenate(
-                mtmd.prepared(files.mmproj, kind, item.apart(tower.architecture))
-            )
-            found.append(nmse(got[: len(want)], want) if len(got) >= len(want) else np.inf)
+            apart = item.apart(tower.architecture)
+            want = np.concatenate(mtmd.prepared(files.mmproj, kind, apart))
+            assert got.shape[1] == want.shape[1]
+            got = got[:-1] if tower.architecture == "gemma3n" else got  # the token behind a picture
+            found.append(nmse(got, want) if len(got) == len(want) else np.inf)
     return found
 
 
 def test_rows_of_the_same_values(name: str, files: Files, mtmd: Mtmd):
     tower = TOWERS[name]
-    assert max(compared(tower, files, mtmd, name, alike=True)) < tower.bound
+    assert max(compared(name, files, mtmd, tower.differences)) < tower.bound
+
+
+@pytest.mark.parametrize(
+    ("name", "left"), [(n, d) for n, tower in TOWERS.items() for d in tower.differences]
+)
+def test_no_difference_is_superfluous(name: str, left: Difference, files: Files, mtmd: Mtmd):
+    others = [one for one in TOWERS[name].differences if one is not left]
+    assert min(compared(name, files, mtmd, others)) > TOWERS[name].bound
+
+
+# A picture of one size, and the one that libmtmd makes of it; in tiles, how many and how large.
+FITTING = {
+    "gemma3": [(24, 24)],
+    "gemma3n": [(256, 256)],
+    "gemma4": [(160, 112)],  # 280 rows, to which others are enlarged or shrunk
+    # These are resized, twice, and cut.
+    "idefics3": [(52, 26), (78, 52), (20, 20), (50, 30), (31, 77)],
+    "images": [(40, 24), (48, 48)],
+    "internvl": [(16, 16)],
+    "llama4": [(24, 24)],
+    "ministral": [(40, 24)],
+    "paddleocr": [(32, 24), (24, 48)],
+    "pixtral": [(40, 24), (48, 12)],
+    "qwen25vl": [(32, 24), (120, 136)],
+    "qwen2vl": [(32, 24), (48, 16)],
+    "qwen35": [(32, 24), (48, 16)],
+    "qwen3vl": [(32, 24), (48, 16)],
+}
+FRAMED = {
+    "gemma3": ((40, 20), (24, 24)),
+    "gemma3n": ((50, 30), (256, 256)),
+    "gemma4": ((100, 90), (104, 88)),
+    "images": ((47, 30), (48, 32)),
+    "ministral": ((47, 30), (48, 32)),
+    "paddleocr": ((50, 30), (48, 32)),
+    "pixtral": ((47, 30), (48, 32)),
+    "qwen25vl": ((50, 30), (48, 32)),
+    "qwen2vl": ((50, 30), (48, 32)),
+    "qwen35": ((50, 30), (48, 32)),
+    "qwen3vl": ((50, 30), (48, 32)),
+}
+TILED = {"internvl": ((50, 30), (2, 3), 16), "llama4": ((50, 30), (2, 3), 24)}
+
+
+def noise(width: int, height: int) -> Image.Image:
+    levels = np.random.default_rng(width * height).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(levels)
+
+
+def framed(picture: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
+    """A picture of this size, proportions kept, between black bars."""
+    scale = min(np.float32(size[i]) / np.float32(picture.size[i]) for i in (0, 1))
+    inner = [min(int(np.ceil(picture.size[i] * scale)), size[i]) for i in (0, 1)]
+    found = Image.new("RGB", size)
+    resized = picture.resize((inner[0], inner[1]), resample)
+    found.paste(resized, ((size[0] - inner[0]) // 2, (size[1] - inner[1]) // 2))
+    return found
+
+
+class Laid(NamedTuple):
+    """The rows of a prompt.
+
+    Attributes:
+        tokens: None for a row of an item.
+        rows: those of items, [rows, width].
+    """
+
+    tokens: list[int | None]
+    rows: np.ndarray
+
+
+def laid(model: LoadedModel, prompt: list[Any], tower: Tower, table: np.ndarray) -> Laid:
+    """Ours, without the tokens that libmtmd leaves out."""
+    without = {tower.tokens[text] for text in tower.unlaid}
+    tokens, rows = list[int | None](), list[np.ndarray]()
+    for number in model.prompts.read(prompt).tolist():
+        entry = model.engine.inputs[number] if number < 0 else None
+        token = number if entry is None else entry.token
+        if entry is not None and entry.embedding is not None:
+            entry.embedding.compute()
+            parts = [part[entry.row] for part in entry.embedding.parts]
+            rows.append(np.concatenate([entry.embedding.rows[entry.row], *parts]))
+            tokens.append(None)
+        elif token == tower.breaks:
+            rows.append(table[token])
+            tokens.append(None)
+        elif token not in without:
+            tokens.append(token)
+    if tower.ending is not None:
+        tokens[max(i for i, token in enumerate(tokens) if token is None)] = tower.ending
+        rows.pop()
+    return Laid(tokens, np.stack(rows))
+
+
+def laid_by(mtmd: Mtmd, files: Files, item: np.ndarray) -> Laid:
+    """libmtmd's."""
+    kind = "audio" if item.ndim == 1 else "image"
+    parts = mtmd.whole(files.mmproj, files.beside, kind, f"AB{MARKER}C", [item])
+    of_items = [part for part in parts if part.ndim == 2]
+    tokens = [part.tolist() if part.ndim == 1 else [None] * len(part) for part in parts]
+    return Laid([token for part in tokens for token in part], np.concatenate(of_items))
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_pictures_that_fit(name: str, files: Files, mtmd: Mtmd):
+    """From pixels to all rows of a prompt, and the tokens around and between them."""
+    tower = TOWERS[name]
+    for size in FITTING[name]:
+        got, want = both_laid(name, files, mtmd, noise(*size), tower.preparing)
+        assert got.tokens == want.tokens
+        assert nmse(got.rows, want.rows) < tower.bound
+        if tower.preparing:
+            got, _ = both_laid(name, files, mtmd, noise(*size), ())
+            assert nmse(got.rows, want.rows) > tower.bound
+
+
+def both_laid(
+    name: str, files: Files, mtmd: Mtmd, item: Any, more: Sequence[Difference]
+) -> tuple[Laid, Laid]:
+    tower = TOWERS[name]
+    with ours(files, (*tower.differences, *more)) as model:
+        found = laid(model, ["AB", item, "C"], tower, table_of(files))
+    return found, laid_by(mtmd, files, np.asarray(item))
+
+
+def normalized(pictures: Sequence[Image.Image]) -> np.ndarray:
+    """As `_LEVELS` says, [n, 3, height, width]."""
+    return np.stack([np.asarray(one, np.float32).transpose(2, 0, 1) / 128 for one in pictures])
+
+
+def rows_of_both(name: str, files: Files, mtmd: Mtmd, item: Any, alike: Any, **data: Any) -> Any:
+    """Our rows of a picture, ours of what libmtmd makes of it, and libmtmd's."""
+    tower, table = TOWERS[name], table_of(files)
+    with ours(files, tower.differences) as model:
+        usual = rows_of(tower, table, model.encode("image", item))
+        same = rows_of(tower, table, model.encode("image", alike, **data))
+    return usual, same, laid_by(mtmd, files, np.asarray(item)).rows
+
+
+@pytest.mark.parametrize("name", FRAMED)
+def test_other_pictures_are_stretched_here_and_framed_there(
+    name: str, files: Files, mtmd: Mtmd
+):
+    size, full = FRAMED[name]
+    linear = name in ("gemma3", "gemma3n")
+    resample = Image.Resampling.BILINEAR if linear else Image.Resampling.BICUBIC
+    picture = noise(*size)
+    frame: Any = framed(picture, full, resample)
+    if name == "gemma4":  # ours would be enlarged
+        frame = normalized([frame]) * np.float32(128 / 255)
+    usual, same, want = rows_of_both(name, files, mtmd, picture, frame)
+    same = same[:-1] if name == "gemma3n" else same
+    assert nmse(same, want) < TOWERS[name].bound
+    assert len(usual) != len(same) or nmse(usual, want) > 0.01
+
+
+@pytest.mark.parametrize("name", TILED)
+def test_tiles_are_stretched_here_and_framed_there(name: str, files: Files, mtmd: Mtmd):
+    size, (rows, columns), side = TILED[name]
+    picture, cubic = noise(*size), Image.Resampling.BICUBIC
+    large = framed(picture, (columns * side, rows * side), cubic)
+    places = [(c * side, r * side) for r in range(rows) for c in range(columns)]
+    tiles = [large.crop((x, y, x + side, y + side)) for x, y in places]
+    tiles.append(picture.resize((side, side), cubic))
+    data: dict[str, Any] = {"aspect_ratio": [rows, columns]} if name == "llama4" else {}
+    usual, same, want = rows_of_both(name, files, mtmd, picture, normalized(tiles), **data)
+    assert nmse(same, want) < TOWERS[name].bound
+    assert nmse(usual, want) > 1e-3

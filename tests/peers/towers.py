@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import ggmodel.image as pictures
 from ggmodel import nn
 from ggmodel.convert import convert
 from ggmodel.ml import Tensor
@@ -36,10 +37,15 @@ Difference = Callable[[pytest.MonkeyPatch], None]
 
 
 class Files(NamedTuple):
-    """As `ggmodel convert --mmproj` writes them."""
+    """As `ggmodel convert --mmproj` writes them.
+
+    Attributes:
+        beside: the text that libmtmd reads.
+    """
 
     text: Path
     mmproj: Path
+    beside: Path
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,11 @@ class Tower:
         shapes: of tensors that are larger or smaller than the golden's.
         bound: NMSE of rows of the same values, our encoder computing as libmtmd does.
         differences: make our encoder compute so.
+        preparing: make our preparation of pictures compute so.
         breaks: the token that stands as a row between lines of rows.
         unlaid: tokens around rows that libmtmd leaves out.
+        ending: the token that it lays in place of the last row.
+        text: the golden of a text for libmtmd, where llama.cpp refuses the tiny model's own.
     """
 
     golden: str
@@ -65,8 +74,11 @@ class Tower:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bound: float = EXACT
     differences: tuple[Difference, ...] = ()
+    preparing: tuple[Difference, ...] = ()
     breaks: int | None = None
     unlaid: tuple[str, ...] = ()
+    ending: int | None = None
+    text: str = ""
 
     @property
     def architecture(self) -> str:
@@ -74,9 +86,24 @@ class Tower:
 
     @property
     def tokens(self) -> dict[str, int]:
-        return {**Cases(HERE / self.architecture).module.SPECIAL, **self.special}
+        known = getattr(Cases(HERE / self.architecture).module, "SPECIAL", {})
+        return {**known, **self.special}
 
     def write(self, folder: Path) -> Files:
+        size = self._checkpoint(folder)
+        files = Files(folder / "text.gguf", folder / "mmproj.gguf", folder / "beside.gguf")
+        convert(folder, files.text, "f32", mmproj=files.mmproj, pre="gpt-2")
+        if not self.text:
+            return files._replace(beside=files.text)
+        width = load_golden(*self.text.split("/")).config["hidden_size"]
+        shapes = {"model.embed_tokens.weight": (size, width)}
+        other = Tower(self.text, {"vocab_size": size}, special=self.tokens, shapes=shapes)
+        other._checkpoint(folder / "beside")
+        convert(folder / "beside", files.beside, "f32", pre="gpt-2")
+        return files
+
+    def _checkpoint(self, folder: Path) -> int:
+        """Writes a checkpoint; the number of its tokens."""
         golden = load_golden(*self.golden.split("/"))
         config = _changed(golden.config, self.changes)
         config.pop("preprocessor:", None)
@@ -87,9 +114,7 @@ class Tower:
         add_special(folder, {text: i for text, i in self.tokens.items() if i < size})
         if self.prepared:
             (folder / "preprocessor_config.json").write_text(json.dumps(self.prepared))
-        files = Files(folder / "text.gguf", folder / "mmproj.gguf")
-        convert(folder, files.text, "f32", mmproj=files.mmproj, pre="gpt-2")
-        return files
+        return size
 
 
 def _changed(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +147,12 @@ def class_token_last(patch: pytest.MonkeyPatch) -> None:
         return usual(tower, ctx, count)
 
     patch.setattr(internvl.Vision, "forward", forward)
+
+
+def unrounded(patch: pytest.MonkeyPatch) -> None:
+    """Pixels are not rounded to BF16."""
+    usual = pictures.normalize
+    patch.setattr(pictures, "normalize", lambda *given, **options: usual(*given))
 
 
 def by_columns(patch: pytest.MonkeyPatch) -> None:
@@ -192,7 +223,11 @@ TOWERS = {
             for name, shape in _NETWORK.tensors.items()
             if 2048 in shape
         },
+        special={"<start_of_image>": 58, "<end_of_image>": 64},
         bound=ROUNDED,  # its kernels of single channels are F16 in mmproj files
+        unlaid=("\n\n",),
+        ending=64,
+        text="llama/tied",
     ),
     "gemma4": Tower(
         "gemma4/images",
@@ -224,6 +259,7 @@ TOWERS = {
         "llama4/released",
         prepared={**_LEVELS, "size": {"height": 24, "width": 24}},
         differences=(tanh, by_columns),
+        preparing=(unrounded,),
         unlaid=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
     ),
     **{
