@@ -1,9 +1,13 @@
 """Where the published files of other projects come from."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tools import newest
+
+from tests.peers.mtmd import Mtmd
+from tests.peers.towers import Files, Tower
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,3 +24,23 @@ def llama_cpp_libraries() -> Path:
     folder = ROOT / ".cache" / "peer" / "bin"
     assert (folder / "libmtmd.so").exists(), "run `make peer` first"
     return folder
+
+
+@pytest.fixture(scope="session")
+def mtmd(
+    llama_cpp_dir: Path, llama_cpp_libraries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Mtmd:
+    return Mtmd(llama_cpp_dir, llama_cpp_libraries, tmp_path_factory.mktemp("mtmd"))
+
+
+@pytest.fixture(scope="session")
+def tower_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tower], Files]:
+    """Writes the files of a tiny model, once."""
+    written: dict[int, Files] = {}
+
+    def files(tower: Tower) -> Files:
+        if id(tower) not in written:
+            written[id(tower)] = tower.write(tmp_path_factory.mktemp("tower") / "hf")
+        return written[id(tower)]
+
+    return files

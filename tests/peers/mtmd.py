@@ -83,4 +83,3 @@ class Mtmd:
             found.append(values.reshape(count, width) if kind else values)
             data = data[12 + values.nbytes :]
         return found
-

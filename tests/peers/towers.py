@@ -149,6 +149,16 @@ def class_token_last(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(internvl.Vision, "forward", forward)
 
 
+def layer_norms(patch: pytest.MonkeyPatch) -> None:
+    """RMS norms are layer norms."""
+
+    def forward(norm: Any, x: Tensor, eps: float | None = None) -> Tensor:
+        return x.layer_norm(norm.weight, None, 1e-6 if eps is None else eps)
+
+    for kind in (internvl.Norm, nn.RMSNorm):
+        patch.setattr(kind, "forward", forward)
+
+
 def unrounded(patch: pytest.MonkeyPatch) -> None:
     """Pixels are not rounded to BF16."""
     usual = pictures.normalize
@@ -255,6 +265,8 @@ TOWERS = {
         prepared={**_LEVELS, "size": {"height": 16, "width": 16}, "max_patches": 6},
         differences=(tanh, class_token_last),
     ),
+    # Its tower has RMS norms; libmtmd knows that only of the published one, by its size.
+    "internvl-rms": Tower("internvl/qwen3", differences=(tanh, class_token_last, layer_norms)),
     "llama4": Tower(
         "llama4/released",
         prepared={**_LEVELS, "size": {"height": 24, "width": 24}},
