@@ -105,7 +105,7 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own
 	@$(BIN)/python -m pytest
 
-test-peers: $(VENV)/peers  ## compare with other projects; downloads their published vectors
+test-peers: $(VENV)/peers $(PEER)  ## compare with other projects; downloads their published vectors, builds llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py
 
 test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests ask llama-server; four minutes

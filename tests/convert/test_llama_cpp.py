@@ -59,10 +59,17 @@ NOTES: dict[str, list[str]] = {
         for name in ("images", "sounds")
     },
     "gemma4/images": [f"{DIFFERS}attention.bidirectional_images is False, and it computes with Tr"],
-    **{
-        f"gemma4/{name}": [f"{DIFFERS}attention.bidirectional_images is False"]
-        for name in ("sounds", "sounds_plain")
-    },
+    "gemma4/sounds": [
+        f"{DIFFERS}attention.bidirectional_images is False",
+        f"{DIFFERS}audio.attention.context_left is 5, and it computes with 13",
+    ],
+    "gemma4/sounds_plain": [
+        f"{DIFFERS}attention.bidirectional_images is False",
+        f"{DIFFERS}audio.attention.context_left is 3, and it computes with 13",
+        f"{DIFFERS}audio.attention.layer_norm_epsilon is 0.05, and it computes with 1e-06",
+        f"{DIFFERS}audio.attention.logit_softcapping is 3.0, and it computes with 50.0",
+        f"{DIFFERS}audio.residual_scale is 0.25, and it computes with 0.5",
+    ],
     "gpt_oss/other_layers": [f"{REFUSES}it needs blk.0.attn_output.bias"],
     "gpt_oss/released": [f"{DIFFERS}rope.scaling.yarn_truncate is False, and it computes with Tr"],
     "gpt_oss/rounded_yarn": [
@@ -84,6 +91,11 @@ NOTES: dict[str, list[str]] = {
         f"{DIFFERS}rope.scaling.yarn_attn_factor is 0.7797",
         f"{DIFFERS}rope.scaling.yarn_truncate is False",
     ],
+    **{
+        f"internvl/{name}": [f"{DIFFERS}it adds to each patch of a picture the position before"]
+        for name in ("experts", "qwen2", "qwen3")
+    },
+    "llama4/released": [f"{DIFFERS}it lays the rows of a tile column by column"],
     "llama4/untuned": [
         f"{DIFFERS}attention.chunk_size is 64, and it computes with 8192",
         f"{DIFFERS}no_rope_interval is 2, and it computes with 4",
@@ -91,6 +103,9 @@ NOTES: dict[str, list[str]] = {
     ],
     "mistral/window": [f"{REFUSES}it has no architecture 'mistral'"],
     "mllama/images": [f"{REFUSES}it has no architecture 'mllama'"],
+    "mistral3/ministral": [
+        f"{DIFFERS}vision.rope.freq_base is 100.0, and it computes with 10000.0",
+    ],
     "olmo2/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "olmo2/tied": [f"{REFUSES}it needs output.weight"],
     "olmo2/windows": [f"{DIFFERS}rope.scaling.yarn_attn_factor is 1.2, and it computes with 1.207"],
@@ -101,6 +116,10 @@ NOTES: dict[str, list[str]] = {
     "paddleocr/biases": [
         f"{REFUSES}it has no place for blk.0.ffn_{part}.bias" for part in ("gate", "up", "down")
     ],
+    **{
+        f"qwen2vl/{name}": [f"{DIFFERS}vision.window_size is {size}, and it computes with 112"]
+        for name, size in (("qwen25", 16), ("qwen25_windows", 24))
+    },
     "qwen2vl/qwen2_untied": [DIFFERS + WINDOW.format(16)],
     "qwen3/bias": [f"{REFUSES}it has no place for blk.0.attn_output.bias"],
     "qwen3/experts_window": [DIFFERS + WINDOW.format(8)],
@@ -127,13 +146,13 @@ SAME = """
     cohere2/linear_rope cohere2/published command_r/published gemma2/published gemma3/images
     gemma3/softcap gemma3/untied gemma4/dense gemma4/experts gemma4/images_dense
     gemma4/published idefics3/smolvlm idefics3/tiles
-    internvl/experts internvl/qwen2 internvl/qwen3 lfm2/experts lfm2/published lfm2/untied
+    lfm2/experts lfm2/published lfm2/untied
     llama/attention_bias llama/experts
-    llama/linear_rope llama/llama3_rope llama/longrope llama/tied llama4/released
-    mistral/no_window mistral3/images mistral3/ministral mistral3/pixtral mistral3/text
+    llama/linear_rope llama/llama3_rope llama/longrope llama/tied
+    mistral/no_window mistral3/images mistral3/pixtral mistral3/text
     olmo2/plain paddleocr/pages phi3/long phi3/partial qwen2/tied qwen2/unused_window qwen2/yarn
     qwen3/experts
-    qwen2vl/qwen2 qwen2vl/qwen25 qwen2vl/qwen25_windows
+    qwen2vl/qwen2
     qwen3/plain qwen3/tied qwen35/experts qwen35/interval qwen35/published
     qwen3vl/experts qwen3vl/images qwen3vl/qwen35
 """.split()

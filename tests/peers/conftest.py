@@ -36,11 +36,11 @@ def mtmd(
 @pytest.fixture(scope="session")
 def tower_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tower], Files]:
     """Writes the files of a tiny model, once."""
-    written: dict[int, Files] = {}
+    written: dict[str, Files] = {}
 
     def files(tower: Tower) -> Files:
-        if id(tower) not in written:
-            written[id(tower)] = tower.write(tmp_path_factory.mktemp("tower") / "hf")
-        return written[id(tower)]
+        if repr(tower) not in written:
+            written[repr(tower)] = tower.write(tmp_path_factory.mktemp("tower") / "hf")
+        return written[repr(tower)]
 
     return files

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from PIL.Image import Image
 
 import ggmodel
+from ggmodel.audio import Audio
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model import MultimodalEmbedding
 from ggmodel.runner import LoadedModel
@@ -93,13 +95,14 @@ def laid_by(mtmd: Mtmd, files: Files, item: np.ndarray) -> Laid:
 
 
 def both_laid(
-    tower: Tower, files: Files, mtmd: Mtmd, item: Any, more: Sequence[Difference] = ()
+    tower: Tower, files: Files, mtmd: Mtmd, item: Image | Audio, more: Sequence[Difference] = ()
 ) -> tuple[Laid, Laid]:
-    """Of "AB", a picture, and "C".
+    """Of "AB", a picture or a sound, and "C".
 
     Args:
         more: differences beside the tower's.
     """
+    values = item.samples if isinstance(item, Audio) else np.asarray(item)
     with ours(files, (*tower.differences, *more)) as model:
         found = laid(model, ["AB", item, "C"], tower, table_of(files))
-    return found, laid_by(mtmd, files, np.asarray(item))
+    return found, laid_by(mtmd, files, values)

@@ -119,17 +119,6 @@ def test_it_has_the_projectors_of_pairs(source: Source):
     assert all(knows(name) for name, _ in pairs)
 
 
-def test_it_pools_what_voxtral_heard(source: Source):
-    """`PROJECTORS` says so of both."""
-    folder = source.folder.parent / "tools" / "mtmd"
-    text = (folder / "clip-model.h").read_text()
-    pooled = text[text.index("bool audio_has_avgpool()") :].partition("}")[0]
-    assert {"PROJECTOR_TYPE_VOXTRAL", "PROJECTOR_TYPE_QWEN2A"} <= {*re.findall(r"\w+", pooled)}
-    assert "frames_per_chunk = 3000" in (folder / "mtmd-audio.cpp").read_text()
-    encoder = (folder / "models" / "whisper-enc.cpp").read_text()
-    assert "build_vit" in encoder and "mask" not in encoder
-
-
 @pytest.mark.parametrize("architecture", FIXED)
 def test_every_other_hyperparameter_is_read(source: Source, architecture: str):
     read, table = source.keys(architecture), {fixed.key for fixed in FIXED[architecture]}

@@ -8,7 +8,7 @@ docs/convert.md lists the causes; goldens say that transformers computes what we
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,11 +57,14 @@ _ITEMS: dict[str, list[Item]] = {
         Item("video", (2 * 30 * 34, 96), {"video_grid_thw": [2, 30, 34], "second_per_grid_ts": 1}),
     ],
     "voxtral": [Item("audio", (2, 8, 96), {})],
-    # Grids of as many patches as the learned one, 6 × 6, and more.
-    "paddleocr": [
-        Item("image", (1, 3, 4 * high, 4 * wide), {"grid": [high, wide]})
-        for high, wide in ((6, 6), (10, 6), (8, 14))
-    ],
+    # Grids of as many patches as the learned one, 6 × 6, and more; and of fewer.
+    **{
+        name: [Item("image", (1, 3, 4 * h, 4 * w), {"grid": [h, w]}) for h, w in grids]
+        for name, grids in (
+            ("paddleocr", ((6, 6), (10, 6), (8, 14))),
+            ("paddleocr-small", ((4, 4), (2, 12), (10, 4))),
+        )
+    },
 }
 
 
@@ -80,15 +83,21 @@ def files(name: str, tower_files: Callable[[Tower], Files]) -> Files:
     return tower_files(TOWERS[name])
 
 
-def compared(name: str, files: Files, mtmd: Mtmd, differences: Sequence[Difference]) -> list[float]:
-    """NMSE by item."""
+def compared(
+    name: str,
+    files: Files,
+    mtmd: Mtmd,
+    differences: Sequence[Difference],
+    theirs: Files | None = None,
+) -> list[float]:
+    """NMSE by item; libmtmd may have another file."""
     tower, table, found = TOWERS[name], table_of(files), list[float]()
     with ours(files, differences) as model:
         for item in items(name):
             got = rows_of(tower, table, model.encode(item.kind, item.values, **item.data))
             kind = "audio" if item.kind == "audio" else "image"
             apart = item.apart(tower.architecture)
-            want = np.concatenate(mtmd.prepared(files.mmproj, kind, apart))
+            want = np.concatenate(mtmd.prepared((theirs or files).mmproj, kind, apart))
             assert got.shape[1] == want.shape[1]
             found.append(nmse(got, want) if len(got) == len(want) else np.inf)
     return found

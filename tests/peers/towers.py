@@ -20,9 +20,10 @@ import pytest
 import ggmodel.image as pictures
 from ggmodel import nn
 from ggmodel.convert import convert
-from ggmodel.ml import Tensor
+from ggmodel.ml import DType, Tensor
 from ggmodel.models.internvl import vision as internvl
 from ggmodel.models.llama4 import vision as llama4
+from ggmodel.models.paddleocr import vision as paddleocr
 from ggmodel.workbench.golden import Cases
 from tests.convert.folders import add_special, write_model, write_tokenizer
 from tests.golden.files import HERE, load_golden
@@ -157,6 +158,43 @@ def layer_norms(patch: pytest.MonkeyPatch) -> None:
 
     for kind in (internvl.Norm, nn.RMSNorm):
         patch.setattr(kind, "forward", forward)
+
+
+def antialiased(patch: pytest.MonkeyPatch) -> None:
+    """Where a page has fewer patches a side than the learned grid, positions are the means of more
+    than their neighbours."""
+    usual = paddleocr.Vision.forward
+
+    def forward(tower: paddleocr.Vision, ctx: Any, rows: int, columns: int) -> Tensor:
+        table, tower = tower.positions.weight, copy.copy(tower)
+        side = round(table.dim(1) ** 0.5)
+        shares = np.kron(triangles(rows, side), triangles(columns, side))
+        given = ctx.feed(lambda _: shares, DType.F32, side**2, rows * columns)
+        known = table.permute(1, 0).contiguous().mulmat(given)
+        object.__setattr__(tower, "positions", _Known(table, known))
+        return usual(tower, ctx, rows, columns)
+
+    patch.setattr(paddleocr.Vision, "forward", forward)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Stands for an embedding: the same rows, whatever is asked for."""
+
+    weight: Tensor
+    rows: Tensor
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.rows
+
+
+def triangles(n: int, side: int) -> np.ndarray:
+    """The shares of `side` learned positions in each of n, float32 [n, side]; a triangle is as wide
+    as the distance of two positions, at least as that of two learned ones."""
+    scale = side / n
+    middles, at = (np.arange(n) + 0.5) * scale, np.arange(side) + 0.5
+    shares = np.maximum(0, 1 - abs(at - middles[:, None]) / max(scale, 1))
+    return (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def unrounded(patch: pytest.MonkeyPatch) -> None:
@@ -297,6 +335,7 @@ TOWERS = {
         },
         differences=(tanh,),
     ),
+    "paddleocr-small": Tower("paddleocr/pages", differences=(tanh, antialiased)),
     "qwen2vl": Tower("qwen2vl/qwen2", prepared=_QWEN, differences=(tanh,)),
     "qwen25vl": Tower(
         "qwen2vl/qwen25",

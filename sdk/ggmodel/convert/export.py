@@ -118,9 +118,11 @@ def _notes(source: CheckpointSource, program: str | None) -> list[str]:
     if refused:
         return [f"llama.cpp refuses this file: {reason}" for reason in refused]
     _, h = read_config(source.served, source.hf.config)
+    beside = name if source.contents == "text" else None
+    projector = source.architecture.pairs.get(name, beside)
     return [
         f"llama.cpp computes something else from this file: {reason}"
-        for reason in differences(name, h, source.config, source.architecture.pairs.get(name))
+        for reason in differences(name, h, source.config, projector)
     ]
 
 

@@ -123,6 +123,15 @@ _GEMMA3N = (
     Fixed("embedding_length_per_layer_input", lambda h: [256], refused=True),
 )
 
+
+def _of_images(key: str, *values: Any) -> Fixed:
+    return _fixed(f"vision.{key}", *values, matters=lambda h: h.vit_layers > 0)
+
+
+def _of_sounds(key: str, *values: Any) -> Fixed:
+    return _fixed(f"audio.{key}", *values, matters=lambda h: h.audio_layers > 0)
+
+
 FIXED: Mapping[str, Sequence[Fixed]] = {
     "llama": (*_SILU, Fixed("rope.dimension_count", lambda h: [h.head_dim], refused=True)),
     "llama4": (
@@ -134,6 +143,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _fixed("attention.temperature_tuning", True),
         _fixed("attention.scale", 0.1, matters=lambda h: h.tuned),
         _fixed("attention.floor_scale", 8192, matters=lambda h: h.tuned),
+        _of_images("rope.freq_base", 1e4),
     ),
     "mistral3": (
         Fixed("rope.scaling.yarn_attn_factor", _two_scales, lambda h: h.scaling == "yarn"),
@@ -141,6 +151,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _of_yarn("truncate", True),
         _fixed("hidden_activation", "silu", "swish"),
         _without_effect("vocab_size"),
+        _of_images("rope.freq_base", 1e4),
     ),
     "gemma2": (
         *_TANH,
@@ -158,6 +169,11 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
             lambda h: [h.width not in (1536, 2560)],
             lambda h: h.vit_layers > 0,
         ),
+        _of_images("rope.freq_base", 100.0),
+        _of_sounds("attention.context_left", 13),
+        _of_sounds("attention.layer_norm_epsilon", 1e-6),
+        _of_sounds("attention.logit_softcapping", 50.0),
+        _of_sounds("residual_scale", 0.5),
     ),
     "gemma-embedding": (
         *_TANH,
@@ -166,7 +182,12 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
     ),
     "paddleocr": _SILU,
     "qwen2": (*_SILU, *_NO_WINDOW, _WIDE),
-    "qwen2vl": (*_SILU, *_NO_WINDOW, _WIDE),
+    "qwen2vl": (
+        *_SILU,
+        *_NO_WINDOW,
+        _WIDE,
+        _fixed("vision.window_size", 112, matters=lambda h: h.full_every > 0),
+    ),
     "qwen3": (*_QWEN3, _without_effect("expert_feed_forward_length")),
     "qwen3moe": _QWEN3,
     "qwen3vl": _SILU,
@@ -195,17 +216,20 @@ are meant."""
 
 _HEARING = (_fixed("audio.hidden_activation", "gelu"), _fixed("mm.hidden_activation", "gelu"))
 PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
+    "internvl": ((), "it adds to each patch of a picture the position before its own"),
+    "llama4": ((), "it lays the rows of a tile column by column, and no tokens between tiles"),
     "qwen2a": (
         _HEARING,
         "it fills sounds up to 30 s with silence, which is heard and laid into the text, too",
     ),
     "voxtral": (
         _HEARING,
-        "it averages pairs of the encoder's rows before they are stacked: a sound has half as many",
+        "it averages pairs of the encoder's rows before they are stacked, and ends at windows of "
+        "30 s, whose rows it miscounts",
     ),
 }
-"""Type of a projector → its hyperparameters that llama.cpp does not take from the file, and what
-it computes otherwise in any case."""
+"""Type of a projector, or architecture of a text beside one of its own → its hyperparameters that
+llama.cpp does not take from the file, and what it computes otherwise in any case."""
 
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _BIAS = "blk.*.attn_output.bias"
