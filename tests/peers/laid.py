@@ -97,7 +97,7 @@ def laid_by(mtmd: Mtmd, files: Files, item: np.ndarray) -> Laid:
 def both_laid(
     tower: Tower, files: Files, mtmd: Mtmd, item: Image | Audio, more: Sequence[Difference] = ()
 ) -> tuple[Laid, Laid]:
-    """Of "AB", a picture or a sound, and "C".
+    """The rows of "AB", a picture or a sound, and "C": ours and libmtmd's.
 
     Args:
         more: differences beside the tower's.

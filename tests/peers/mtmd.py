@@ -15,7 +15,7 @@ _HEADERS = ("include", "ggml/include", "tools/mtmd")
 
 
 class Refused(Exception):
-    """What libmtmd said before it ended."""
+    """libmtmd ended; its last words."""
 
 
 class Mtmd:

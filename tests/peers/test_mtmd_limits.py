@@ -144,7 +144,7 @@ def test_what_is_faint_in_soft_sounds_is_louder(tower_files: Write, mtmd: Mtmd):
 
 # Sounds are heard in windows of 30 s, as published.
 _HEARD = {key: getattr(TOWERS["qwen2audio"], key) for key in ("changes", "prepared", "shapes")}
-# Files that libmtmd ends at, and why. Of the first two only tiny ones have these sizes.
+# Files that libmtmd ends at, and why. Only tiny models have the sizes of the first two.
 REFUSED = [
     (replace(TOWERS["gemma3n"], text=""), "per_layer_token_embd.weight' has wrong shape"),
     (
@@ -164,3 +164,9 @@ def test_files_that_it_ends_at(tower: Tower, reason: str, tower_files: Write, mt
     files = tower_files(tower)
     with pytest.raises(Refused, match=reason):
         laid_by(mtmd, files, tones(2.0) if tower.architecture == "voxtral" else GREY)
+
+
+def test_gemma_3n_is_deaf(tower_files: Write, mtmd: Mtmd):
+    files = tower_files(TOWERS["gemma3n"])
+    with pytest.raises(Refused, match="no such tower"):
+        mtmd.prepared(files.mmproj, "audio", [np.zeros((16, 40), np.float32)])

@@ -210,7 +210,7 @@ def plain_type(
         wanted: the type of matrices.
         apart: it goes into a file of towers alone (mmproj).
     """
-    if apart and (len(shape) == 3 and _CONVOLVED.match(name) or _DEPTHWISE.match(name)):
+    if apart and ((len(shape) == 3 and _CONVOLVED.match(name)) or _DEPTHWISE.match(name)):
         return DType.F16
     # llama.cpp reads only this of Gemma 3's, and goes by the checkpoint's name.
     if name == "mm.input_projection.weight" and any("input_projection" in s for s in sources):
