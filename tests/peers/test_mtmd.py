@@ -123,10 +123,10 @@ FITTING = {
     "gemma4": [(160, 112)],  # 280 rows, to which others are enlarged or shrunk
     # These are resized, twice, and cut.
     "idefics3": [(52, 26), (78, 52), (20, 20), (50, 30), (31, 77)],
-    "images": [(40, 24), (48, 48)],
     "internvl": [(16, 16)],
     "llama4": [(24, 24)],
     "ministral": [(40, 24)],
+    "mistral3": [(40, 24), (48, 48)],
     "paddleocr": [(32, 24), (24, 48)],
     "pixtral": [(40, 24), (48, 12)],
     "qwen25vl": [(32, 24), (120, 136)],
@@ -138,8 +138,8 @@ FRAMED = {
     "gemma3": ((40, 20), (24, 24)),
     "gemma3n": ((50, 30), (256, 256)),
     "gemma4": ((100, 90), (104, 88)),
-    "images": ((47, 30), (48, 32)),
     "ministral": ((47, 30), (48, 32)),
+    "mistral3": ((47, 30), (48, 32)),
     "paddleocr": ((50, 30), (48, 32)),
     "pixtral": ((47, 30), (48, 32)),
     "qwen25vl": ((50, 30), (48, 32)),

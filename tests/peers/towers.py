@@ -313,7 +313,7 @@ TOWERS = {
         unlaid=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
     ),
     **{
-        case: Tower(
+        name: Tower(
             f"mistral3/{case}",
             {"vision_config.rope_theta": 10000.0},
             _PIXTRAL,
@@ -321,7 +321,11 @@ TOWERS = {
             differences=(tanh,),
             breaks=_BREAK,
         )
-        for case in ("images", "ministral", "pixtral")
+        for name, case in (
+            ("mistral3", "images"),
+            ("ministral", "ministral"),
+            ("pixtral", "pixtral"),
+        )
     },
     "paddleocr": Tower(
         "paddleocr/pages",
