@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from ggmodel.errors import TokenizerError
 from tests.serve.standin import InProcess
 
 TEXT = "Once upon a time there was a"
@@ -50,6 +51,22 @@ def test_lists_of_prompts_have_lists_of_answers(http: httpx.Client):
     assert found[0]["content"] == found[1]["content"]
     mixed = http.post("/completion", json={**ASKED, "prompt": [ids[0], "Once", ids[2]]}).json()
     assert mixed["content"]
+
+
+def test_ids_go_on_without_a_vocabulary(
+    http: httpx.Client, runner: InProcess, monkeypatch: pytest.MonkeyPatch
+):
+    async def detokenize(request: Any) -> Any:
+        raise TokenizerError("this model holds no vocabulary")
+
+    asked = {"prompt": [1, 2], "n_predict": 4, "temperature": 0}
+    wanted = http.post("/completion", json=asked).json()
+    assert wanted["prompt"]
+    monkeypatch.setattr(runner, "detokenize", detokenize)
+    found = http.post("/completion", json=asked).json()
+    assert (found["prompt"], found["content"]) == ("", wanted["content"])
+    lines = http.post("/completion", json={**asked, "stream": True}).text.split("data: ")
+    assert json.loads(lines[-1])["stop"] is True
 
 
 def test_a_stop_word_is_told(http: httpx.Client):

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from starlette.routing import Route
 
 from ...chat.replies import Content
+from ...errors import TokenizerError
 from ..answers import Answer, Reply, all_whole
 from ..asking import Asked, ask, called, check_logprobs, within
 from ..endpoint import EVENTS, Answers, Call, route
@@ -139,11 +140,14 @@ async def _answer(
 
 
 async def _prompt(runner: Runner, answer: Answer) -> str:
-    """The text of a prompt, which may be given as token ids."""
+    """The text of a prompt, which may be given as token ids; "" without a vocabulary."""
     given = answer.asked.generate.prompt
     if isinstance(given, str):
         return given
-    return (await runner.detokenize(Detokenize(answer.begun.prompt))).text
+    try:
+        return (await runner.detokenize(Detokenize(answer.begun.prompt))).text
+    except TokenizerError:
+        return ""
 
 
 async def _options(server: Server, given: Wanted, runner: Runner) -> dict[str, Any]:
