@@ -81,6 +81,8 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
             said[key] = value.value
             if value.type == GGUFValueType.INT32:
                 said[key] = np.int32(int(value.value))
+            elif value.type == GGUFValueType.FLOAT32:
+                said[key] = _float32(key, value.value)
             elif value.type == GGUFValueType.ARRAY:
                 # Tags and languages: YAML reads 3 and no as other things than texts.
                 said[key] = [str(v) if isinstance(v, int | float) else v for v in value.value]
@@ -88,6 +90,14 @@ def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
         raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
     said.pop("general.architecture", None)
     return said
+
+
+def _float32(key: str, value: Any) -> np.float32:
+    """A number of generation_config.json, whatever number JSON made of it."""
+    if isinstance(value, bool):
+        raise TypeError(f"{key} is {value}, no number")
+    with np.errstate(over="ignore"):
+        return np.float32(float(value))
 
 
 def _check_files(folder: Path) -> dict[str, Any]:
