@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 import ggmodel
+from ggmodel.convert import convert
+from ggmodel.errors import FormatError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.names import Defaults, Found
 from ggmodel.runner.sampling import Sampler
@@ -71,6 +74,43 @@ def test_a_checkpoint_advises_in_its_generation_config(tmp_path: Path):
         assert model.defaults.options == {"top_k": 7, "repeat_penalty": 1.5}
 
 
+@pytest.mark.parametrize("text", ['{"temperature": 1, "top_p": 1}', '{"temperature": 1.0}'])
+def test_numbers_have_the_type_of_their_key(tmp_path: Path, text: str):
+    """JSON makes integers of them, too."""
+    write_golden(tmp_path, "llama", "plain_gqa")
+    (tmp_path / "generation_config.json").write_text(text)
+    convert(tmp_path, tmp_path / "a.gguf")
+    fields = gguf.GGUFReader(tmp_path / "a.gguf").fields
+    kinds = [field.types for key, field in fields.items() if key.startswith("general.sampling")]
+    assert kinds and all(kind == [gguf.GGUFValueType.FLOAT32] for kind in kinds)
+
+
+@pytest.mark.parametrize("value", ["1e39", "1e-50"])
+def test_numbers_that_are_none_in_their_type(tmp_path: Path, value: str):
+    write_golden(tmp_path, "llama", "plain_gqa")
+    (tmp_path / "generation_config.json").write_text(f'{{"repetition_penalty": {value}}}')
+    convert(tmp_path, tmp_path / "a.gguf")
+    for source in (tmp_path, tmp_path / "a.gguf"):
+        with pytest.warns(UserWarning, match="penalty_repeat of the file is ignored: repeat_pen"):
+            ggmodel.load(source, **OPTIONS).close()
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "true", '"x"', "[1]"])
+def test_no_numbers(tmp_path: Path, value: str):
+    write_golden(tmp_path, "llama", "plain_gqa")
+    (tmp_path / "generation_config.json").write_text(f'{{"repetition_penalty": {value}}}')
+    with pytest.raises(FormatError, match=r"generation_config\.json"):
+        convert(tmp_path, tmp_path / "a.gguf")
+    with pytest.raises(FormatError, match=r"generation_config\.json"):
+        ggmodel.load(tmp_path, **OPTIONS)
+
+
+def test_all_tokens_are_kept_below_one(source: MemorySource, vary: Any):
+    """As llama.cpp reads the key."""
+    with ggmodel.load(vary(source, metadata=keys({"top_k": -1})), **OPTIONS) as model:
+        assert model.defaults.options == {"top_k": 0}
+
+
 def test_llama_server_is_left_to_follow_it():
     request = Generate("Once", {"top_p": 0.3})
     body = body_of(request, keys({"top_p": 0.6, "top_k": 7}))
@@ -83,11 +123,13 @@ def test_llama_server_is_left_to_follow_it():
     [
         ({"top_p": 3.0}, r"general.sampling.top_p .* ignored: top_p is 3.0; it must lie from 0"),
         ({"temp": "hot"}, r"general.sampling.temp .* ignored: temperature is 'hot'"),
+        ({"temp": "x" * 3_000_000}, r"temp of the file is ignored: temperature is 'xxx.{,200}$"),
+        ({"top_p": True}, r"general.sampling.top_p .* ignored: top_p is True; it must be a number"),
         ({"mirostat": 2}, r"general.sampling.mirostat .* ignored: ggmodel has no such way"),
         ({"xtc_probability": 0.5}, r"general.sampling.xtc_probability .* ignored"),
         ({"sequence": "top_k;temp"}, r"general.sampling.sequence .* ignored"),
     ],
-    ids=str,
+    ids=lambda x: str(x)[:40],
 )
 def test_advice_that_cannot_be_followed(
     source: MemorySource, vary: Any, advice: dict[str, Any], warned: str

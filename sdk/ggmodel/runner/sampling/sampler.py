@@ -322,12 +322,19 @@ class Sampling:
 def _check(name: str, value: object, least: float, most: float) -> None:
     whole = isinstance(least, int)
     kinds = (int, np.integer) if whole else (int, float, np.number)
-    if not isinstance(value, kinds):
+    if isinstance(value, bool) or not isinstance(value, kinds):
         raise ConfigError(
-            f"{name} is {value!r}; it must be {'an integer' if whole else 'a number'}"
+            f"{name} is {value!r:.80}; it must be {'an integer' if whole else 'a number'}"
         )
-    if math.isinf(value):
-        raise ConfigError(f"{name} is {value}; it must be finite")
+    if not whole and _is_infinite(value):
+        raise ConfigError(f"{name} is {value!r:.80}; it must be finite")
     if not least <= value <= most:
         bounds = f"be {least:g} or more" if most == math.inf else f"lie from {least:g} to {most:g}"
         raise ConfigError(f"{name} is {value}; it must {bounds}")
+
+
+def _is_infinite(value: Any) -> bool:
+    try:
+        return math.isinf(value)
+    except OverflowError:  # of an integer beyond all floats
+        return True
