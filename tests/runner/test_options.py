@@ -116,10 +116,14 @@ def test_chat_options_of_the_wrong_type(model: LoadedModel, option: dict[str, An
 
 @pytest.mark.parametrize("name", ["messages", "markers", "image_marker", "continues", "self"])
 def test_variables_with_names_of_arguments(model: LoadedModel, name: str):
-    messages, option = [{"role": "user", "content": "x"}], {"variables": {name: 3}}
+    messages: Any = [{"role": "user", "content": "x"}]
+    option: Any = {"variables": {name: 3}}
+    wrong = f"variables has '{name}', .*; leave it out"
     for ask in (model.chat, model.chat_text, model.chat_prompt):
-        with pytest.raises(ConfigError, match=f"variables has '{name}', .*; leave it out"):
-            ask(messages, template="chatml", **option)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=wrong):
+            ask(messages, template="chatml", **option)
+    with pytest.raises(ConfigError, match=wrong):
+        model.parse_reply("hi", template="chatml", **option)
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,6 @@ def split_template(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
         ConfigError: a value of the wrong type.
     """
     own = {n: v for n, v in options.items() if n in TemplateOptions.__annotations__}
-    variables = own.get("variables")
-    named = isinstance(variables, Mapping) and all(isinstance(name, str) for name in variables)
-    if not (variables is None or named):
-        raise ConfigError(f"variables is {variables!r:.200}; it must be a dict of names and values")
     template = own.get("template")
     if not (template is None or isinstance(template, str)):
         raise ConfigError(f"template is {template!r:.200}; it must be Jinja text or a name")

@@ -225,8 +225,7 @@ class Prompts:
         """
         from ...chat import ChatTemplate, take_items
 
-        for name in sorted(_OWN & {*(variables or {})}):
-            raise ConfigError(f"variables has {name!r}, which ggmodel gives itself; leave it out")
+        _check_variables(variables)
         chosen = ChatTemplate.from_metadata(metadata, self.vocabulary(), template)
         messages, items = take_items(messages)
         markers = {kind: self.marker(kind) for kind, _ in items}
@@ -247,6 +246,7 @@ class Prompts:
         """The end of a chat's prompt, which may have begun the answer."""
         from ...chat import ChatTemplate
 
+        _check_variables(variables)
         chosen = ChatTemplate.from_metadata(metadata, self.tokenizer, template)
         return chosen.render([{"role": "user", "content": "?"}], **(variables or {}))
 
@@ -327,3 +327,17 @@ def _is_list(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def _check_variables(variables: Mapping[str, Any] | None) -> None:
+    """Checks names of variables of a template.
+
+    Raises:
+        ConfigError: they are no texts, or one is an argument of `ChatTemplate.render`.
+    """
+    if variables is None:
+        return
+    if not isinstance(variables, Mapping) or not all(isinstance(n, str) for n in variables):
+        raise ConfigError(f"variables is {variables!r:.200}; it must be a dict of names and values")
+    for name in sorted(_OWN & {*variables}):
+        raise ConfigError(f"variables has {name!r}, which ggmodel gives itself; leave it out")
