@@ -40,7 +40,8 @@ def asked(
         PromptError: it leaves no room for an answer.
     """
     code = None if language is None else _code(language)
-    before, after = _around(model.prompts.vocabulary(), speech, code)
+    vocabulary = model.prompts.vocabulary()
+    before, after = _around(vocabulary, speech, code)
     heard = model.model.modalities()["audio"].inputs(model.embeddings(sound, "audio"))
     prompt: list[Any] = [*before, *heard, *after]
     room = model.context_length - model.length(prompt)
@@ -58,7 +59,7 @@ def asked(
     answer = stream.completion(pieces)
     if progress is not None:
         progress(sound.seconds, sound.seconds)
-    text = str(answer).strip()
+    text = vocabulary.decode(answer.tokens, skip_special=True).strip()
     segment = Segment(0.0, sound.seconds, text, tuple(answer.tokens))
     return Transcript(text, code, sound.seconds, (segment,))
 
