@@ -91,6 +91,15 @@ def test_constants_are_there_in_each_run(small: Backend):
         executable.close()
 
 
+def test_a_constant_is_a_copy(small: Backend):
+    values = np.ones(16, np.float32)
+    with small.new_context() as ctx, ctx.trace():
+        out = ctx.constant(values, DType.F32).scale(2)
+        values += 1
+        ctx.forward(out).compute(out)
+        assert np.array_equal(out.numpy(), np.full(16, 2, np.float32))
+
+
 @pytest.mark.parametrize("wrong", [[0.5], [1 << 31], ["a"]], ids=str)
 def test_constants_that_fit_no_integer(small: Backend, wrong: Any):
     with small.new_context() as ctx, pytest.raises(TensorError, match="values for"):
