@@ -188,7 +188,10 @@ BROKEN_FOLDERS: dict[str, tuple[int, Spoil, str]] = {
     ),
     "the form of Mistral": (
         1,
-        rename("config.json", "params.json"),
+        lambda folder: (
+            (folder / "config.json").rename(folder / "params.json"),
+            (folder / "model.safetensors").rename(folder / "consolidated.safetensors"),
+        ),
         "is in Mistral's own form.*get config.json and model",
     ),
     "no index": (3, unlink(INDEX), "download the index too"),

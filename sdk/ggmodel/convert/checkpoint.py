@@ -106,7 +106,7 @@ class Checkpoint(Closing):
         if not folder.is_dir():
             raise FormatError(f"{folder} is no folder; give one with config.json and safetensors")
         if not (folder / "config.json").exists():
-            if (folder / "params.json").exists() or any(folder.glob(_MISTRAL)):
+            if any(folder.glob(_MISTRAL)):
                 raise FormatError(f"{folder} is {_IN_MISTRALS_FORM}")
             files = sorted(folder.glob("*.gguf"))
             hint = f"give a file in it, such as {files[0]}" if files else "download that file too"
