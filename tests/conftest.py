@@ -54,7 +54,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     inside = "GGMODEL_TEST_ALONE"
     if pyfuncitem.get_closest_marker("alone") is None or inside in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    options = ["-q", "-rs", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, pyfuncitem.nodeid]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -65,7 +66,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     )
     if done.returncode:
         pytest.fail(done.stdout + done.stderr, pytrace=False)
+    if " skipped" in done.stdout.splitlines()[-1]:
+        pytest.skip(done.stdout)
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Forgets which tests failed if not all have run: then a second run of these proves nothing."""
+    cache = getattr(session.config, "cache", None)
+    if exitstatus not in (0, 1) and cache is not None:
+        cache.set("cache/lastfailed", {})
 
 
 @pytest.fixture(scope="session")
