@@ -49,9 +49,13 @@ def _by_rate(hf: Mapping[str, Any]) -> int | None:
 
 
 def _unset(hf: Mapping[str, Any]) -> bool:
-    """Whether a file has the size that transformers' class has by default, which no published tower
-    takes: InternVL 3.5's do, and frames are prepared as pictures."""
-    return _film(hf, "size") == {"height": 384, "width": 384}
+    """Whether a file has the size, mean and deviation that transformers' class has by default, for
+    a tower of another size: those of InternVL 3.5 do, and frames are prepared as pictures."""
+    if _square("image_size", 448)(hf) == 384:
+        return False
+    size = _film(hf, "size") == {"height": 384, "width": 384}
+    scale = [_film(hf, f"image_{key}") for key in ("mean", "std")]
+    return size and scale == [list(nn.CLIP_MEAN), list(nn.CLIP_STD)]
 
 
 def _frame_side(key: str) -> Callable[[Mapping[str, Any]], Any]:

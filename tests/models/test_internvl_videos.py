@@ -146,9 +146,14 @@ UNSET = {
 FITTING = {**UNSET, "size": SEEN["size"], "image_mean": MEAN, "image_std": STD}
 
 
-def folder_of(path: Path, watched: dict[str, Any] | None) -> Path:
+def folder_of(path: Path, watched: dict[str, Any] | None, **tower: Any) -> Path:
+    """
+    Args:
+        tower: other hyperparameters of it.
+    """
     golden = load_golden("internvl", "qwen2")
-    write_model(path, golden.config, golden.weights())
+    config = {**golden.config, "vision_config": {**golden.config["vision_config"], **tower}}
+    write_model(path, config, golden.weights())
     write_tokenizer(path, cases.IMAGE)
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
     tokenizer.add_special_tokens(["<IMG_CONTEXT>", "<img>", "</img>", "<video>"])
@@ -196,11 +201,21 @@ def test_folders_and_their_files_see_the_same(
         ({**FITTING, "resample": 2}, "video:resample"),
         ({**FITTING, "initial_shift": False}, "video:initial_shift"),
         ({**UNSET, "size": {"height": 320, "width": 320}}, "video:size.height"),
+        ({**UNSET, "image_mean": [0.9] * 3}, "video:size.height"),
+        ({**UNSET, "image_std": STD}, "video:size.height"),
     ],
 )
 def test_another_preparation_than_the_tower_takes(said: dict[str, Any], key: str, tmp_path: Path):
     with pytest.raises(Error, match=key):
         ggmodel.load(folder_of(tmp_path, said), **EXACT)
+
+
+def test_frames_of_another_mean_for_a_tower_of_the_default_size(tmp_path: Path):
+    folder = folder_of(tmp_path, UNSET, image_size=[384, 384])
+    pictures = {**SEEN, "size": UNSET["size"]}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
+    with pytest.raises(Error, match="video:image_mean"):
+        ggmodel.load(folder, **EXACT)
 
 
 def test_ways_to_show_a_video(tmp_path: Path):
