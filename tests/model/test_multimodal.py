@@ -33,6 +33,11 @@ def test_numbers_are_read_whatever_holds_them(numbers: Numbers, given: Any, foun
     assert read == found and type(read) is type(found)
 
 
+class Fails:
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise RuntimeError("no array")
+
+
 @pytest.mark.parametrize(
     ("numbers", "given", "wanted"),
     [
@@ -43,6 +48,11 @@ def test_numbers_are_read_whatever_holds_them(numbers: Numbers, given: Any, foun
         (Numbers(int, least=0), -1, "give a whole number of at least 0"),
         (Numbers(float), None, "give a number"),
         (Numbers(float), {}, "give a number"),
+        (Numbers(int), [None], "give a whole number"),
+        (Numbers(int), [[2**70]], "give a whole number"),
+        (Numbers(float), [{}], "give a number"),
+        (Numbers(float, ("n",)), [[None]], r"give numbers \[n\]"),
+        (Numbers(float), Fails(), "give a number"),
         (Numbers(float), float("nan"), "give a number"),
         (Numbers(float, ("n",)), [], r"give numbers \[n\]"),
         (Numbers(float, ("n",)), ["a"], r"give numbers \[n\]"),

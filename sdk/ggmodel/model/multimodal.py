@@ -62,10 +62,10 @@ class Numbers:
         """
         try:
             array = np.asarray(value)
-        except (TypeError, ValueError):  # lists of several lengths
+        except (TypeError, ValueError, RuntimeError):  # lists of several lengths, `__array__`
             array = np.array(None)
         while array.ndim > len(self.shape) and len(array) == 1:
-            array = array[0]
+            array = array.reshape(array.shape[1:])  # an object stays in an array
         kinds = "iu" if self.dtype is int else "iuf"
         if array.dtype.kind in kinds and array.size and _fits(array.shape, self.shape):
             least = -np.inf if self.least is None else self.least
