@@ -274,6 +274,17 @@ def test_impossible_numbers(changes: dict[str, Any], shown: str, case: str):
         ggmodel.load(source(case, **changes), **OPTIONS)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "case"),
+    [("qwen2vl", "qwen25"), ("qwen3vl", "images"), ("idefics3", "smolvlm"), ("internvl", "qwen2")],
+)
+def test_too_many_frames_a_second(architecture: str, case: str):
+    found = source_of(load_golden(architecture, case))
+    found.metadata = {**found.metadata, f"{architecture}.vision.video_fps": 1.7e308}
+    with pytest.raises(ConfigError, match=r"frames a second .* at most 1,000,000"):
+        ggmodel.load(found, **OPTIONS)
+
+
 # As Qwen3-VL's folder says it, but for small patches.
 WATCHED = {
     "size": {"longest_edge": 24576, "shortest_edge": 256},

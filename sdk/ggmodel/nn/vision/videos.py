@@ -34,6 +34,7 @@ from .config import ImageConfig
 PAIR = 2  # frames of a patch
 _ALONE = 24.0  # frames a second of a video of one frame, as transformers assumes
 _AT_ONCE = 1e-9  # seconds between frames that have no rate
+_MOST_FPS = 1_000_000  # with the longest video a finite number of frames
 _FINEST = 1001  # denominator of a rate of frames, such as 30000/1001
 
 # The number of frames, and how many a second → the numbers of those that are seen.
@@ -66,7 +67,7 @@ class VideoConfig(ImageConfig):
         video_min_frames, video_max_frames: bounds of their number.
 
     Raises:
-        ConfigError: an impossible number of frames.
+        ConfigError: an impossible number of frames, or more than a million a second.
     """
 
     assumed = {
@@ -91,8 +92,11 @@ class VideoConfig(ImageConfig):
 
     def __init__(self, **values: Any):
         super().__init__(**values)
-        if self.video_fps <= 0:
-            raise ConfigError(f"{self.video_fps} frames a second of a video; give more than 0")
+        if not 0 < self.video_fps <= _MOST_FPS:
+            raise ConfigError(
+                f"{self.video_fps} frames a second of a video; give more than 0, at most "
+                f"{_MOST_FPS:,}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
