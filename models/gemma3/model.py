@@ -93,6 +93,7 @@ FRAME = (("\n\n", 108), ("<start_of_image>", 255999), ("<end_of_image>", 256000)
 class Gemma3(Model):
     bidirectional_images = True
     image_marker = "<start_of_image>"
+    image_data = {}
     clip = {"vision.projector.scale_factor": lambda h: None if h.pool == 4 else h.pool}
 
     config: Gemma3Config

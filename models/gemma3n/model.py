@@ -270,6 +270,7 @@ HEAD = ("lm_head", "language_model.lm_head")
 @register("gemma3n", hf=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM"))
 class Gemma3n(Model):
     image_marker = "<image_soft_token>"
+    image_data = {}
     # The encoders' metadata as llama.cpp's converter names them.
     clip = {
         "has_audio_encoder": True,
@@ -352,6 +353,7 @@ class Gemma3n(Model):
             inputs=lambda sound: self.framed(h.audio_begins, sound),
             largest=lambda: silence(h),
             shape=("frames", h.mels),
+            data={},
         )
         return {**super().modalities(), **({"audio": sounds} if self.hears else {})}
 

@@ -210,6 +210,7 @@ TEXT = ("model", "model.language_model")
 @register("gemma4", hf=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"))
 class Gemma4(Model):
     image_marker = "<|image|>"
+    image_data = {}
     clip = {
         "projector_type": None,  # that of the tower would be that of the sounds, too
         "vision.projector_type": "gemma4v",
@@ -360,6 +361,7 @@ class Gemma4(Model):
             inputs=self.sound_inputs,
             largest=silence,
             shape=("frames", self.config.mels),
+            data={},
         )
         hears = self.audio is not None and self.audio_projector is not None
         return {**super().modalities(), **({"audio": sounds} if hears else {})}

@@ -83,7 +83,7 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 @register("internvl", hf="InternVLForConditionalGeneration", pairs=PAIRS)
 class InternVL(nn.Decoder, nn.SeesVideos):
     image_marker, video_marker = "<IMG_CONTEXT>", "<video>"
-    video_data = {}
+    image_data, video_data = {}, {}
     pair_tokens = ("<IMG_CONTEXT>", "<img>", "</img>")
     clip = {}
 

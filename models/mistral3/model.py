@@ -94,6 +94,7 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 @register("mistral3", hf=HF, pairs={"llama": "pixtral"})
 class Mistral3(nn.Decoder):
     image_marker = "[IMG]"
+    image_data = {}
     pair_tokens = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
     clip = {
         "projector_type": "pixtral",

@@ -53,6 +53,7 @@ def _text(name: str) -> tuple[str, str]:
 class PaddleOCR(nn.Decoder):
     position_components = 4
     image_marker = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
+    image_data = {}
     # Published, and read by nobody.
     ignore_hf = ("visual.vision_model.head.*", "*.packing_position_embedding.weight")
     clip = {

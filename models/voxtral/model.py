@@ -105,6 +105,7 @@ class Voxtral(nn.Decoder):
             largest=self.longest,
             shape=("windows", self.config.mels, self.config.frames),
             apart=True,
+            data={},
         )
         return {"audio": sounds}
 

@@ -90,6 +90,7 @@ class Whisper(Model):
             inputs=self.start,
             largest=lambda: Audio(np.zeros(self.config.frames * HOP, np.float32), RATE),
             shape=(self.config.mels, self.config.frames),
+            data={},
         )
         return {"audio": sounds}
 

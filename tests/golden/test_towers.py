@@ -98,3 +98,12 @@ def test_a_recording_that_nobody_needs_is_closed():
             assert images.encoders.replayed == replayed
             assert largest.ctx is None
             assert ctx.graph.closed == bool(replayed)  # the first one's is kept
+
+
+@pytest.mark.parametrize(("architecture", "case"), WITH_ITEMS, ids=map("/".join, WITH_ITEMS))
+def test_data_that_no_model_reads_are_refused(architecture: str, case: str):
+    golden = load_golden(architecture, case)
+    with load(golden) as model:
+        for item in {one.kind: one for one in golden.pictures.values()}.values():
+            with pytest.raises(PromptError, match="data named 'nonsense'; this model takes"):
+                model.embeddings(item.pixels, item.kind, **item.data, nonsense="x")

@@ -59,7 +59,7 @@ _ITEMS: dict[str, list[Item]] = {
     "voxtral": [Item("audio", (2, 8, 96), {})],
     # Grids of as many patches as the learned one, 6 × 6, and more; and of fewer.
     **{
-        name: [Item("image", (1, 3, 4 * h, 4 * w), {"grid": [h, w]}) for h, w in grids]
+        name: [Item("image", (1, 3, 4 * h, 4 * w), {}) for h, w in grids]
         for name, grids in (
             ("paddleocr", ((6, 6), (10, 6), (8, 14))),
             ("paddleocr-small", ((4, 4), (2, 12), (10, 4))),

@@ -95,12 +95,7 @@ CASES: dict[str, dict[str, Any]] = {
 TOKENS = dict.fromkeys(CASES, START)
 PROMPT, MARGIN = 24, 0.05
 SIZES = {"page": (40, 24), "line": (8, 48), "square": (24, 24)}  # height and width
-PICTURES = {
-    case: {
-        name: ((1, 3, *size), {"grid": [n // PATCH for n in size]}) for name, size in SIZES.items()
-    }
-    for case in CASES
-}
+PICTURES = {case: {name: ((1, 3, *size), {}) for name, size in SIZES.items()} for case in CASES}
 ASKED: dict[str, list[int | str]] = {
     "start": ["page", 6],
     "middle": [7, "line", 5],
@@ -123,8 +118,14 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     return np.float32(8) * values if last else values
 
 
+def grid_of(picture: Picture) -> tuple[int, int]:
+    """Rows and columns of patches."""
+    height, width = picture.shape[-2:]
+    return height // PATCH, width // PATCH
+
+
 def image_tokens(config: dict[str, Any], picture: Picture) -> list[int]:
-    rows, columns = picture.data["grid"]
+    rows, columns = grid_of(picture)
     return [START, *[IMAGE] * (rows * columns // MERGE**2), END]
 
 
@@ -134,7 +135,7 @@ def model_inputs(
     patches = [unfold(picture.pixels, PATCH).reshape(-1, 3, PATCH, PATCH) for picture in pictures]
     return {
         "pixel_values": np.concatenate(patches),
-        "image_grid_thw": np.array([[1, *picture.data["grid"]] for picture in pictures]),
+        "image_grid_thw": np.array([[1, *grid_of(picture)] for picture in pictures]),
         "mm_token_type_ids": (np.array([ids]) == IMAGE).astype(np.int64),
     }
 

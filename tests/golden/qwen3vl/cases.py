@@ -127,9 +127,7 @@ TOKENS = dict.fromkeys(CASES, START)
 PROMPT = 24
 LENGTHS = {"experts": 12}
 SIZES = {"red": (16, 24), "blue": (32, 8)}  # height and width
-SEEN: dict[str, Any] = {
-    name: ((1, 3, *size), {"grid": [n // PATCH for n in size]}) for name, size in SIZES.items()
-}
+SEEN: dict[str, Any] = {name: ((1, 3, *size), {}) for name, size in SIZES.items()}
 # Pairs of frames, and the times of these.
 SEEN |= {
     "clip": ((3, 2, 3, 16, 24), {"times": [0.25, 1.5, 2.875]}, "video"),
@@ -162,11 +160,10 @@ def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def image_tokens(config: dict[str, Any], picture: Picture) -> list[int]:
+    rows = math.prod(picture.shape[-2:]) // (PATCH * MERGE) ** 2
     if picture.kind == "video":
-        rows = math.prod(picture.shape[-2:]) // (PATCH * MERGE) ** 2
         times = (TIMES[f"<{time:.1f} seconds>"] for time in picture.data["times"])
         return [id for time in times for id in (time, START, *[VIDEO] * rows, END)]
-    rows = math.prod(picture.data["grid"]) // MERGE**2
     return [START, *[IMAGE] * rows, END]
 
 

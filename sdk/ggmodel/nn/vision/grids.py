@@ -258,6 +258,7 @@ class SeesGrids(SeesVideos):
     position_components = 4
     image_marker = "<|vision_start|><|image_pad|><|vision_end|>"
     video_marker = "<|video_pad|>"
+    image_data = {}
     clip = {"projector_type": "qwen3vl_merger"}
     frame: ClassVar[Mapping[str, int]]
 
