@@ -25,7 +25,7 @@ from ggmodel.model import (
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import Idefics3Config
-from .video import LONGEST, chosen_frames, frames_of, introduction, moment
+from .video import chosen_frames, frames_of, introduction, moment
 from .vision import Projector, Vision, tiles_of
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
         one = Input(self.token_id(self.image_marker, default=0))
         return [FAKE + name, Input(one.token, tile), *[one] * (len(tile) - 1)]
 
-    video_data = {"times": Numbers(float, ("frames",)), "seconds": Numbers(float)}
+    video_data = {"times": nn.video_times("frames"), "seconds": nn.video_times()}
     watches = property(lambda m: m.config.video_max_frames > 0)
 
     def video_frames(self, count: int, rate: float) -> np.ndarray:
@@ -157,11 +157,6 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
                 f"pixels {list(shape)} at {len(times)} times; [times, 3, {side}, {side}] is needed"
             )
         seconds = data.get("seconds", times[-1])
-        if not 0 <= min(times) <= max(times) <= LONGEST or not 0 <= seconds <= LONGEST:
-            raise PromptError(
-                f"frames at {times[:9]} of a video of {seconds} seconds; give times from 0 to "
-                f"{LONGEST:,}"
-            )
         tiles = zip(self._tiles(ctx, len(times)), times, strict=True)
         return [Multimodal(tile, (time, seconds)) for tile, time in tiles]
 

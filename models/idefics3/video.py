@@ -17,7 +17,6 @@ from .config import Idefics3Config
 from .vision import MOST, scaled
 
 SKIPPED = 1  # seconds at both ends of a long video
-LONGEST = 1_000_000  # seconds
 _SMALL = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"

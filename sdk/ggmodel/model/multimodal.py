@@ -46,12 +46,15 @@ class Numbers:
     Attributes:
         dtype: int or float.
         shape: their sizes, a name for any number; () is a single one.
-        least: the smallest that is taken; None for any.
+        least, most: the smallest and the largest that are taken; None for any.
+        ascending: none is smaller than the one before it along the first dim.
     """
 
     dtype: type[int] | type[float]
     shape: Shape = ()
     least: int | None = None
+    most: int | None = None
+    ascending: bool = False
 
     def read(self, value: Any) -> Any:
         """The numbers as an int, a float, or tuples of these. Dims of 1 before the shape, such as
@@ -67,18 +70,26 @@ class Numbers:
         while array.ndim > len(self.shape) and len(array) == 1:
             array = array.reshape(array.shape[1:])  # an object stays in an array
         kinds = "iu" if self.dtype is int else "iuf"
-        if array.dtype.kind in kinds and array.size and _fits(array.shape, self.shape):
-            least = -np.inf if self.least is None else self.least
-            if (np.isfinite(array) & (array >= least)).all():
-                return _tuples((array if self.dtype is int else array.astype(float)).tolist())
+        fits = array.dtype.kind in kinds and array.size and _fits(array.shape, self.shape)
+        if fits and self._within(array):
+            return _tuples((array if self.dtype is int else array.astype(float)).tolist())
         raise PromptError(f"{value!r:.60}; give {self._wanted()}")
+
+    def _within(self, array: np.ndarray) -> bool:
+        least = -np.inf if self.least is None else self.least
+        most = np.inf if self.most is None else self.most
+        fine = np.isfinite(array) & (array >= least) & (array <= most)
+        return bool(fine.all()) and not (self.ascending and (array[1:] < array[:-1]).any())
 
     def _wanted(self) -> str:
         whole = "whole " if self.dtype is int else ""
-        least = "" if self.least is None else f" of at least {self.least}"
+        ends = (("least", self.least), ("most", self.most))
+        within = " and ".join(f"at {name} {end:,}" for name, end in ends if end is not None)
+        within = f" of {within}" if within else ""
         if not self.shape:
-            return f"a {whole}number{least}"
-        return f"{whole}numbers [{', '.join(map(str, self.shape))}]{least}"
+            return f"a {whole}number{within}"
+        order = ", none before the last" if self.ascending else ""
+        return f"{whole}numbers [{', '.join(map(str, self.shape))}]{within}{order}"
 
 
 def _tuples(value: Any) -> Any:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         in_pairs,
         merge_patches,
         resample,
+        video_times,
         vision_windows,
     )
 
@@ -133,6 +134,7 @@ __all__ = [
     "sliding_window",
     "sum_experts",
     "unless",
+    "video_times",
     "vision_windows",
     "whisper_features",
     "yarn_magnitude",
@@ -152,7 +154,7 @@ _find, __dir__ = lazily(
         "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
         "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
         "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "
-        "image_mean image_std in_pairs merge_patches resample vision_windows",
+        "image_mean image_std in_pairs merge_patches resample video_times vision_windows",
     },
 )
 

@@ -5,7 +5,7 @@ from .config import CLIP_MEAN, CLIP_STD, ImageConfig, image_mean, image_std, res
 from .grids import GridConfig, GridMerger, GridTower, SeesGrids
 from .patches import Frame, FramePatchEmbedding, PatchEmbedding, merge_patches
 from .tower import SwappedVisionMLP, VisionAttention, VisionLayer, VisionMLP
-from .videos import Clip, SeesVideos, VideoConfig, blank_frames, in_pairs
+from .videos import Clip, SeesVideos, VideoConfig, blank_frames, in_pairs, video_times
 
 __all__ = [
     "CLIP_MEAN",
@@ -33,5 +33,6 @@ __all__ = [
     "in_pairs",
     "merge_patches",
     "resample",
+    "video_times",
     "vision_windows",
 ]

@@ -21,7 +21,7 @@ from ...image import normalize, resize, smart_size, unfold
 from ...ml import Context, DType, RopeType, Tensor
 from ...model.fields import gguf, kv
 from ...model.module import Module
-from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Numbers, Prepared
+from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Prepared
 from ...model.walk import LONGEST
 from ..feedforward import activate, activation
 from ..layers import Embedding, LayerNorm, Linear
@@ -29,7 +29,16 @@ from ..positions import grid_positions
 from .attention import attention_in_blocks
 from .config import resample
 from .patches import FramePatchEmbedding
-from .videos import PAIR, Clip, SeesVideos, VideoConfig, film_size, in_pairs, pair_times
+from .videos import (
+    PAIR,
+    Clip,
+    SeesVideos,
+    VideoConfig,
+    film_size,
+    in_pairs,
+    pair_times,
+    video_times,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -377,7 +386,7 @@ class SeesGrids(SeesVideos):
         pairs = self.largest_pairs(self.config.video_most_pixels // PAIR, 1)
         return Prepared(pairs, {"times": [0.0] * len(pairs)})
 
-    video_data = {"times": Numbers(float, ("pairs",))}
+    video_data = {"times": video_times("pairs")}
 
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """Pixels [pairs, 2, 3, height, width]; the data has the `times` of pairs, in seconds."""

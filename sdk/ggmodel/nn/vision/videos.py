@@ -29,6 +29,7 @@ from ...model.multimodal import (
 )
 from ...reading import too_large
 from ...video import Video, open_video
+from ...video.open import LONGEST
 from .config import ImageConfig
 
 PAIR = 2  # frames of a patch
@@ -210,6 +211,16 @@ def pair_times(clip: Clip) -> list[float]:
     times = clip.times.tolist()
     times += times[-1:] * (len(times) % PAIR)
     return [(a + b) / 2 for a, b in zip(times[::PAIR], times[1::PAIR], strict=True)]
+
+
+def video_times(*shape: int | str) -> Numbers:
+    """Times in a video, seconds, for `SeesVideos.video_data`: from 0 to the longest that
+    `open_video` takes, none before the last.
+
+    Args:
+        shape: the name of any number of them; none for a single one.
+    """
+    return Numbers(float, shape, least=0, most=LONGEST, ascending=bool(shape))
 
 
 class SeesVideos(Model):
