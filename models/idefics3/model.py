@@ -126,6 +126,7 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
         one = Input(self.token_id(self.image_marker, default=0))
         return [FAKE + name, Input(one.token, tile), *[one] * (len(tile) - 1)]
 
+    video_shape = property(lambda m: ("frames", 3, m.config.side, m.config.side))
     video_data = {"times": nn.video_times("frames"), "seconds": nn.video_times()}
     watches = property(lambda m: m.config.video_max_frames > 0)
 
@@ -150,14 +151,12 @@ class Idefics3(nn.Decoder, nn.SeesVideos):
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """One tensor a frame, pixels [frames, 3, side, side]. The data has the `times` of frames,
         and the `seconds` of the whole video."""
-        shape, side, data = video.values.shape, self.config.side, video.data
+        n, data = len(video.values), video.data
         times = data.get("times", ())
-        if shape != (len(times), 3, side, side):
-            raise PromptError(
-                f"pixels {list(shape)} at {len(times)} times; [times, 3, {side}, {side}] is needed"
-            )
+        if len(times) != n:
+            raise PromptError(f"{n} frames at {len(times)} times; give one each")
         seconds = data.get("seconds", times[-1])
-        tiles = zip(self._tiles(ctx, len(times)), times, strict=True)
+        tiles = zip(self._tiles(ctx, n), times, strict=True)
         return [Multimodal(tile, (time, seconds)) for tile, time in tiles]
 
     def video_inputs(self, video: list[MultimodalEmbedding]) -> list[Input | str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn, register
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import (
@@ -120,6 +120,7 @@ class InternVL(nn.Decoder, nn.SeesVideos):
         return h.side * h.most_tiles, h.side
 
     image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))
+    video_shape = property(lambda m: ("frames", 3, m.config.side, m.config.side))
 
     def preprocess(self, image: Image) -> Pixels:
         return tiles_of(image, self.config)
@@ -158,9 +159,6 @@ class InternVL(nn.Decoder, nn.SeesVideos):
 
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """One tensor a frame, pixels [frames, 3, side, side]."""
-        shape, side = video.values.shape, self.config.side
-        if shape != (len(video.values), 3, side, side):
-            raise PromptError(f"pixels {list(shape)}; [frames, 3, {side}, {side}] is needed")
         (seen,) = self.encode_multimodal(ctx, video)
         assert seen.tensor is not None
         return [Multimodal(frame) for frame in seen.tensor.chunk(1, self.config.rows)]

@@ -89,6 +89,7 @@ class Qwen2VL(nn.Decoder, nn.SeesVideos):
 
     largest_image = property(lambda m: (m.config.largest, m.config.largest))
     image_shape = property(lambda m: ("patches", 2 * m.config.patch_width))
+    video_shape = image_shape
 
     image_data = {"image_grid_thw": GRID}
     video_data = {"video_grid_thw": GRID, "second_per_grid_ts": Numbers(float, least=0)}

@@ -15,6 +15,7 @@ import ggmodel
 from ggmodel.convert import convert
 from ggmodel.errors import Error, PromptError, VideoError
 from ggmodel.gguf_file import open_gguf
+from ggmodel.model import Prepared
 from ggmodel.nn import Clip
 from ggmodel.runner import LoadedModel
 from ggmodel.video import Video
@@ -90,11 +91,11 @@ def test_a_video_that_is_too_long_for_the_context():
         assert not model.engine.images.nbytes
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 16, 12), (2, 1, 16, 16), (3, 16, 16)])
+@pytest.mark.parametrize("shape", [(2, 3, 16, 12), (2, 1, 16, 16), (3, 16, 16), ()])
 def test_pixels_that_are_no_frames(shape: tuple[int, ...]):
     with load() as model:
-        with pytest.raises(PromptError, match=r"\[frames, 3, 16, 16\] is needed"):
-            model.encode("video", np.zeros(shape, np.float32))
+        with pytest.raises(PromptError, match=r"takes \[frames, 3, 16, 16\]"):
+            model.encode("video", Prepared(np.zeros(shape, np.float32)))
         with pytest.raises(PromptError, match="data named 'times'; this model takes none"):
             model.encode("video", np.zeros((1, 3, 16, 16), np.float32), times=[1.0])
 

@@ -242,7 +242,14 @@ def test_a_video_is_no_picture_of_its_frames(load: Callable[..., LoadedModel]):
         ("images", (1, 2, 3, 16, 24), {"times": [1e308]}, r"its times is .* at most 1,000,000"),
         ("images", (2, 2, 3, 16, 24), {"times": [2.0, 1.0]}, r"its times is .* before the last"),
         ("images", (1, 2, 3, 16, 24), {"seconds": 1.0}, "data named 'seconds'"),
-        ("images", (1, 3, 3, 16, 24), {"times": [1.0]}, r"\[times, 2, 3, height, width\]"),
+        ("images", (1, 3, 3, 16, 24), {"times": [1.0]}, r"\[pairs, 2, 3, height, width\]"),
+        ("images", (3,), {"times": [1.0]}, r"array \[3\]; this model takes \[pairs, 2, 3,"),
+        (
+            "qwen25",
+            (3,),
+            {"video_grid_thw": [1, 4, 4]},
+            r"array \[3\]; this model takes \[patches,",
+        ),
         ("images", (1, 2, 3, 16, 20), {"times": [1.0]}, "multiples of 8"),
     ],
 )

@@ -386,16 +386,14 @@ class SeesGrids(SeesVideos):
         pairs = self.largest_pairs(self.config.video_most_pixels // PAIR, 1)
         return Prepared(pairs, {"times": [0.0] * len(pairs)})
 
+    video_shape = property(lambda m: ("pairs", PAIR, 3, "height", "width"))
     video_data = {"times": video_times("pairs")}
 
     def encode_video(self, ctx: Context, video: Prepared) -> list[Multimodal]:
         """Pixels [pairs, 2, 3, height, width]; the data has the `times` of pairs, in seconds."""
         shape, times = video.values.shape, video.data.get("times", ())
-        if len(shape) != 5 or shape[1:3] != (PAIR, 3) or len(times) != shape[0]:
-            raise PromptError(
-                f"pixels {list(shape)} at {len(times)} times; [times, {PAIR}, 3, height, width] is "
-                "needed"
-            )
+        if len(times) != shape[0]:
+            raise PromptError(f"{shape[0]} pairs of frames at {len(times)} times; give one each")
         made = self._encoded(
             ctx, shape[3:], PAIR, lambda item, i: item.values[:, i], pairs=shape[0]
         )

@@ -26,6 +26,7 @@ from ...model.multimodal import (
     MultimodalEmbedding,
     Numbers,
     Prepared,
+    Shape,
 )
 from ...reading import too_large
 from ...video import Video, open_video
@@ -240,6 +241,11 @@ class SeesVideos(Model):
         """Whether a model that sees was also trained with videos."""
         return True
 
+    @property
+    def video_shape(self) -> Shape | None:
+        """Sizes of a video's prepared values, a name for any number; None for any shape."""
+        return None
+
     def modalities(self) -> dict[str, Modality]:
         known = dict(super().modalities())
         if known and self.watches:
@@ -250,6 +256,7 @@ class SeesVideos(Model):
                 encode=self.encode_video,
                 inputs=self.video_inputs,
                 largest=self.largest_video,
+                shape=self.video_shape,
                 data=self.video_data,
             )
         return known
