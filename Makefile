@@ -137,6 +137,7 @@ test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run mo
 
 # Root gets packages that are missing; tools/aarch64.sh says more.
 test-aarch64: $(VENV)/developer $(ARM_GGML)/built-$(NEWEST)  ## run ops and a model on an emulated ARM processor; three minutes
+	@sh tools/aarch64.sh $(AARCH64) $(BIN)/python
 	@$(ON_AARCH64) -m pytest $(EMULATED)
 
 # Without a compiler, and without folders of a binding or a ggml that were built earlier.

@@ -2,7 +2,8 @@
 # Prepares this Debian 12 to run ggmodel as on an aarch64 processor, which qemu emulates.
 #     sh tools/aarch64.sh FOLDER PYTHON
 # FOLDER/root has Debian's Python for it, started by FOLDER/root/usr/bin/python, and FOLDER/site the
-# wheels that the ggmodel needs which is installed for PYTHON, and pytest.
+# wheels that the ggmodel needs which is installed for PYTHON, and pytest. Parts that are there stay,
+# but wheels that others are needed for.
 set -eu
 . "$(dirname "$0")/debian.sh"
 
@@ -31,14 +32,17 @@ exec qemu-aarch64-static -L "$folder/root" -0 "\$0" "$folder/root/usr/bin/python
 END
 chmod +x "$folder/root/usr/bin/python"
 
-if [ ! -d "$folder/site" ]; then
-    rm -rf "$folder/site.part"
-    "$python" -c '
+"$python" -c '
 from importlib.metadata import requires
 print(*(r for r in requires("ggmodel") if ";" not in r and "libggml" not in r), sep="\n")
-' >"$folder/requirements.txt"
+print("pytest", "pytest-timeout", "hypothesis", sep="\n")
+' >"$folder/requirements.new"
+if [ ! -d "$folder/site" ] || ! cmp -s "$folder/requirements.new" "$folder/requirements.txt"; then
+    rm -rf "$folder/site.part"
     "$python" -m pip --quiet install --target "$folder/site.part" --only-binary=:all: \
         --platform manylinux_2_28_aarch64 --platform manylinux_2_17_aarch64 --platform any \
-        --python-version 3.11 -r "$folder/requirements.txt" pytest pytest-timeout hypothesis
+        --python-version 3.11 -r "$folder/requirements.new"
+    rm -rf "$folder/site"
     mv -T "$folder/site.part" "$folder/site"
 fi
+mv "$folder/requirements.new" "$folder/requirements.txt"
