@@ -22,13 +22,15 @@ need() {
 $missing"
 }
 
-# unpack FOLDER SUITE ARCHITECTURE PACKAGE...: unpacks packages of any Debian into a new folder, which
-# appears when it is whole. They come from the mirror that this Debian 12 uses; apt's own files stay
+# unpack FOLDER SUITE ARCHITECTURE PACKAGE...: unpacks packages of any Debian into a new or empty
+# folder, which is filled when they are whole. They come from the mirror that this Debian 12 uses; apt's own files stay
 # as they are.
 unpack() (
     mkdir -p "$(dirname "$1")"
     folder=$(cd "$(dirname "$1")" && pwd)/$(basename "$1") suite=$2 architecture=$3
     shift 3
+    [ -z "$(ls -A "$folder" 2>/dev/null)" ] ||
+        fail "$folder has other files; name another folder, or empty it"
     # shellcheck disable=SC2016
     mirror=$(apt-get indextargets --format '$(REPO_URI)' "Created-By: Packages" "Origin: Debian" \
         "Label: Debian" "Codename: bookworm" "Component: main" | head -n 1)

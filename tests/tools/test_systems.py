@@ -71,6 +71,18 @@ def test_wheels_for_an_emulated_processor_follow_the_requirements(tmp_path: Path
     assert prepare("numpy\npillow\n") == 3 and (folder / "site").exists()
 
 
+def test_packages_are_not_unpacked_among_other_files(tmp_path: Path):
+    program(tmp_path / "apt-get")
+    program(tmp_path / "unpack", f'. "{ROOT}/tools/debian.sh"\nunpack "$@"\n')
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "letter").write_text("dear")
+    done = sh(tmp_path, tmp_path / "unpack", folder, "bookworm", "amd64", "libvulkan-dev")
+    wanted = f"{folder} has other files; name another folder, or empty it\n"
+    assert done.returncode == 1 and done.stderr == wanted
+    assert not (tmp_path / "noted").exists()  # nothing was looked for, or downloaded
+
+
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """What the targets need of one."""
