@@ -17,7 +17,7 @@ SCHEMAS := .cache/schemathesis
 NIGHTLY := .cache/nightly
 # Headers of Vulkan; the build for it, which is the default in a data folder of its own.
 VULKAN    ?= .cache/vulkan-headers
-ON_VULKAN := env -u GGMODEL_GGML XDG_DATA_HOME=$(CURDIR)/.cache/ggml-vulkan GGML_VK_VISIBLE_DEVICES=0 \
+ON_VULKAN := env -u GGMODEL_GGML XDG_DATA_HOME="$(CURDIR)/.cache/ggml-vulkan" GGML_VK_VISIBLE_DEVICES=0 \
     GGML_VK_DISABLE_F16=1
 # An emulated system, and a ggml that is compiled for it.
 AARCH64    := .cache/aarch64
@@ -25,9 +25,9 @@ ARM_GGML   := .cache/ggml-aarch64
 TO_AARCH64 := -DGGML_NATIVE=OFF -DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16 -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
     -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
-ON_AARCH64 := GGMODEL_GGML=$(CURDIR)/$(ARM_GGML) PYTHONPATH=$(CURDIR)/sdk:$(CURDIR)/$(AARCH64)/site \
-    XDG_CACHE_HOME=$(CURDIR)/$(AARCH64)/cache \
-    CC="aarch64-linux-gnu-gcc -idirafter $(CURDIR)/$(AARCH64)/root/usr/include" $(AARCH64)/root/usr/bin/python
+ON_AARCH64 := GGMODEL_GGML="$(CURDIR)/$(ARM_GGML)" PYTHONPATH="$(CURDIR)/sdk:$(CURDIR)/$(AARCH64)/site" \
+    XDG_CACHE_HOME="$(CURDIR)/$(AARCH64)/cache" \
+    CC="aarch64-linux-gnu-gcc -idirafter '$(CURDIR)/$(AARCH64)/root/usr/include'" $(AARCH64)/root/usr/bin/python
 # Without its advertisement of a successor.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 # What makes the files of a release.
@@ -131,8 +131,8 @@ test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a mo
 # Root gets packages that are missing on Debian; tools/vulkan.sh says more. The device compiles each
 # kernel once, which takes it a minute for some.
 test-vulkan: $(VENV)/developer $(VENV)/builder  ## build ggml for Vulkan; run models on Mesa's software device
-	@options="$$(sh tools/vulkan.sh $(VULKAN))" && $(ON_VULKAN) $(BIN)/ggmodel ggml build --vulkan \
-	    $(addprefix --source ,$(wildcard .cache/source/llama_cpp_python-$(NEWEST))) $$options
+	@option="$$(sh tools/vulkan.sh "$(VULKAN)")" && $(ON_VULKAN) $(BIN)/ggmodel ggml build --vulkan \
+	    $(addprefix --source ,$(wildcard .cache/source/llama_cpp_python-$(NEWEST))) $${option:+"$$option"}
 	@$(ON_VULKAN) $(BIN)/python -m pytest --timeout 1200 tests/vulkan
 
 # Root gets packages that are missing; tools/aarch64.sh says more.

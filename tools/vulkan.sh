@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prepares this machine to build ggml for Vulkan and to run it, with Mesa's driver that needs no GPU.
 #     sh tools/vulkan.sh FOLDER
-# prints the options that `ggmodel ggml build --vulkan` needs beside. On Debian and Ubuntu root gets
+# prints the option that `ggmodel ggml build --vulkan` needs beside, if any. On Debian and Ubuntu root gets
 # the packages that are missing; others are told their names. Where the system's headers of Vulkan
 # are too old for ggml, as Debian 12's are, those in FOLDER/usr/include are taken; Debian 13's are
 # downloaded there once.

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 # Notes its name and its arguments, a line each.
 NOTES = """#!/bin/sh
 for word in "${0##*/}" "$@"; do echo "$word"; done >>"$NOTED"
+for variable in CC GGMODEL_GGML PYTHONPATH XDG_CACHE_HOME XDG_DATA_HOME; do
+    eval "echo $variable=\\$$variable" >>"$NOTED.variables"
+done
 """
 DEBIAN_12 = platform.system() == "Linux" and (
     "bookworm" in platform.freedesktop_os_release().get("VERSION_CODENAME", "")
@@ -85,8 +88,8 @@ def test_packages_are_not_unpacked_among_other_files(tmp_path: Path):
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the targets need of one."""
-    folder = tmp_path / "clone"
+    """The files that the targets need, in a folder with a space."""
+    folder = tmp_path / "a clone"
     for name in ("vulkan", "aarch64"):
         program(folder / f"tools/{name}.sh")
     version = folder / "sdk/ggmodel/builds/version.py"
@@ -99,7 +102,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make(clone: Path, target: str) -> list[str]:
-    """What it runs, with all words, and the variables that are set for it."""
+    """The words of all programs that it runs."""
     built = (".venv/developer", ".venv/builder", f".cache/ggml-aarch64/built-{newest.VERSION}")
     known = [word for name in built for word in ("-o", name)]
     environment = {**os.environ, "NOTED": str(clone / "noted"), "MAKEFLAGS": ""}
@@ -108,7 +111,31 @@ def make(clone: Path, target: str) -> list[str]:
     return (clone / "noted").read_text().splitlines()
 
 
+def variables(clone: Path) -> dict[str, str]:
+    """Those of the last program that ran."""
+    lines = (clone / "noted.variables").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
 def test_an_emulated_processor_is_prepared_though_ggml_is_built(clone: Path):
     ran = make(clone, "test-aarch64")
     assert ran[:3] == ["aarch64.sh", ".cache/aarch64", ".venv/bin/python"]
     assert ran[3:6] == ["python", "-m", "pytest"]
+    system = f"{clone}/.cache/aarch64"
+    assert variables(clone) | {"XDG_DATA_HOME": ""} == {
+        "CC": f"aarch64-linux-gnu-gcc -idirafter '{system}/root/usr/include'",
+        "GGMODEL_GGML": f"{clone}/.cache/ggml-aarch64",
+        "PYTHONPATH": f"{clone}/sdk:{system}/site",
+        "XDG_CACHE_HOME": f"{system}/cache",
+        "XDG_DATA_HOME": "",
+    }
+
+
+@pytest.mark.parametrize("option", ["", "-DVulkan_INCLUDE_DIR=/new headers/usr/include"])
+def test_a_build_for_vulkan_in_a_folder_with_spaces(clone: Path, option: str):
+    program(clone / "tools/vulkan.sh", f'{NOTES}printf %s "{option}"\n')
+    ran = make(clone, "test-vulkan")
+    assert ran[:2] == ["vulkan.sh", ".cache/vulkan-headers"]
+    assert ran[2:6] == ["ggmodel", "ggml", "build", "--vulkan"]
+    assert ran[6 : ran.index("python")] == ([option] if option else [])
+    assert variables(clone)["XDG_DATA_HOME"] == f"{clone}/.cache/ggml-vulkan"
