@@ -91,6 +91,15 @@ def test_nothing_is_left_to_be_filled_in():
         assert not re.search(r"@[A-Z_]+@|TODO|TBD", document.read_text()), document.name
 
 
+def test_rows_of_tables_have_the_cells_of_their_heads():
+    """A `|` within a cell is escaped, in code too."""
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            head, *rows = (len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines())
+            assert rows and set(rows) == {head}, (document.name, table[:200])
+
+
 def test_links_of_the_documents_lead_somewhere():
     pages = {*(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "index.md"}  # see test_site.py
     for document in (ROOT / "README.md", *pages):
