@@ -97,9 +97,18 @@ def test_undeclared_data_stay_as_they_are():
     assert modality().read_data("image", given) is given
 
 
+def test_data_beside_samples_are_refused():
+    """An array of them is opened, not prepared."""
+    with (
+        ggmodel.load(source_of(load_golden("qwen2audio", "published"))) as model,
+        pytest.raises(PromptError, match="frames beside audio that is opened; give data beside a"),
+    ):
+        model.encode("audio", np.zeros(16000, np.float32), frames=9)
+
+
 def test_data_beside_a_file_are_refused():
     with (
         ggmodel.load(source_of(load_golden("idefics3", "tiles"))) as model,
-        pytest.raises(PromptError, match="grid beside image of type str; data are given beside an"),
+        pytest.raises(PromptError, match="grid beside image that is opened; give data beside"),
     ):
         model.encode("image", "a.png", grid=(1, 2))

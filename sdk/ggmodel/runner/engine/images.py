@@ -322,8 +322,8 @@ def _given(modality: Modality, kind: str, item: Any, data: Mapping[str, Any]) ->
         item = Prepared(np.ascontiguousarray(item, np.float32), data)
     elif data:
         raise PromptError(
-            f"{' and '.join(data)} beside {kind} of type {type(item).__name__}; data are given "
-            "beside an array of floats alone"
+            f"{' and '.join(data)} beside {kind} that is opened; give data beside a prepared array "
+            "alone"
         )
     if not isinstance(item, Prepared):
         return None
