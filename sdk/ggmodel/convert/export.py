@@ -47,8 +47,9 @@ def convert(
         progress: called with the share written.
 
     Returns:
-        Sentences about llama.cpp: why it refuses the file, or what it computes otherwise. There are
-        none if it runs the model as it is.
+        Sentences about llama.cpp: why it refuses the file, or which hyperparameters and towers it
+        computes otherwise. Its preparation of pictures and sounds, and the tokens around their
+        rows, are in docs/convert.md alone.
 
     Raises:
         Unsupported: llama.cpp cannot load the model, and `program` asks for it.

@@ -1,4 +1,4 @@
-"""llama.cpp as a reader of files: whether it loads one, and whether it computes the same.
+"""llama.cpp as a reader of files: whether it loads one, and which hyperparameters it computes with.
 
 The tables follow llama.cpp's source (src/llama-arch.cpp, src/llama-model.cpp, src/models/), which a
 test holds them against. An architecture that ggmodel does not ship is looked up by name alone.
@@ -229,7 +229,8 @@ PROJECTORS: Mapping[str, tuple[Sequence[Fixed], str]] = {
     ),
 }
 """Type of a projector, or architecture of a text beside one of its own → its hyperparameters that
-llama.cpp does not take from the file, and what it computes otherwise in any case."""
+llama.cpp does not take from the file, and a reason why rows of any picture or sound are others, if
+they are. Not all reasons are here; docs/convert.md lists them."""
 
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _BIAS = "blk.*.attn_output.bias"
@@ -324,7 +325,9 @@ def refusals(
 def differences(
     architecture: str, h: Any, written: Any, projector: str | None = None
 ) -> Iterator[str]:
-    """Reasons why llama.cpp computes something else from a file that it loads.
+    """Reasons why llama.cpp computes something else from a file that it loads: hyperparameters that
+    it does not take from it, and towers whose rows are others for any picture or sound, one reason
+    each. Its preparation of pictures, and its tokens around their rows, are in docs/convert.md.
 
     Args:
         h: the hyperparameters of the checkpoint.
