@@ -43,7 +43,8 @@ WHEEL  := .cache/wheel
 LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Sources of the compiled binding; installing again compiles it again.
-BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c
+BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
+    sdk/ggmodel/platforms/libraries.py
 
 # All that a wheel is made of.
 PACKED := setup.py pyproject.toml MANIFEST.in README.md CHANGELOG.md LICENSE tools/wheel.py \
@@ -125,7 +126,7 @@ test-ray: $(RAY)/installed  ## serve and answer files of requests on a cluster o
 	@RAY_DATA_DISABLE_PROGRESS_BARS=1 $(RAY)/bin/python -m pytest tests/ray
 
 test-lm-eval: $(VENV)/developer $(LM_EVAL)/installed  ## have lm-eval score a model that is served
-	@LM_EVAL=$(CURDIR)/$(LM_EVAL)/bin/lm-eval $(BIN)/python -m pytest tests/evaluations
+	@LM_EVAL="$(CURDIR)/$(LM_EVAL)/bin/lm-eval" $(BIN)/python -m pytest tests/evaluations
 
 # make test-vulkan [VULKAN=FOLDER]: of newer headers than the system's, as FOLDER/usr/include/vulkan.
 # Root gets packages that are missing on Debian; tools/vulkan.sh says more. The device compiles each
@@ -143,12 +144,12 @@ test-aarch64: $(VENV)/developer $(ARM_GGML)/built-$(NEWEST)  ## run ops and a mo
 # Without a compiler, and without folders of a binding or a ggml that were built earlier.
 test-wheel: $(WHEEL)/environment/installed  ## run the demo and a selection of tests from the wheel
 	@rm -rf $(WHEEL)/cache
-	@env -u PYTHONPATH -u GGMODEL_GGML CC=no-such-compiler XDG_CACHE_HOME=$(CURDIR)/$(WHEEL)/cache \
-	    XDG_DATA_HOME=$(CURDIR)/$(WHEEL)/cache $(MAKE) --no-print-directory \
+	@env -u PYTHONPATH -u GGMODEL_GGML CC=no-such-compiler XDG_CACHE_HOME="$(CURDIR)/$(WHEEL)/cache" \
+	    XDG_DATA_HOME="$(CURDIR)/$(WHEEL)/cache" $(MAKE) --no-print-directory \
 	    -o $(WHEEL)/environment/installed VENV=$(WHEEL)/environment demo test-installed
 
 test-installed:
-	@GGMODEL_TEST_WHEEL=$$(ls $(CURDIR)/$(WHEEL)/*.whl) $(BIN)/python -m pytest -q $(WHEELED)
+	@GGMODEL_TEST_WHEEL="$$(ls "$(CURDIR)/$(WHEEL)"/*.whl)" $(BIN)/python -m pytest -q $(WHEELED)
 
 docs: $(VENV)/docs  ## build the site into build/site; it opens from there, and needs no network
 	@$(MKDOCS) build --quiet

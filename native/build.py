@@ -16,11 +16,14 @@ from pathlib import Path
 
 from ..atomic import private_folder, replace
 from ..errors import NativeError
-from ..platforms.libraries import BINDING_SUFFIX, linking
+from ..platforms import libraries
 from .install import Prefix, present
 
 _HERE = Path(__file__).parent
-_SHAPED_BY = ("install.py", "headers.py", "guards.py", "shim.c", "build.py")
+_SHAPED_BY = (
+    *(_HERE / name for name in ("install.py", "headers.py", "guards.py", "shim.c", "build.py")),
+    Path(libraries.__file__),
+)
 
 _SHIM_DECLARATIONS = """
 const char *ggmodel_last_abort(void);
@@ -42,14 +45,14 @@ def module_name(prefix: Prefix) -> str:
     digest = hashlib.sha256(machine.encode())
     for name in present(prefix.include):
         digest.update(name.encode() + (prefix.include / name).read_bytes())
-    for name in _SHAPED_BY:
-        digest.update((_HERE / name).read_bytes())
+    for path in _SHAPED_BY:
+        digest.update(path.read_bytes())
     return f"_ggml_{prefix.version.replace('.', '_')}_{digest.hexdigest()[:8]}"
 
 
 def file_name(module: str) -> str:
     """The file of a module; it uses Python's stable interface, so one serves every Python 3."""
-    return module + BINDING_SUFFIX
+    return module + libraries.BINDING_SUFFIX
 
 
 def write_source(prefix: Prefix, module: str, path: Path) -> None:
@@ -59,9 +62,9 @@ def write_source(prefix: Prefix, module: str, path: Path) -> None:
 
     from . import guards, headers
 
-    libraries = [ctypes.CDLL(str(library)) for library in prefix.preload()]
+    loaded = [ctypes.CDLL(str(library)) for library in prefix.preload()]
     declared = headers.read(
-        prefix.include, lambda symbol: any(hasattr(library, symbol) for library in libraries)
+        prefix.include, lambda symbol: any(hasattr(library, symbol) for library in loaded)
     )
     ffi = FFI()
     ffi.cdef(declared.types)
@@ -92,6 +95,6 @@ def compile_module(prefix: Prefix, target: Path) -> None:
         places = [f"-I{python}", f"-I{prefix.include}"]
         # The folder has a new name each time; the same sources make the same bytes.
         options = ["-O1", "-fvisibility=hidden", "-w", f"-ffile-prefix-map={work}=."]
-        shared = linking(prefix.path, ("ggml-base", "ggml"))
+        shared = libraries.linking(prefix.path, ("ggml-base", "ggml"))
         headers.run_compiler([*options, *places, str(code), *shared, "-o", str(binary)])
         replace(binary, target)
