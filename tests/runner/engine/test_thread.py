@@ -11,7 +11,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,22 +195,32 @@ def test_the_rest_of_a_shift_is_no_prefix(source: MemorySource):
     np.testing.assert_allclose(again.logprobs, fresh.logprobs, atol=1e-5)  # type: ignore[arg-type]
 
 
-def test_work_that_nobody_waits_for_ends(both: LoadedModel):
-    began, ended = threading.Event(), threading.Event()
+class Interrupted(Exception):
+    """In place of Ctrl-C, which comes in the main thread alone."""
 
-    def work() -> None:
-        began.set()
+
+@dataclass
+class Endless:
+    """A job that looks whether somebody waits for it."""
+
+    model: LoadedModel
+    began: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> None:
+        self.began.set()
         end = time.monotonic() + DEADLINE
         try:
             while time.monotonic() < end:
-                both.engine.check_wanted()
+                self.model.engine.check_wanted()
                 time.sleep(0.001)
         except Cancelled:
-            ended.set()
+            self.ended.set()
             raise
 
-    class Interrupted(Exception):
-        """In place of Ctrl-C, which comes in the main thread alone."""
+
+def test_work_that_nobody_waits_for_ends(both: LoadedModel):
+    work = Endless(both)
 
     def give_up(signum: int, frame: object) -> None:
         raise Interrupted
@@ -218,14 +230,32 @@ def test_work_that_nobody_waits_for_ends(both: LoadedModel):
     before = signal.signal(signal.SIGALRM, give_up)
     try:
         threading.Thread(
-            target=lambda: (began.wait(DEADLINE), os.kill(os.getpid(), signal.SIGALRM)), daemon=True
+            target=lambda: (work.began.wait(DEADLINE), os.kill(os.getpid(), signal.SIGALRM)),
+            daemon=True,
         ).start()
         with pytest.raises(Interrupted):
             both.engine.call(work)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert ended.wait(DEADLINE)
+    assert work.ended.wait(DEADLINE)
     assert len(both.generate(PROMPT, max_tokens=2).tokens) == 2
+
+
+def test_work_whose_caller_is_interrupted_before_it_waits_ends(
+    both: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    work, thread = Endless(both), both.engine._thread
+    submit = thread.submit
+
+    def interrupted(message: Any) -> None:
+        submit(message)
+        assert work.began.wait(DEADLINE)
+        raise Interrupted
+
+    monkeypatch.setattr(thread, "submit", interrupted)
+    with pytest.raises(Interrupted):
+        both.engine.call(work)
+    assert work.ended.wait(DEADLINE)
 
 
 def test_closing_fails_what_waits_and_comes_later(both: LoadedModel):

@@ -65,12 +65,6 @@ class _Job:
         else:
             self.result.set_result(value)
 
-    def wait(self) -> Any:
-        try:
-            return result_of(self.result)
-        finally:  # also by Ctrl-C
-            self.abandoned = True
-
 
 class EngineThread:
     """Takes steps and runs jobs, one at a time, in one thread.
@@ -128,8 +122,11 @@ class EngineThread:
         """
         self.check_caller()
         job = _Job(work)
-        self.submit(job)
-        return job.wait()
+        try:
+            self.submit(job)
+            return result_of(job.result)
+        finally:  # also by Ctrl-C, which may come as soon as the job is submitted
+            job.abandoned = True
 
     def between_steps(self, work: Callable[[], T], turn: AbstractContextManager[Any]) -> T:
         """`call`, or just a call where no step can run at the same time.
