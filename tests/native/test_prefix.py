@@ -150,3 +150,18 @@ def test_two_ggmls_in_one_process_are_refused(prefix: Path) -> None:
     done = python(f"import ctypes; ctypes.CDLL({str(library)!r}); import ggmodel.native")
     assert done.returncode == 1
     assert f"already loaded another ggml, {library}" in done.stderr
+
+
+def test_each_source_of_a_binding_is_in_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    from ggmodel.native import build, install
+    from ggmodel.platforms import libraries
+
+    prefix, sources = install.packaged(), build._SHAPED_BY
+    assert Path(libraries.__file__) in sources
+    names = {build.module_name(prefix)}
+    for i, source in enumerate(sources):
+        changed = tmp_path / f"{i}-{source.name}"
+        changed.write_bytes(source.read_bytes() + b"\n")
+        monkeypatch.setattr(build, "_SHAPED_BY", (*sources[:i], changed, *sources[i + 1 :]))
+        names.add(build.module_name(prefix))
+    assert len(names) == 1 + len(sources)
