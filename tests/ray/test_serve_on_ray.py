@@ -118,7 +118,23 @@ def on_two_replicas(
             if sum(len(s.text) > SPEAKING and not s.ends for s in stories) == 2:
                 return stories, reading
             time.sleep(0.02)
+        assert [(done.result(), s.error) for done, s in zip(reading, stories, strict=True)] == [
+            (None, None)
+        ] * len(stories)
     raise AssertionError("one replica answers all")
+
+
+def test_lengths_of_queues_are_asked_for_each_time():
+    """Ray Serve knows the variable, and has read it."""
+    asked = (
+        "from ggmodel.serve.replicas.cluster import need_ray; need_ray();"
+        "from ray.serve._private import constants;"
+        "print(constants.RAY_SERVE_QUEUE_LENGTH_CACHE_TIMEOUT_S)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert float(told.stdout) == 0
 
 
 def test_a_node_is_lost_while_answers_are_under_way(cluster: Cluster):
