@@ -12,6 +12,8 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ggmodel.builds.source import unpack
+
 from . import Refused, run
 
 # Builds and compilers take these from the environment, and must not here.
@@ -53,7 +55,7 @@ def _once(root: Path, commit: str, work: Path, also: Sequence[str]) -> list[Path
     time = epoch(root)
     archive = work / "commit.tar"
     run(["git", "archive", "--output", archive, commit], root)
-    _unpack(archive, source)
+    unpack(archive, source)
     # A C program sorts, a C library formats: in one language.
     env = {n: v for n, v in os.environ.items() if not n.startswith(_LENT)}
     env |= {"SOURCE_DATE_EPOCH": str(time), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
@@ -63,19 +65,12 @@ def _once(root: Path, commit: str, work: Path, also: Sequence[str]) -> list[Path
     settle(sdist, time)
     # The wheel comes from the sdist: what is missing there is noticed.
     unpacked = work / "unpacked"
-    _unpack(sdist, unpacked)
+    unpack(sdist, unpacked)
     [folder] = unpacked.iterdir()
     run([*python, "--wheel", folder], work, env)
     for command in also:
         run([*shlex.split(command), made], source, env)
     return sorted(made.iterdir())
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as packed:
-        # Debian 12's Python has no filter. The archive was made here.
-        packed.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-        packed.extractall(folder)
 
 
 def epoch(root: Path) -> int:

@@ -56,16 +56,20 @@ def _download(folder: Path) -> None:
                 f"the package index has another {packed.name} than the one known here: its SHA-256 "
                 f"is {digest.hexdigest()}, not {SHA256}; use another index"
             )
-        with tarfile.open(packed) as archive:
-            # Debian 12's Python has no filter. The bytes are known, so that all paths are.
-            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
-            archive.extractall(work)
+        unpack(packed, work)
         # Renamed when complete, so that an interrupted run leaves nothing that looks unpacked.
         try:
             (work / _PACKAGE).rename(folder)
         except OSError:  # another one was faster
             if not folder.is_dir():
                 raise
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar file whose bytes are known: Debian 12's Python has no filter for its paths."""
+    with tarfile.open(archive) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        packed.extractall(folder)
 
 
 def _fetch(target: Path) -> None:
