@@ -165,3 +165,12 @@ def test_each_source_of_a_binding_is_in_its_name(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(build, "_SHAPED_BY", (*sources[:i], changed, *sources[i + 1 :]))
         names.add(build.module_name(prefix))
     assert len(names) == 1 + len(sources)
+
+
+def test_make_compiles_again_after_changes_of_the_same_sources():
+    from ggmodel.native import build
+
+    root = Path(__file__).parents[2]
+    [listed] = re.findall(r"^BINDING := ((?:.*\\\n)*.*)", (root / "Makefile").read_text(), re.M)
+    sources = {str(source.resolve().relative_to(root.resolve())) for source in build._SHAPED_BY}
+    assert set(listed.replace("\\\n", " ").split()) == {"setup.py", *sources}
