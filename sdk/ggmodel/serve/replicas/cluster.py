@@ -25,8 +25,8 @@ _HOW = "`ray start --head` starts a cluster, and without RAY_ADDRESS this machin
 
 def need_ray() -> Any:
     """The module `ray`, with `ray.serve`; raises Unsupported where it is not installed."""
-    # Ray Serve reads it as it is imported. While it remembers the length of one replica's queue,
-    # it gives that one a whole burst, and leaves out one whose length it has forgotten.
+    # Each request asks for lengths of queues; Ray Serve reads this as it is imported. It would
+    # give a whole burst to a replica whose length it remembers, and none to one it has forgotten.
     os.environ.setdefault("RAY_SERVE_QUEUE_LENGTH_CACHE_TIMEOUT_S", "0")
     try:
         import_module("ray.serve")
