@@ -114,6 +114,29 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
         assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
 
 
+def test_numbered_experts_are_one_class(tmp_path: Path, llama: golden.Golden):
+    """Four experts in each layer, beside a tensor without a leaf, as DeepSeek's checkpoints."""
+    weights: dict[str, np.ndarray] = dict(llama.weights())
+    for i in range(2):
+        moe = f"model.layers.{i}.feed_forward"
+        for e in range(4):
+            for name, shape in (("gate_proj", (96, 64)), ("down_proj", (64, 96))):
+                weights[f"{moe}.experts.{e}.{name}.weight"] = np.ones(shape, np.float32)
+        weights[f"{moe}.chooser.bias_of_choice"] = np.ones(4, np.float32)
+        weights[f"{moe}.chooser.weight"] = np.ones((4, 64), np.float32)
+    config = {**llama.config, "n_routed_experts": 4, "moe_intermediate_size": 96}
+    begun = begun_from(tmp_path, config, weights, template="llama")
+    text = "".join(p.read_text() for p in begun.files)
+    assert re.findall(r"class (\w*Expert\w*)\(Module\)", text) == ["FeedForwardExperts"]
+    number = next(line for line in begun.keys if "n_routed_experts" in line).partition(":")[0]
+    hf = f'hf=Stack("{{}}.gate_proj", "{number}")'
+    assert f'gguf("ffn_gate_exps", {hf}, shape=("width", "expert_ffn", "{number}"))' in text
+    assert 'gguf("feed_forward.chooser.bias_of_choice", hf="chooser.bias_of_choice"' in text
+    assert not re.search(r'gguf\([^)]*\w\."', text)  # a tensor without ".weight" ends with no dot
+    source = from_hf(find("new-one", tmp_path / "own"), config, weights)
+    assert source.tensors["blk.1.ffn_down_exps.weight"].shape == (96, 64, 4)
+
+
 def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json and tensors of a tiny model of transformers, of zeros."""
     found = json.loads((Path(__file__).parent / "published" / f"{name}.json").read_text())
@@ -453,7 +476,35 @@ def test_small_configurations_keep_every_kind_of_layer():
     assert small["rope_scaling"] == {"factor": 8.0, "original_max_position_embeddings": 32}
     assert small["vision_config"] == {"image_size": 32, "num_hidden_layers": 2}
     assert small["head_dim"] is None
-    assert "pad_token_id" not in small
+    assert small["pad_token_id"] == 63
+
+
+def test_small_configurations_keep_the_sizes_of_heads():
+    """As transformers' validators of Granite 4 and DeepSeek ask."""
+    rope = {"rope_type": "default", "mrope_section": [24, 20, 20]}
+    small = shrunk(
+        {
+            "hidden_size": 1536,
+            "head_dim": 64,
+            "qk_rope_head_dim": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads_per_layer": [8, 16, 8, 16],
+            "mamba_n_heads": 48,
+            "mamba_d_head": 64,
+            "mamba_expand": 2,
+            "mamba_n_groups": 8,
+            "attn_layer_offset": 2,
+            "vocab_size": 100352,
+            "rope_parameters": rope,
+        }
+    )
+    assert small["head_dim"] == small["qk_rope_head_dim"]
+    assert small["mamba_n_heads"] * small["mamba_d_head"] == 2 * small["hidden_size"]
+    assert small["mamba_n_heads"] % small["mamba_n_groups"] == 0
+    assert small["num_hidden_layers"] == 3  # with the first layer of attention
+    assert small["num_attention_heads_per_layer"] == [8, 16, 8]
+    assert small["rope_parameters"] == rope
+    assert small["pad_token_id"] is None  # the default of a class may be beyond the vocabulary
 
 
 def test_small_configurations_keep_tokens_within_the_vocabulary():
@@ -471,6 +522,6 @@ def test_small_configurations_keep_tokens_within_the_vocabulary():
     )
     assert (small["bos_token_id"], small["eos_token_id"]) == (1, 2)
     assert (small["image_token_id"], small["image_token_index"]) == (62, 63)
-    assert small["text_config"] == {"vocab_size": 64, "pad_token": 63}
+    assert small["text_config"] == {"vocab_size": 64, "pad_token": 63, "pad_token_id": None}
     assert small["vision_config"] == {"depth": 2, "fullatt_block_indexes": [1]}
     assert small["rope_scaling"]["mrope_section"] == [2, 3, 3]

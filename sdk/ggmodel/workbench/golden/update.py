@@ -15,6 +15,7 @@ from .files import Cases, Embeddings, Golden
 from .runs import nmse
 
 Tell = Callable[[str], None]
+_REASON = 400  # characters of an error of transformers
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ def _computing(cases: Cases, case: str) -> Iterator[None]:
         raise
     except Exception as error:
         file = cases.module.__file__
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        # All of it: transformers' validators write the reason below the first line.
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:_REASON]}"
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         if own:
             raise ArchitectureError(

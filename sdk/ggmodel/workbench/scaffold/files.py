@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ... import nn
 from ...ml import Tensor
-from ...model import Module
+from ...model import Module, Stack
 from ...model.source_code import declared
 from .fit import Fit
 from .source import bound, camel, fields_in, with_field, with_imports
@@ -74,4 +74,5 @@ class Files:
 
 def imports_of(kinds: Iterable[str]) -> dict[str, str]:
     """The names of modules, each with the package that it is imported from."""
-    return {k: "ggmodel" if k == Tensor.__name__ else "ggmodel.nn" for k in sorted(kinds)}
+    packages = {Tensor.__name__: "ggmodel", Stack.__name__: "ggmodel.model"}
+    return {k: packages.get(k, "ggmodel.nn") for k in sorted(kinds)}

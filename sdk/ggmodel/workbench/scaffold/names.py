@@ -154,9 +154,9 @@ def field_line(
         more: further arguments, ", root=True".
     """
     # A module adds ".weight" itself.
-    leaf = tuple(leaves)[:1] if kind == Tensor.__name__ else ()
+    leaf = tuple(filter(None, leaves))[:1] if kind == Tensor.__name__ else ()
     name, source = ".".join((gguf, *leaf)), ".".join((hf, *leaf))
-    dims = [_dim(n, widths, len(shape) == 1) for n in shape]
+    dims = dims_of(shape, widths)
     sizes = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
     return f"{field}: {kind} = gguf({quoted(name)}, hf={quoted(source)}{more}, shape={sizes})"
 
@@ -197,6 +197,16 @@ def kind_of(name: str, leaves: Collection[str], shape: tuple[int, ...]) -> str:
 # Hyperparameters that are widths; others may equal one by chance.
 _WIDTH = re.compile(r"width|ffn|hidden_size|rank|state|L_cache")
 _OF_VECTORS = re.compile(r"heads|head_dim|value_dim")
+
+
+def dims_of(shape: tuple[int, ...], widths: Mapping[str, int]) -> list[str]:
+    """The dims of a tensor in its declaration.
+
+    Args:
+        shape: in ggml's order.
+        widths: hyperparameters that name dims, with their values.
+    """
+    return [_dim(n, widths, len(shape) == 1) for n in shape]
 
 
 def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ...model import Stack
+from ...nn import ExpertLinear
 from ..modules import folded
 from .llama_names import gguf_name
-from .names import field_line, kind_of
+from .names import dims_of, field_line, kind_of
 from .source import camel, quoted, shown, usable
 from .translate import base_of
 
@@ -40,6 +42,25 @@ class Tree:
                 at = at.inner.setdefault(part, cls(f"{at.name}.{part}")) if part else at
             at.shapes[leaf] = tuple(reversed(shape))
         return tree
+
+    def parts(self) -> Iterator[tuple[str, Tree]]:
+        """The modules below this one by their names there; those of one that has tensors itself,
+        as "gate.bias_of_choice", beside it."""
+        for name, tree in self.inner.items():
+            yield name, tree
+            if tree.shapes:
+                yield from ((f"{name}.{part}", inner) for part, inner in tree.parts())
+
+    @property
+    def experts(self) -> Tree | None:
+        """The first of numbered experts that are linear maps of the same shapes, which one field
+        a map stacks."""
+        if "expert" not in self.name.rpartition(".")[2] or not (items := self.items):
+            return None
+        maps = [list(item.inner.values()) for item in items]
+        linear = all(not m.inner and len(m.shapes.get("weight", ())) == 2 for m in maps[0])
+        alike = all([m.shapes for m in other] == [m.shapes for m in maps[0]] for other in maps)
+        return items[0] if linear and alike and not items[0].shapes else None
 
     @property
     def items(self) -> list[Tree]:
@@ -88,9 +109,14 @@ class NewModules:
         """Writes the class of a module; "" if it has no fields."""
         taken: set[str] = {"config", "forward", "dims", "scope"}
         lines: list[str] = []
-        for part, inner in tree.inner.items():
+        experts = tree.experts
+        for part, inner in (experts or tree).parts():
             at = f"{path}.{part}" if path else part
-            line = self._field(usable(_word(part, tree.name), taken), part, inner, name, below, at)
+            field = usable(_word(part, tree.name), taken)
+            if experts:
+                line = self._stacked(field, part, tree, inner, below, at)
+            else:
+                line = self._field(field, part, inner, name, below, at)
             taken.add(line.partition(":")[0])
             lines.append(f"    {line}")
         if all(line.startswith("    #") for line in lines):
@@ -103,7 +129,7 @@ class NewModules:
         if tree.shapes:
             return self._leaf(field, part, tree, below, path)
         own = f"{cls}{camel(field)}"
-        if items := tree.items:
+        if (items := tree.items) and not tree.experts:
             inside = self._prefix(items[0]) or path
             item = self._class(items[0], f"{own.removesuffix('s')}", inside, "")
             at = inside.removesuffix(".*")
@@ -125,7 +151,33 @@ class NewModules:
             return f"# {field}: {_OPERATION}"
         kind = kind_of(part, leaves, shape)
         self.kinds.add(kind)
-        theirs, more = gguf_name(folded(tree.name), self.architecture) or "", ""
+        theirs, more = self._in_files(tree.name, part, below, path)
+        return field_line(field, kind, theirs, part, leaves, shape, self.widths, more)
+
+    def _stacked(
+        self, field: str, part: str, tree: Tree, first: Tree, below: str, path: str
+    ) -> str:
+        """The field of one linear map of all experts.
+
+        Args:
+            tree: of all experts. first: the map of the first of them.
+        """
+        n = len(tree.inner)
+        counts = [name for name, v in self.widths.items() if v == n and name.endswith("experts")]
+        number = quoted(counts[0]) if counts else str(n)
+        self.kinds |= {ExpertLinear.__name__, Stack.__name__}
+        theirs, more = self._in_files(f"{tree.name}.{part}", part, below, path)
+        template = quoted("{}." + part.replace("{", "{{").replace("}", "}}"))
+        dims = ", ".join([*dims_of(first.shapes["weight"], self.widths), number])
+        return (
+            f"{field}: {ExpertLinear.__name__} = gguf({quoted(theirs)}, "
+            f"hf=Stack({template}, {number}){more}, shape=({dims}))"
+        )
+
+    def _in_files(self, module: str, part: str, below: str, path: str) -> tuple[str, str]:
+        """The name of a module's tensors in files, below those that enclose it, and further
+        arguments of its field."""
+        theirs, more = gguf_name(folded(module), self.architecture) or "", ""
         if theirs and below and theirs.startswith(f"{below}."):
             theirs = theirs[len(below) + 1 :]
         elif theirs and below and "*" not in theirs:
@@ -137,7 +189,7 @@ class NewModules:
         if not theirs or "*" in theirs or (below, theirs) in self._used:
             theirs, more = path, ""
         self._used.add((below, theirs))
-        return field_line(field, kind, theirs, part, leaves, shape, self.widths, more)
+        return theirs, more
 
     def _prefix(self, item: Tree) -> str:
         """llama.cpp's name of the items of a list, "v.blk.*", by the first tensor that has one."""

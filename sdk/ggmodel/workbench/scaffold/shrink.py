@@ -33,34 +33,56 @@ SMALL: dict[str, Any] = {
     "torch_dtype": "float32",
     "dtype": "float32",
 }
-# Keys about the vocabulary or the file, not about the architecture.
-_DROPPED = ("pad_token_id", "transformers_version", "_name_or_path", "quantization_config")
+# Keys about the file, not about the architecture.
+_DROPPED = ("transformers_version", "_name_or_path", "quantization_config")
 _TOKEN = re.compile(r"(^|_)token_(id|index)s?$|_token$")
 _BY_LAYER = ("layer_types", "mlp_layer_types")
+# Mamba-2: heads, their size, their groups, and the width's factor; heads × size = factor × width.
+_STATE_HEADS = (
+    ("mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_expand"),
+    ("num_heads", "head_dim", "n_groups", "expand"),
+)
 
 
-def shrunk(config: Mapping[str, Any]) -> dict[str, Any]:
+def shrunk(config: Mapping[str, Any], head_dim: int | None = None) -> dict[str, Any]:
     """A config.json of the same architecture with a few narrow layers.
 
-    Sizes with usual names become small; scales, epsilons and kinds of layers stay. There are at
-    least two layers, and enough for one of each kind in `layer_types`.
+    Sizes with usual names become small; scales, epsilons, kinds of layers and sizes of heads, from
+    which other sizes follow, stay. There are at least two layers, and enough for one of each kind
+    in `layer_types`. A config without `pad_token_id` gets null: the default of its class may lie
+    beyond the small vocabulary.
+
+    Args:
+        head_dim: of the config around this one.
     """
-    small = _with_small_tokens({k: _small(k, v) for k, v in config.items() if k not in _DROPPED})
+    head_dim = config.get("head_dim") or head_dim
+    small = {k: _small(k, v, head_dim) for k, v in config.items() if k not in _DROPPED}
+    small = _with_small_tokens(small)
+    if "vocab_size" in small:
+        small.setdefault("pad_token_id", None)
     for name in _BY_LAYER:
         kinds = config.get(name)
         if isinstance(kinds, list) and kinds:
             n = max(2, *(kinds.index(kind) + 1 for kind in set(map(str, kinds)) if kind in kinds))
             small["num_hidden_layers"] = max(n, small.get("num_hidden_layers", 2))
-    for name in _BY_LAYER:
-        if isinstance(config.get(name), list):
-            small[name] = config[name][: small["num_hidden_layers"]]
-    for name, value in config.items():  # "fullatt_block_indexes"
-        layers = small.get("depth", small.get("num_hidden_layers"))
+    for name, value in config.items():
+        if name.endswith("_layer_offset"):  # the first layer of its kind, in Jamba
+            small["num_hidden_layers"] = max(value + 1, small["num_hidden_layers"])
+    layers = small.get("depth", small.get("num_hidden_layers"))
+    for name, value in config.items():
+        if isinstance(value, list) and len(value) == config.get("num_hidden_layers"):
+            small[name] = value[:layers]
+        # "fullatt_block_indexes"
         if name.endswith("_indexes") and isinstance(value, list) and isinstance(layers, int):
             small[name] = [i for i in value if i < layers] or [layers - 1]
     heads, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if heads is not None and heads == groups:
         small["num_key_value_heads"] = small["num_attention_heads"]
+    for names in _STATE_HEADS:
+        n, size, groups, factor = (config.get(name) for name in names)
+        if n and size and factor and n * size == factor * config["hidden_size"]:
+            small[names[0]] = n = max(1, small["hidden_size"] * factor // size)
+            small[names[2]] = min(groups or 1, n)
     return small
 
 
@@ -82,9 +104,11 @@ def _with_small_tokens(config: dict[str, Any]) -> dict[str, Any]:
     return {k: cut(v) if _TOKEN.search(k) else v for k, v in config.items()}
 
 
-def _small(key: str, value: Any) -> Any:
-    if key == "mrope_section" and isinstance(value, list):  # half of a head
+def _small(key: str, value: Any, head_dim: int | None) -> Any:
+    if key == "mrope_section" and isinstance(value, list) and not head_dim:  # half of a head
         return [n * SMALL["head_dim"] // (2 * sum(value)) for n in value]
     if isinstance(value, Mapping):
-        return shrunk(value)
+        return shrunk(value, head_dim)
+    if key == "head_dim":
+        return value
     return SMALL[key] if key in SMALL and value is not None else value
