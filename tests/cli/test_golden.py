@@ -45,6 +45,19 @@ def test_the_command_fails_where_something_differs(folder: Path, program: Progra
     assert "DIFFERS" in done.stdout
 
 
+def test_goldens_lie_under_the_name_of_the_file_too(folder: Path, program: Program):
+    """`ggmodel new deepseek-v3` begins goldens/deepseek_v3; the file registers llama.cpp's name."""
+    models = folder.parents[1]
+    source = LLAMA.read_text()
+    assert '@register("llama"' in source
+    (models / "mine.py").write_text(source.replace('@register("llama"', '@register("their-name"'))
+    folder.rename(folder.with_name("mine"))
+    for name in ("their-name", "mine"):
+        done = program("golden", name, "--models", models, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)[0]["ok"] is True
+
+
 def test_the_command_and_bad_input(folder: Path, program: Program):
     done = program("golden", "llama", "--goldens", folder.parent, "--case", "other")
     assert (done.returncode, done.stdout) == (1, "")

@@ -371,8 +371,8 @@ BROKEN: dict[str, tuple[dict[str, Any], type[Error], str]] = {
     "unknown": (
         {"architectures": ["LlamaForCausalLN"]},
         ArchitectureError,
-        r"no architecture serves LlamaForCausalLN; did you mean LlamaForCausalLM\? Served are: .*"
-        r"Gemma3ForCausalLM.*, MllamaForConditionalGeneration.*--models",
+        r"no architecture serves LlamaForCausalLN\. `ggmodel new NAME --hf FOLDER` .*--models.* "
+        r"Served are: .*Gemma3ForCausalLM.*, MllamaForConditionalGeneration",
     ),
     "none": ({"architectures": None}, ArchitectureError, r"\(config.json names none\)"),
     "no list": ({"architectures": 5}, ArchitectureError, "serves 5"),

@@ -28,8 +28,8 @@ def golden(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where the folder NAME with cases.py lies; DIR/goldens of --models, else goldens "
-            "or tests/golden.",
+            help="Where the folder with cases.py lies, called NAME or as the architecture's file; "
+            "DIR/goldens of --models, else goldens or tests/golden.",
         ),
     ] = None,
     models: Models = None,
@@ -94,17 +94,32 @@ def _report(
 def _cases(name: str, goldens: str | None, models: str | None, case: str | None) -> Cases:
     from ..workbench.golden import Cases
 
-    name = name.replace("-", "_")
     if goldens is not None or models is not None:
         folders = [Path(goldens) if goldens is not None else Path(models or "") / "goldens"]
     else:
         folders = [Path("goldens"), Path("tests", "golden")]
-    found = [base for base in folders if (base / name / "cases.py").is_file()]
-    cases = Cases((found or folders)[0] / name)
+    names = [name.replace("-", "_"), *_files_of(name, models)]
+    tried = [base / own for own in names for base in folders]
+    there = [folder for folder in tried if (folder / "cases.py").is_file()]
+    cases = Cases((there or tried)[0])
     if case is not None and case not in cases.names:
         known = ", ".join(cases.names)
         raise ConfigError(f"{cases.folder / 'cases.py'} has no case {case!r}, only {known}")
     return cases
+
+
+def _files_of(name: str, models: str | None) -> list[str]:
+    """The names of the file and the folder that a registered architecture is in: `ggmodel new`
+    names goldens after them, and the name in files may be another."""
+    from ..errors import ArchitectureError
+    from ..model import find
+    from ..model.source_code import file_of
+
+    try:
+        file = Path(file_of(find(name, models)) or "")
+    except ArchitectureError:
+        return []
+    return [file.stem, file.parent.name]
 
 
 def _write_checkpoint(cases: Cases, case: str | None, target: Path) -> None:

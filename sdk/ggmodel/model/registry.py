@@ -160,11 +160,10 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
             return served[name]
     wanted = ", ".join(n[:100] for n in names) or "(config.json names none)"
     known = sorted({*served, *(name for own in in_folder for name in own)})
-    near = difflib.get_close_matches(wanted, known, 1)
-    hint = f"; did you mean {near[0]}?" if near else "."
     raise ArchitectureError(
-        f"no architecture serves {wanted}{hint} Served are: {', '.join(known)}. Another "
-        "one is a file NAME.py in a folder given with --models (models=), registered with hf=."
+        f"no architecture serves {wanted}. `ggmodel new NAME --hf FOLDER` begins one from the "
+        "checkpoint; a folder of one's own is given with --models (models=). Served are: "
+        f"{', '.join(known)}."
     )
 
 
