@@ -25,7 +25,6 @@ SCHEMA = {
         "friends": {"type": "array", "items": NAME, "maxItems": 2},
     },
     "required": ["name", "animal", "age", "friends"],
-    "additionalProperties": False,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -179,7 +180,8 @@ async def _call_grammar(
     if wish.function is not None:
         tools = [tool for tool in tools if tool["function"]["name"] == wish.function]
         parallel = False
-    found = form.grammar(
+    found = await asyncio.to_thread(
+        form.grammar,
         tools,
         wish.choice,
         parallel=parallel,

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import PromptError
+from ...json_schema import COMPACT, closed
 from .families import BARE, TURNS, Block, Family, Thought
 from .forms import Code, Json, Named, Python, Quoted, Tagged
 from .values import Tools, types
 
-# Without a limit a small model may go on with spaces for ever.
-_SPACE = {"x-guidance": {"whitespace_pattern": r"\x20|\n[\x20\t]{0,20}"}}
 _ANY = r"/(.|\n)*/"
 _HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>")
 
@@ -125,7 +124,8 @@ class _Rules:
         """JSON of a schema, in which references into the function's parameters hold."""
         whole = self._tools.parameters.get(name, {})
         kept = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
-        return f"%json {json.dumps({**kept, **schema, **_SPACE}, ensure_ascii=False)}"
+        compact = {**closed({**kept, **schema}), "x-guidance": COMPACT}
+        return f"%json {json.dumps(compact, ensure_ascii=False)}"
 
     def _rule(self, body: str) -> str:
         name = f"rule_{len(self._rules)}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...bounds import Deadline, limits
 from ...errors import GrammarError
-from .grammar_references import References
+from ...json_schema.references import References
 
 _MOST = 1 << 20  # combinations of branches; as many take a second
 _MOST_STEPS = 500_000  # schemas looked at, each once for each combination with others

@@ -17,14 +17,13 @@ from weakref import WeakKeyDictionary
 from ...bounds import limits
 from ...errors import GrammarError, TokenizerError
 from ...interrupts import in_a_thread
+from ...json_schema import COMPACT, closed
 from ...tokenizer import Tokenizer
 from .grammar_joins import check_lark, check_schema
 from .grammar_trial import as_lark, verdict
 from .grammar_values import check_numbers, is_plain
 from .matching import GrammarState, described, llguidance, parser_limits, reason
 
-# Without a limit a small model may go on with spaces for ever, which every schema allows.
-_SPACE = {"whitespace_pattern": r"\x20|\n[\x20\t]{0,20}"}
 _BETWEEN = len('"" | ')  # characters besides those of each text of a choice
 _SHORT = 4096  # characters of a schema that needs no trial
 
@@ -53,9 +52,11 @@ class Grammar:
     def json_schema(cls, schema: dict[str, Any] | str) -> Grammar:
         """JSON that a schema, a dict or JSON text, describes.
 
-        Between its parts stands at most one space, or a line break and at most 20 spaces and tabs;
-        the schema's "x-guidance" may say otherwise (see llguidance). Integers in the schema must
-        lie within 64 bits and be exact as 64-bit floats, as all up to 2^53 are.
+        Objects take the keys that the schema lists and no others, unless `additionalProperties`
+        says otherwise; an object that lists none takes any. The JSON is one line, with a space at
+        most, after a colon or a comma; the schema's "x-guidance" may say otherwise (see
+        llguidance). Integers in the schema must lie within 64 bits and be exact as 64-bit floats,
+        as all up to 2^53 are.
         """
         try:
             text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
@@ -66,13 +67,15 @@ class Grammar:
         if not isinstance(read, dict):
             raise GrammarError(f"a JSON schema is an object, not {text:.80}")
         check_numbers(read)
-        check_schema(read)
+        schema = closed(read)
+        check_schema(schema)
+        text = json.dumps(schema, ensure_ascii=False)
         return cls(
             "JSON schema",
             "grammar_from_json_schema",
             text,
-            _valid if len(text) <= _SHORT and is_plain(read) else _tried,
-            defaults=_SPACE,
+            _valid if len(text) <= _SHORT and is_plain(schema) else _tried,
+            defaults=COMPACT,
         )
 
     @classmethod

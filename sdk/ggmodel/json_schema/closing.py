@@ -1,0 +1,182 @@
+"""Closes the objects of JSON schemas: no keys but those that they list.
+
+A schema and all that applies to the same value (`allOf`, `anyOf`, `oneOf`, `$ref`) are closed
+together, as `unevaluatedProperties: false` at the value would: each of them takes the keys of all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from ..bounds import limits
+from ..errors import GrammarError
+from .references import References
+
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+"""llguidance's options for JSON on one line: a space at most, after a colon or a comma."""
+
+_COPY = 1000  # characters that take as long as the copy of a definition
+_KEYED = ("properties", "patternProperties")
+_CHILDREN = ("items", "prefixItems", "additionalItems", "additionalProperties", "contains")
+_DEFINED = ("$defs", "definitions", "$id", "$anchor")  # references lead to "$defs" of our own
+# The keyword and the name or pattern of each key that a value may have; None for any keys.
+_Keys = dict[tuple[str, str], None] | None
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """A copy in which objects that list properties take no others.
+
+    Objects stay open that say so by `additionalProperties`, and those that list none. Names that
+    are required are listed with the others. Definitions in use move to the root's "$defs".
+
+    Raises:
+        GrammarError: it is nested too deeply, refers to itself at one value, or would have more
+            than `limits.grammar_characters`.
+    """
+    try:
+        return _Closing(schema).closed()
+    except RecursionError:
+        raise GrammarError("this JSON schema is nested too deeply, or its references are") from None
+
+
+class _Closing:
+    def __init__(self, root: dict[str, Any]):
+        self._root, self._references = root, References(root)
+        self._left = limits.grammar_characters
+        self._keys = dict[int, _Keys]()  # by the id of a schema
+        self._copied = list[int]()  # ids of the definitions that are being copied
+        self._names = dict[tuple[int, bool], str]()  # of definitions: closed ones and open ones
+        self._pending = list[tuple[str, Any, _Keys]]()
+
+    def closed(self) -> dict[str, Any]:
+        whole, definitions = self._closed(self._root, {}), dict[str, Any]()
+        while self._pending:
+            name, schema, others = self._pending.pop()
+            definitions[name] = self._closed(schema, others)
+        return {**whole, "$defs": definitions} if definitions else whole
+
+    def _closed(self, schema: Any, others: _Keys) -> Any:
+        """Closes a schema, and those of the values within.
+
+        Args:
+            others: keys of what applies to the same value besides.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        made = {name: value for name, value in schema.items() if name not in _DEFINED}
+        for name in _KEYED:
+            if isinstance(children := made.get(name), dict):
+                made[name] = {key: self._closed(child, {}) for key, child in children.items()}
+        for name in _CHILDREN:
+            child = made.get(name)
+            made |= {name: self._each(child, {})} if isinstance(child, list) else {}
+            made |= {name: self._closed(child, {})} if isinstance(child, dict) else {}
+        groups = self._groups(schema)
+        keys = [others, _listed(schema), *(self._together(group) for _, group in groups)]
+        if isinstance(made.get("allOf"), list):
+            made["allOf"] = []
+        for i, (name, group) in enumerate(groups, 2):
+            around = self._union([*keys[:i], *keys[i + 1 :]])
+            if name == "allOf":
+                made["allOf"].append(self._closed(group[0], around))
+            elif name != "$ref":
+                made[name] = self._each(group, around)
+            elif around:
+                del made["$ref"]
+                made["allOf"] = [*made.get("allOf", ()), self._copy(group[0], around)]
+            else:
+                made["$ref"] = self._defined(group[0], around)
+        every = self._union(keys)
+        if every is not None and _closes(schema):
+            self._close(made, every)
+        return made
+
+    def _each(self, schemas: list[Any], others: _Keys) -> list[Any]:
+        return [self._closed(one, others) for one in schemas]
+
+    def _close(self, made: dict[str, Any], keys: dict[tuple[str, str], None]) -> None:
+        made["additionalProperties"] = False
+        for name, key in keys:
+            listed = made.setdefault(name, {})
+            if key not in listed:
+                self._charge(len(key))
+                listed[key] = True
+
+    def _copy(self, schema: Any, around: _Keys) -> Any:
+        """A definition that takes the keys of its neighbours."""
+        if id(schema) in self._copied:
+            raise GrammarError("this JSON schema cannot be used: a reference leads to itself")
+        self._charge(_COPY + len(json.dumps(schema)))
+        self._copied.append(id(schema))
+        made = self._closed(schema, around)
+        self._copied.pop()
+        return made
+
+    def _defined(self, schema: Any, around: _Keys) -> str:
+        """The reference to a definition that has no neighbours, or whose neighbours are open."""
+        key = id(schema), around is None
+        if key not in self._names:
+            self._names[key] = str(len(self._names))
+            self._pending.append((self._names[key], schema, around))
+        return f"#/$defs/{self._names[key]}"
+
+    def _groups(self, schema: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+        """The alternatives that apply to the same value, with the keyword of each group."""
+        groups = list[tuple[str, list[Any]]]()
+        for name in ("allOf", "anyOf", "oneOf"):
+            if isinstance(members := schema.get(name), list):
+                groups += (
+                    [(name, [one]) for one in members] if name == "allOf" else [(name, members)]
+                )
+        if isinstance(schema.get("$ref"), str):
+            target = self._references.target(schema)
+            groups += [] if target is None else [("$ref", [target])]
+        return groups
+
+    def _together(self, schemas: list[Any]) -> _Keys:
+        """The keys that any of them lists, with what applies to the same value."""
+        for schema in schemas:
+            if isinstance(schema, dict) and id(schema) not in self._keys:
+                self._keys[id(schema)] = {}  # for schemas that refer to themselves
+                groups = [self._together(group) for _, group in self._groups(schema)]
+                self._keys[id(schema)] = self._union([_listed(schema), *groups])
+        return self._union([self._keys[id(one)] for one in schemas if isinstance(one, dict)])
+
+    def _union(self, keys: Iterable[_Keys]) -> _Keys:
+        union = dict[tuple[str, str], None]()
+        for some in keys:
+            if some is None:
+                return None
+            union |= some
+        self._charge(len(union))
+        return union
+
+    def _charge(self, characters: int) -> None:
+        self._left -= characters + 1
+        if self._left < 0:
+            raise GrammarError(
+                "this JSON schema cannot be used: it combines too many schemas with one another"
+            )
+
+
+def _listed(schema: dict[str, Any]) -> _Keys:
+    """The keys that a schema itself lists; None if it is open on purpose."""
+    if schema.get("additionalProperties", False) is not False:
+        return None
+    keys = [(name, key) for name in _KEYED for key in _dict(schema, name)]
+    required = schema.get("required")
+    if isinstance(required, list) and not _dict(schema, "patternProperties"):
+        keys += [("properties", name) for name in required if isinstance(name, str)]
+    return dict.fromkeys(keys)
+
+
+def _closes(schema: dict[str, Any]) -> bool:
+    return "additionalProperties" not in schema and any(
+        isinstance(schema.get(name), dict) for name in _KEYED
+    )
+
+
+def _dict(schema: dict[str, Any], name: str) -> dict[str, Any]:
+    return value if isinstance(value := schema.get(name), dict) else {}
