@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -10,6 +15,9 @@ import openai
 import pytest
 
 import ggmodel
+from ggmodel.serve.api.openai import audio
+from ggmodel.serve.api.openai.multipart import read_form
+from ggmodel.serve.errors import Refused
 from ggmodel.serve.requests import Segment, Transcribe, Transcript
 from ggmodel.serve.runners.work import Work
 from ggmodel.serve.server import Server
@@ -86,9 +94,20 @@ def test_wrong_forms_are_400(hears: str, files: dict, data: dict):
     assert answer.status_code == 400
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"--b\r\n\r\nx", b"--b\r\nX: y\r\n\r\nx\r\n--b--", b"--b\r\n" * 999 + b"--b--"]
-)
+NAMED = b'--b\r\nContent-Disposition: form-data; name="file"'
+BROKEN = {
+    "empty": b"",
+    "no end": b"--b\r\n\r\nx",
+    "no name": b"--b\r\nX: y\r\n\r\nx\r\n--b--",
+    "many parts": b"--b\r\n" * 999 + b"--b--",
+    "many headers": NAMED + b"\r\nX: y" * 99 + b"\r\n\r\nx\r\n--b--",
+    "long header": NAMED + b'; x="' + b";" * 5000 + b'"\r\n\r\nx\r\n--b--',
+    "long name": NAMED[:-1] + b"x" * 300 + b'"\r\n\r\nx\r\n--b--',
+    "much like delimiters": NAMED + b"\r\n\r\n" + b"\r\n--bx" * 999 + b"\r\n--b--",
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 def test_broken_forms_are_400(hears: str, body: bytes):
     headers = {"content-type": "multipart/form-data; boundary=b"}
     answer = httpx.post(f"{hears}/v1/audio/transcriptions", content=body, headers=headers)
@@ -97,6 +116,45 @@ def test_broken_forms_are_400(hears: str, body: bytes):
 
 def test_what_is_no_form_is_415(hears: str):
     assert httpx.post(f"{hears}/v1/audio/transcriptions", json={}).status_code == 415
+    long = {"content-type": 'multipart/form-data; boundary=b; x="' + ";" * 40_000 + '"'}
+    answer = httpx.post(f"{hears}/v1/audio/transcriptions", headers=long, content=b"")
+    assert answer.status_code == 415
+
+
+HOSTILE = {
+    "semicolons in a header": NAMED + b'; x="' + b";" * (1 << 20) + b'"\r\n\r\nx\r\n--b--',
+    "delimiters and a letter": NAMED + b"\r\n\r\n" + b"\r\n--bx" * (1 << 18) + b"\r\n--b--",
+    "beginnings of delimiters": NAMED + b"\r\n\r\n" + b"\r\n-" * (1 << 18) + b"\r\n--b--",
+    "blank lines": b"\r\n" * (1 << 19) + b"x",
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_forms_take_a_linear_time(body: bytes):
+    began = time.thread_time()
+    with suppress(Refused):
+        read_form(body, "multipart/form-data; boundary=b")
+    assert time.thread_time() - began < 2
+
+
+def test_forms_are_read_beside_the_event_loop(hears: str, monkeypatch: pytest.MonkeyPatch):
+    reading, may_end = threading.Event(), threading.Event()
+
+    def slow(body: bytes, content_type: str) -> dict[str, list[bytes]]:
+        reading.set()
+        may_end.wait(20)
+        return read_form(body, content_type)
+
+    monkeypatch.setattr(audio, "read_form", slow)
+    ask = functools.partial(httpx.post, f"{hears}/v1/audio/translations", files={"file": SOUND})
+    with ThreadPoolExecutor(1) as pool:
+        form = pool.submit(ask, timeout=30)
+        try:
+            assert reading.wait(20)
+            assert httpx.get(f"{hears}/health", timeout=10).status_code == 200
+        finally:
+            may_end.set()
+        assert form.result().status_code == 200
 
 
 def test_a_model_that_does_not_hear_says_so(url: str):

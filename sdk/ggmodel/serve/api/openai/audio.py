@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -53,8 +55,8 @@ async def translate(call: Call) -> None:
 class _Form:
     """The fields of a form."""
 
-    def __init__(self, call: Call):
-        self._fields = read_form(call.body, call.headers.get("content-type", ""))
+    def __init__(self, fields: Mapping[str, Sequence[bytes]]):
+        self._fields = fields
 
     def file(self) -> bytes:
         found = self._fields.get("file", [b""])[0]
@@ -75,7 +77,8 @@ class _Form:
 
 
 async def _answer(call: Call, translate: bool) -> None:
-    form = _Form(call)
+    content_type = call.headers.get("content-type", "")
+    form = _Form(await asyncio.to_thread(read_form, call.body, content_type))
     kind = form.text("response_format") or "json"
     if kind not in _FORMATS:
         raise Refused(
