@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import select
 import socket
 import threading
@@ -15,14 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
 from ggmodel import limits
 from ggmodel.errors import ConfigError
+from ggmodel.serve.bodies import ClientGone
+from ggmodel.serve.endpoint import Call, _unless_gone
 from ggmodel.serve.errors import Refused
+from ggmodel.serve.listening import _Protocol
 from ggmodel.serve.media import Media
 from ggmodel.serve.security import read_keys
+from ggmodel.serve.server import Server
+from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
 
 ASK: Any = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -247,6 +254,95 @@ def test_unknown_paths_and_methods_have_the_shape_of_errors(url: str):
     wrong = httpx.get(f"{url}{CHAT}")
     assert wrong.status_code == 405
     assert wrong.json()["error"]["message"]
+
+
+TARGETS = {
+    "GET http://127.0.0.1:5/v1/models?a=b": 200,
+    "GET HTTP://localhost/v1/models": 200,
+    "GET http://localhost": 200,
+    "GET http://evil.example/v1/models": 403,
+    "GET http://[/": 400,
+    "GET ftp://localhost/v1/models": 400,
+    "OPTIONS *": 204,
+    "GET *": 400,
+    "PRI *": 400,
+    "CONNECT a:80": 400,
+    "CONNECT http://localhost/v1/models": 405,
+    "GET v1/models": 400,
+    "GET /v1/models HTTP/9\r\nHost: a\r\n\r\n": 400,
+    "GET /v1/models HTTP/1.1\r\nOrigin: http://[": 403,
+}
+
+
+@pytest.mark.parametrize("request_line", TARGETS)
+def test_targets_of_all_forms(listening_url: str, request_line: str):
+    host, port = listening_url.removeprefix("http://").split(":")
+    version = "" if " HTTP/" in request_line else " HTTP/1.1"
+    head = f"{request_line}{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((host, int(port)), 10) as client, client.makefile("rb") as answer:
+        client.sendall(head.encode())
+        start, _, body = answer.read().partition(b"\r\n\r\n")
+    status = TARGETS[request_line]
+    assert start.startswith(b"HTTP/1.1 %d " % status)
+    assert status < 400 or msgspec.json.decode(body)["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def listening_url(models: InProcessModels) -> Iterator[str]:
+    """The URL of a server with ggmodel's own protocol of connections."""
+    with serving(Server(models), http=_Protocol) as url:
+        yield url
+
+
+def test_wrong_http_behind_the_begin_of_an_answer(
+    listening_url: str, caplog: pytest.LogCaptureFixture
+):
+    host, port = listening_url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\n\r\n"
+        client.sendall(head.encode())
+        assert client.recv(20).startswith(b"HTTP/1.1 403")
+        client.sendall(b"no chunk\r\n\r\n")
+        while client.recv(65536):
+            pass
+    assert httpx.get(f"{listening_url}/health").status_code == 200
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * (4 << 20), " - at `$" * (1 << 18)], ids=["long", "like a place"]
+)
+def test_errors_do_not_echo_long_values(http: httpx.Client, value: str):
+    began = time.monotonic()
+    answer = http.post(CHAT, json={**ASK, "response_format": {"type": value}})
+    assert answer.status_code == 400
+    assert len(answer.content) < 20_000
+    assert answer.json()["error"]["param"] == "response_format.type"
+    assert time.monotonic() - began < 10
+
+
+def test_errors_of_clients_that_left_are_retrieved(models: InProcessModels):
+    contexts: list[Any] = []
+
+    async def refused() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise Refused("busy", 429) from None
+
+    async def receive() -> Any:
+        await asyncio.sleep(0.01)
+        return {"type": "http.disconnect"}
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, new: contexts.append(new))
+        call = Call(Server(models), {"type": "http", "headers": []}, receive)  # type: ignore[arg-type]
+        with pytest.raises(ClientGone):
+            await _unless_gone(call, refused(), receive)
+        gc.collect()
+
+    asyncio.run(leave())
+    assert not contexts
 
 
 def image(link: str) -> Any:

@@ -51,9 +51,9 @@ APIS: Sequence[Api] = (
 
 
 def shape_of(path: str) -> Shape:
-    """The shape of errors at a path."""
+    """The shape of errors at a path, or at a target that is no path."""
     fitting = [api for api in APIS if path.startswith(api.prefix)]
-    return max(fitting, key=lambda api: len(api.prefix)).shape
+    return max(fitting, key=lambda api: len(api.prefix), default=APIS[0]).shape
 
 
 def routes(server: Server) -> list[Route]:

@@ -250,15 +250,14 @@ async def _unless_gone(call: Call, work: Coroutine[Any, Any, None], receive: Rec
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() and not call.finished:
-            task.cancel()
-            await asyncio.wait({task})
             raise ClientGone
         await task
     finally:
         gone.cancel()
         if not task.done():
             task.cancel()
-            await asyncio.wait({task})
+            # Its error, such as a refusal meanwhile, is nobody's any more.
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def _gone(receive: Receive) -> None:

@@ -27,7 +27,8 @@ from ..errors import (
 
 logger = logging.getLogger("ggmodel.serve")
 
-_PLACE = re.compile(r" - at `\$\.?(.*?)`$", re.DOTALL)
+_LONGEST = 2000  # characters of a message, which may quote a value of the request
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
 # The first that fits; a file that cannot be loaded is no fault of the request.
 _STATUS: tuple[tuple[type[Error], int, str], ...] = (
     (ModelNotFound, 404, "model_not_found"),
@@ -79,6 +80,9 @@ class Problem:
     code: str | None = None
     allowed: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", _cut(self.message))
+
     @property
     def retry_after(self) -> int | None:
         return _WAIT.get(self.status)
@@ -99,6 +103,12 @@ def problem(error: BaseException) -> Problem:
     return Problem(400, str(error), code=_code(error))
 
 
+def _cut(text: str) -> str:
+    """The beginning and the end of a text."""
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
+
+
 def _code(error: Error) -> str | None:
     words = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__)
     return None if type(error) is Error else words.lower()
@@ -108,7 +118,7 @@ def wrong_body(error: Exception) -> Refused:
     """A body that is no JSON, or has a field of a wrong type; names the field."""
     if isinstance(error, RecursionError):
         return Refused("the JSON of the request is nested too deeply")
-    text = str(error)
+    text = _cut(str(error))
     found = _PLACE.search(text)
     if not isinstance(error, msgspec.ValidationError):
         return Refused(f"the request is no JSON: {text}")

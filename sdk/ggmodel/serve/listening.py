@@ -12,13 +12,17 @@ from functools import partial
 from typing import Any
 
 import h11
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..bounds import limits
 from ..errors import ConfigError
 from ..platforms.sockets import own_port
+from .api.openai import OPENAI
 from .app import make_app
+from .endpoint import JSON
+from .errors import Problem
 from .server import Server, Settings
 
 _BACKLOG = 2048
@@ -130,7 +134,7 @@ class _Uvicorn(uvicorn.Server):
 
 class _Protocol(H11Protocol):
     """Closes a connection on which a request begins and does not arrive, or whose client does not
-    take its answer."""
+    take its answer, or sends what is no HTTP."""
 
     _late: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
@@ -155,6 +159,23 @@ class _Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        cycle = self.cycle
+        answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if cycle is not None:  # what it computes reaches nobody
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if not answering:
+            headers = [("content-type", JSON), ("connection", "close")]
+            body = msgspec.json.encode(OPENAI.refusal(Problem(400, msg)))
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason="Bad Request"),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from starlette.datastructures import Headers
 
@@ -101,14 +101,18 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            headers = Headers(scope=scope)
             try:
+                _find_path(scope)
+                headers = Headers(scope=scope)
                 self._check_host(headers)
                 self._check_origin(headers)
                 if not self._is_open(scope):
                     scope["ggmodel.key"] = self._keys.check(headers)
             except Refused as error:
                 return await self._refused(scope, receive, send, error)
+            if scope["path"] == "*":
+                await send({"type": "http.response.start", "status": 204, "headers": []})
+                return await send({"type": "http.response.body", "body": b""})
         await self._app(scope, receive, send)
 
     def _is_open(self, scope: Any) -> bool:
@@ -130,7 +134,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or self._origins.fullmatch(origin):
             return
-        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        url = _split(origin)
+        if url is None or url.netloc.lower() != headers.get("host", "").lower():
             raise Refused(
                 f"pages of {origin!r:.100} may not use this server; start it with --cors-origin "
                 "to allow that",
@@ -172,10 +177,34 @@ def _is_address(host: str) -> bool:
 
 def _host(header: str) -> str:
     """The name in a `Host` header, without its port."""
+    url = _split(f"//{header}")
+    return "" if url is None else (url.hostname or "").lower()
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL; None where it is none."""
     try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
+        return urlsplit(url)
     except ValueError:
-        return ""
+        return None
+
+
+def _find_path(scope: Any) -> None:
+    """Has a target that is a URL (RFC 9112, 3.2.2) be its path, and its authority be the `Host`.
+
+    Raises:
+        Refused: the target is neither a path, nor a URL, nor `*` of OPTIONS.
+    """
+    raw_path = scope["raw_path"].decode("latin-1")
+    if raw_path.startswith("/") or (raw_path == "*" and scope["method"] == "OPTIONS"):
+        return
+    url = _split(raw_path)
+    if url is None or url.scheme not in ("http", "https") or not url.netloc:
+        raise Refused(f"the target of the request is neither a path nor a URL: {raw_path!r:.100}")
+    others = [header for header in scope["headers"] if header[0] != b"host"]
+    scope["headers"] = [*others, (b"host", url.netloc.encode("latin-1"))]
+    scope["raw_path"] = (url.path or "/").encode("latin-1")
+    scope["path"] = unquote(url.path or "/")
 
 
 def _hash(key: str) -> bytes:
