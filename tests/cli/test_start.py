@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,16 @@ def test_shells_can_complete(program):
         check=False,
     )
     assert ran.stdout.split() == ["perplexity"], ran.stderr
+
+
+def test_completion_is_shown_and_installed(program, tmp_path: Path):
+    home = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = program("--show-completion", "bash", env=home)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "complete -o default -F" in shown.stdout
+    installed = program("--install-completion", "bash", env=home)
+    assert (installed.returncode, installed.stderr) == (0, "")
+    assert "ggmodel" in (tmp_path / ".bashrc").read_text()
 
 
 def test_help_loads_nothing_heavy():

@@ -74,6 +74,8 @@ def told(shown: Callable[[object], str] = str) -> Iterator[None]:
     """
     try:
         yield
+    except SystemExit:  # typer has done what completion wants
+        raise
     except BaseException as error:
         if hasattr(error, "exit_code"):  # one of typer's, which says it itself
             raise
