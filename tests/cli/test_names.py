@@ -7,11 +7,15 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import ggmodel
+from ggmodel.cli.options import complete_model
+from ggmodel.names import Stored
 from tests.documents import blocks, commands, read
 from tests.names.hub_server import Hub, serving
 from tests.names.stores import put_hub, put_ollama
@@ -117,6 +121,34 @@ def test_the_commands_of_the_document(program, stores, tiny, tmp_path: Path):
             command, env=os.environ | online, capture_output=True, text=True, timeout=120
         )
         assert done.stdout.strip().endswith("m-Q8_0.gguf"), done.stderr
+
+
+def test_shells_complete_names(program, stores, tiny, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tin").mkdir()
+
+    def completed(*words: str) -> list[str]:
+        asked = {"COMP_WORDS": " ".join(("ggmodel", *words)), "COMP_CWORD": str(len(words))}
+        ran = program(env=stores | asked | {"_GGMODEL_COMPLETE": "complete_bash"})
+        assert ran.stderr == ""
+        return ran.stdout.split()
+
+    for command in ("chat", "serve", "rm", "pull"):
+        assert completed(command, "ti") == ["tiny:latest", "tin/"]
+    assert completed("batch", "in", "out", "--model", "org") == ["org/repo:F32"]
+    assert completed("run", "./ti") == []  # the shell completes files
+
+
+def test_completion_waits_for_no_store(monkeypatch: pytest.MonkeyPatch):
+    class Slow:
+        def stored(self):
+            yield Stored("quick", "a store", None)
+            threading.Event().wait(60)
+
+    monkeypatch.setattr("ggmodel.names.sources.sources", lambda: [Slow()])
+    began = time.monotonic()
+    assert complete_model("q")[0] == "quick"
+    assert time.monotonic() - began < 20
 
 
 def test_a_name_that_nothing_has(program, stores, tiny):

@@ -10,7 +10,7 @@ import typer
 from ..atomic import check_target
 from .expanded import expanded
 from .loading import LoadingForMany
-from .options import Force, RayCpus, RayGpus, RayReplicas
+from .options import Force, RayCpus, RayGpus, RayReplicas, complete_model
 from .serve import named, need_libraries, options_of
 from .terminal import note, printable, progress_bar
 
@@ -38,6 +38,7 @@ def batch(
         list[str] | None,
         typer.Option(
             "--model",
+            autocompletion=complete_model,
             metavar="MODEL",
             help="A file, folder or name, or NAME=MODEL; may be repeated. Requests may name others "
             "of this machine's stores.",

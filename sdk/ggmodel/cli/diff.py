@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from .expanded import expanded
 from .items import Item
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, checkpoint_folder, token_ids
+from .options import File, Json, Prompt, Tokens, checkpoint_folder, complete_model, token_ids
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _HFDir = Annotated[
     str | None,
     typer.Argument(
         callback=checkpoint_folder,
+        autocompletion=complete_model,
         metavar="[HF_DIR]",
         help="The Hugging Face checkpoint that the file was made from, or its name.",
         show_default=False,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
+import threading
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +17,7 @@ from ..reading import read_stream, too_large
 from .terminal import note, printable
 
 _WHERE, _FOUND = "ggmodel.where", "ggmodel.found"  # in a context's `meta`
+_COMPLETION_SECONDS = 0.5  # that the stores are looked through while a shell waits
 
 
 def _existing(context: typer.Context, file: str) -> str:
@@ -57,6 +61,28 @@ def _say_where(found: Any) -> None:
     note(printable(getattr(found, "where", f"{found}: a path")))
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """Models of this machine's stores whose names begin so, and files beside them. Files alone are
+    left to the shell, which completes them better."""
+    names: list[str] = []
+
+    def look() -> None:
+        from ..names.sources import sources
+
+        with suppress(Exception):  # the command itself says what is wrong
+            for source in sources():
+                names.extend(m.name for m in source.stored() if m.name.startswith(incomplete))
+
+    if not incomplete.startswith(("/", ".", "~")):
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        looking.join(_COMPLETION_SECONDS)
+    if not names:
+        return []
+    files = glob.glob(f"{glob.escape(incomplete)}*")
+    return [*names, *sorted(f + "/" * os.path.isdir(f) for f in files)]
+
+
 def _at_least_one(repetitions: int) -> int:
     if repetitions < 1:
         raise ConfigError(f"-r {repetitions}: there must be at least 1")
@@ -67,6 +93,7 @@ File = Annotated[
     str,
     typer.Argument(
         callback=_existing,
+        autocompletion=complete_model,
         metavar="MODEL",
         help="A GGUF file, of a split one the first; the folder of a Hugging Face model; or a "
         "name: ORG/REPO[:TAG] of the hub, NAME[:TAG] of Ollama.",
@@ -77,6 +104,7 @@ Folder = Annotated[
     str,
     typer.Argument(
         callback=checkpoint_folder,
+        autocompletion=complete_model,
         metavar="FOLDER",
         help="A Hugging Face model: config.json, safetensors, tokenizer; or its name, ORG/REPO.",
         show_default=False,

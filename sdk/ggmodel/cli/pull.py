@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .options import complete_model
 from .terminal import printable
 
 
@@ -13,6 +14,7 @@ def pull(
     name: Annotated[
         str,
         typer.Argument(
+            autocompletion=complete_model,
             metavar="NAME",
             help="ORG/REPO, ORG/REPO:Q4_K_M, ORG/REPO@REVISION or ORG/REPO/FILE.gguf of the hub.",
             show_default=False,

@@ -8,13 +8,19 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError
+from .options import complete_model
 from .terminal import printable, size
 
 
 def rm(
     name: Annotated[
         str,
-        typer.Argument(metavar="NAME", help="As `ggmodel list` has it.", show_default=False),
+        typer.Argument(
+            autocompletion=complete_model,
+            metavar="NAME",
+            help="As `ggmodel list` has it.",
+            show_default=False,
+        ),
     ],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Remove what other programs put there, too.")

@@ -10,7 +10,7 @@ import typer
 from ..errors import ConfigError, Unsupported
 from .expanded import expanded
 from .loading import Loading, LoadingForMany
-from .options import RayCpus, RayGpus, RayReplicas
+from .options import RayCpus, RayGpus, RayReplicas, complete_model
 from .serving import Serving
 from .terminal import note, say
 
@@ -25,6 +25,7 @@ def serve(
     files: Annotated[
         list[str] | None,
         typer.Argument(
+            autocompletion=complete_model,
             metavar="[MODEL]…",
             help="Files, folders or names, or NAME=MODEL. Others of this machine's stores are "
             "served, too.",
