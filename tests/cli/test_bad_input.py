@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from ggmodel.cli import app
 from ggmodel.gguf_file import MemorySource
+from ggmodel.runner.option_names import OF_LOADING, OF_REQUESTS
 
 from .conftest import Ran
 
@@ -94,6 +98,39 @@ def test_wrong_usage(program, model_path: Path):
         ran = program(*args)
         assert ran.returncode == 2
         assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "ours"),
+    [
+        (("run", "--temp", "0"), "--temperature"),
+        (("run", "-ngl", "3"), "--gpu-layers"),
+        (("run", "--ngl", "3"), "--gpu-layers"),
+        (("chat", "-c", "512"), "--context-length"),
+        (("chat", "--ctx-size=512"), "--context-length"),
+        (("run", "-t", "2"), "--threads"),
+        (("run", "--max-new-tokens", "2"), "--max-tokens"),
+        (("run", "-ctk", "f16"), "--kv-type"),
+        (("chat", "--system-prompt", "x"), "--system"),
+        (("run", "--system-prompt", "x"), "`ggmodel chat MODEL --system TEXT`"),
+        (("serve", "--max-model-len", "64"), "--context-length"),
+        (("serve", "--top-k", "40"), "--top-k of `ggmodel run` and `chat`, or top_k in requests"),
+        (("show", "-c", "512"), "--context-length of commands that compute"),
+    ],
+)
+def test_options_of_other_programs_name_ours(args: tuple[str, ...], ours: str):
+    command, *options = args
+    ran = CliRunner().invoke(app, [command, "model.gguf", *options])
+    assert ran.exit_code == 2
+    assert f"No such option: {options[0].partition('=')[0]}; use {ours}" in ran.output
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_options_of_other_programs_are_explained_without_python(command: str):
+    for name in {**OF_LOADING, **OF_REQUESTS}:
+        ran = CliRunner().invoke(app, [command, f"--{name.replace('_', '-')}"])
+        error = ran.output.partition("Error: ")[2]
+        assert not re.search(r"\(\w+\)|\b[a-z_]+=|ggmodel\.", error), error
 
 
 def test_debugging_shows_where(program, tmp_path: Path):

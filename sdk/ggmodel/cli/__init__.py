@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from .ending import finish, prepare, told
+from .spellings import Command
 from .terminal import in_options, printable, say
 
 _USE, _LOOK, _WRITE = "Use a model", "Look into a model", "Write a model"
@@ -45,7 +46,7 @@ def _made(name: str) -> Any:
     own = found
     if not isinstance(found, typer.Typer):
         own = typer.Typer(rich_markup_mode=None, add_completion=False)
-        own.command(name)(found)
+        own.command(name, cls=Command)(found)
     made = typer.main.get_command(own)
     made.name = name
     return made
