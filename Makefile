@@ -109,7 +109,7 @@ test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of th
 test-peers: $(VENV)/peers $(PEER)  ## compare with other projects; downloads their published vectors, builds llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py
 
-test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests ask llama-server; four minutes
+test-llama-server: $(VENV)/peers  ## ask our server what llama.cpp's own tests ask llama-server; four minutes, half an hour where others compute
 	@$(BIN)/python -m pytest tests/peers/test_llama_server.py
 
 # make test-schemas [OLLAMA_OPENAPI=openapi.yaml], docs/openapi.yaml of Ollama's repository

@@ -2,8 +2,8 @@
 
     python examples/structured.py [FILE.gguf]
 
-Needs `pip install 'ggmodel[structured]'`. The embedded model only knows stories, and still answers
-in valid JSON: tokens that would break the schema are never chosen.
+Needs the extra: `pip install '.[structured]'`. The embedded model only knows stories, and still
+answers in valid JSON: tokens that would break the schema are never chosen.
 """
 
 from __future__ import annotations

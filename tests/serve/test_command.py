@@ -83,7 +83,7 @@ def test_replicas_without_ray_name_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     told = CliRunner().invoke(app, ["serve", "--ray", "2", str(ASSETS / "stories.gguf")])
     assert told.exit_code == 1
-    assert "pip install 'ggmodel[ray]'" in told.stderr
+    assert "pip install 'ray[data,serve]>=" in told.stderr
 
 
 @pytest.mark.parametrize(

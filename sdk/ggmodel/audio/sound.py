@@ -12,6 +12,7 @@ import numpy as np
 
 from ..bounds import limits
 from ..errors import AudioError, OutOfMemory, Unsupported
+from ..extras import install_command
 from ..reading import too_large
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def optional(package: str, use: str) -> Any:
         return importlib.import_module(package)
     except (ImportError, OSError) as error:
         raise Unsupported(
-            f"{use} needs the package {package} ({error}): pip install 'ggmodel[audio]'"
+            f"{use} needs the package {package} ({error}): {install_command('audio')}"
         ) from None
 
 

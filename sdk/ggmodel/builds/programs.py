@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import NativeError
+from ..extras import install_command
 
 _COMPILERS = {
     "C": ("CC", ("cc", "gcc", "clang"), "gcc", "gcc"),
@@ -35,7 +36,7 @@ def builder(name: str) -> str:
         return found
     raise NativeError(
         f"{name} is missing; the extra `build` brings it: "
-        f"{sys.executable} -m pip install 'ggmodel[build]'"
+        f"{sys.executable} -m {install_command('build')}"
     )
 
 

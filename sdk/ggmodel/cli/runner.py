@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..errors import Unsupported
+from ..extras import install_command
 from ..interrupts import until_set
 from .expanded import expanded
 from .loading import Loading
@@ -39,7 +40,7 @@ def runner(
     try:
         import msgspec  # noqa: F401
     except ImportError:
-        raise Unsupported("a runner needs msgspec: pip install 'ggmodel[serve]'") from None
+        raise Unsupported(f"a runner needs msgspec: {install_command('serve')}") from None
     from ..serve.runners.process import say, serve
 
     arguments = loading.arguments("progress")

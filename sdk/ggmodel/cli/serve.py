@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, Unsupported
+from ..extras import install_command
 from .expanded import expanded
 from .loading import Loading, LoadingForMany
 from .options import RayCpus, RayGpus, RayReplicas, complete_model
@@ -149,7 +150,7 @@ def need_libraries() -> None:
         import starlette
         import uvicorn
     except ImportError as error:
-        raise Unsupported(f"the server needs {error.name}: pip install 'ggmodel[serve]'") from None
+        raise Unsupported(f"the server needs {error.name}: {install_command('serve')}") from None
     del msgspec, prometheus_client, starlette, uvicorn
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import Error, Unsupported, VideoError
+from ..extras import install_command
 from .frames import Choose, Video, check_count, check_decoded, chosen, room
 
 # Files alone: other formats of FFmpeg open connections and further files.
@@ -41,7 +42,7 @@ def _package(name: str) -> Any:
     except ImportError:
         raise Unsupported(
             f"{name} is no GIF or WebP, and the package av, which opens other videos, is not "
-            "installed: pip install 'ggmodel[video]', or give the frames as pictures"
+            f"installed: {install_command('video')}, or give the frames as pictures"
         ) from None
 
 

@@ -368,7 +368,7 @@ def test_what_nothing_satisfies(tokenizer: Tokenizer, grammar: Grammar):
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(Unsupported, match=r"pip install 'ggmodel\[structured\]'"):
+    with pytest.raises(Unsupported, match=r"pip install 'llguidance<2,>="):
         Grammar.regex("a")
 
 

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from ...errors import GrammarError, Unsupported
+from ...extras import install_command
 from ...interrupts import in_a_thread
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def llguidance() -> Any:
         import llguidance as package
     except ImportError:
         raise Unsupported(
-            "structured output needs llguidance: pip install 'ggmodel[structured]'"
+            f"structured output needs llguidance: {install_command('structured')}"
         ) from None
     return package
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import Unsupported
+from ...extras import install_command
 from .files import Answers, Line, Requests
 from .local import Progress
 
@@ -110,4 +111,4 @@ def _data() -> Any:
     try:
         return import_module("ray.data")
     except ImportError:
-        raise Unsupported("replicas need Ray: pip install 'ggmodel[ray]'") from None
+        raise Unsupported(f"replicas need Ray: {install_command('ray')}") from None

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import ConfigError, Unsupported
+from ...extras import install_command
 
 _ROOM_SECONDS = 10.0  # for what others leave behind on the cluster
 _CONNECT_SECONDS = 5.0
@@ -31,7 +32,7 @@ def need_ray() -> Any:
     try:
         import_module("ray.serve")
     except ImportError as error:
-        raise Unsupported(f"replicas need {error.name}: pip install 'ggmodel[ray]'") from None
+        raise Unsupported(f"replicas need {error.name}: {install_command('ray')}") from None
     return import_module("ray")
 
 
