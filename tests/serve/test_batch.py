@@ -111,6 +111,14 @@ def test_a_request_that_was_changed_is_another_one(models: InProcessModels, tmp_
     assert (tmp_path / "answers.part").read_bytes() == before
 
 
+def test_answers_do_not_grow_behind_a_link(tmp_path: Path):
+    asked, victim = put(tmp_path / "asked", request("r0")), tmp_path / "victim"
+    (tmp_path / "answers.part").symlink_to(victim)
+    with pytest.raises(WriteError, match=r"answers\.part: it is a link; remove it"):
+        Answers(tmp_path / "answers", Requests(asked))
+    assert not victim.exists()
+
+
 def test_two_runs_do_not_write_the_same_file(models: InProcessModels, tmp_path: Path):
     asked, target = put(tmp_path / "asked", request("r0"), request("r1")), tmp_path / "answers"
     requests = Requests(asked)

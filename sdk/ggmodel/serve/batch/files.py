@@ -20,7 +20,7 @@ from msgspec import Raw, Struct
 from ...atomic import check_target, is_at, naming, replace
 from ...bounds import limits
 from ...errors import ConfigError, FormatError, WriteError
-from ...platforms.files import lock
+from ...platforms.files import NO_LINKS, lock
 from ...reading import too_large
 
 if TYPE_CHECKING:
@@ -146,6 +146,10 @@ class Requests:
         return FormatError(f"line {number} of {self.path} {what}")
 
 
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | NO_LINKS, 0o666)
+
+
 class Answers:
     """A file of answers that grows beside its own name, and gets it when it is complete. A context
     manager.
@@ -158,14 +162,17 @@ class Answers:
         """Opens the file, and cuts off a line that was not written whole.
 
         Raises:
-            WriteError: it exists, cannot be written, or another run writes it.
+            WriteError: it exists, cannot be written, another run writes it, or a link has the name
+                under which it grows.
             FormatError: what an earlier run left are answers to other requests.
         """
         self.path = check_target(path, force=force, device=False)
         self._partial = self.path.with_name(self.path.name + _PARTIAL)
         self._count = requests.count
+        if self._partial.is_symlink():
+            raise WriteError(f"cannot write {self._partial}: it is a link; remove it")
         with naming(self.path):
-            self._file: IO[bytes] = open(self._partial, "a+b")  # noqa: SIM115
+            self._file: IO[bytes] = open(self._partial, "a+b", opener=_open_no_link)  # noqa: SIM115
         try:
             number = self._file.fileno()
             if lock(number) is False or not is_at(self._partial, number):
