@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from .platforms import files
 _LONGEST = 200  # bytes of the target's name within the temporary one; file systems hold 255
 _TRIES = 100
 _IN_PART = "it may have got a part of it"
+_LOCK_SECONDS = 60.0  # what is done under a lock takes milliseconds
+_LOCK_POLL = 0.01  # seconds
+_LOCK = os.O_RDWR | os.O_CREAT | files.NO_LINKS | files.BINARY
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | files.NO_LINKS | files.BINARY
 _FOLDER = os.O_RDONLY | files.FOLDERS | files.NO_LINKS
 
@@ -125,6 +129,39 @@ def atomic_write(
             if files.PINNED:
                 held.close()
             _rename(partial, target)
+
+
+@contextmanager
+def locked(path: Path, purpose: str, seconds: float = _LOCK_SECONDS) -> Iterator[None]:
+    """Holds a lock against other threads and processes; the system releases it when the process
+    ends, however that is. File systems without locks have none.
+
+    Args:
+        path: the file of the lock, which stays and names the last holder.
+        purpose: what the lock is held for, shown to those who wait in vain.
+        seconds: how long to wait for another holder.
+
+    Raises:
+        WriteError: another one holds it too long (named), or the file cannot be written.
+    """
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, _LOCK, 0o600)
+    try:
+        deadline = time.monotonic() + seconds
+        while files.lock(number) is False:
+            if time.monotonic() >= deadline:
+                holder = os.read(number, _LONGEST).decode("utf-8", "replace") or "a process"
+                raise WriteError(
+                    f"{path.parent} is locked by {holder}; wait for its end, or end it"
+                )
+            time.sleep(_LOCK_POLL)
+        with naming(path):
+            os.ftruncate(number, 0)
+            os.write(number, f"process {os.getpid()}, {purpose}".encode("utf-8", "replace"))
+        yield
+    finally:
+        os.close(number)
 
 
 def need_unused(paths: Iterable[Path]) -> None:

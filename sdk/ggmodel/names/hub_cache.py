@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+from .. import atomic
 from ..errors import Error, FormatError
 from . import folder, own
 from .found import Found, Stored
@@ -43,6 +45,12 @@ def roots() -> list[Path]:
         first = Path(home, ".cache", "huggingface", "hub")
     other = environ.get("LLAMA_CACHE")
     return [first, *([Path(other)] if other and Path(other) != first else [])]
+
+
+def locked(purpose: str) -> AbstractContextManager[None]:
+    """The lock under which ggmodel adds models to the caches and removes them; huggingface_hub does
+    not take it."""
+    return atomic.locked(roots()[0] / ".locks" / "ggmodel", purpose)
 
 
 def repo_folder(root: Path, repo: str) -> Path:

@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..atomic import atomic_write, naming, need_unused, write_text
+from ..atomic import atomic_write, locked, naming, need_unused, write_text
 from ..errors import ConfigError, Error, FormatError, ModelNotFound, Unsupported, WriteError
 from .found import Found
 from .grammar import OllamaName, ollama_name
@@ -29,6 +29,7 @@ from .rules import parts_of
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MEDIA = "application/vnd.ollama.image."
 _CHUNK = 1 << 20
+_TRIES = 10  # of a model whose files are removed meanwhile
 _SPARE = 64 << 20  # bytes of the disk that stay free
 _EVERY = 16 << 20  # bytes after which a blob under way is looked at whether it still has room
 
@@ -142,17 +143,42 @@ def make(name: str, recipe: Recipe) -> Found:
         Unsupported: the base is a folder, or an option is unsupported.
         WriteError: it cannot be written.
     """
+    _name(name)
+    with naming(own_root()):
+        for _ in range(_TRIES):
+            try:
+                layers = _layers(recipe)  # may hash and copy files, which takes long
+            except FileNotFoundError as error:
+                if isinstance(error, Error):
+                    raise
+                continue  # a file of the base has gone meanwhile
+            with _locked(f"creating {name:.100}"):
+                if all(blob_path(layer["digest"]).is_file() for layer in layers):
+                    return _place(name, layers)
+    raise WriteError(f"cannot make {name:.200}: its files are removed meanwhile; try again")
+
+
+def _locked(purpose: str) -> AbstractContextManager[None]:
+    """The lock of the store: manifests change under it, and blobs are removed."""
+    return locked(own_root() / ".lock", purpose)
+
+
+def _layers(recipe: Recipe) -> list[Layer]:
+    """The layers of a model in order, its config the last; their blobs are in the store."""
+    layers = _base(recipe)
+    replaced = _own_layers(recipe)
+    kinds = {layer["mediaType"] for layer in replaced}
+    kept = [layer for layer in layers if layer["mediaType"] not in kinds]
+    return [*kept, *replaced, _put(b'{"model_format":"gguf"}', "config")]
+
+
+def _place(name: str, layers: Sequence[Layer]) -> Found:
+    """Writes the manifest of a model; the one before stays if the model cannot be run."""
     manifest = _manifest_of(name)
-    with naming(manifest):
-        layers = _base(recipe)
-        replaced = _own_layers(recipe)
-        kinds = {layer["mediaType"] for layer in replaced}
-        kept = [layer for layer in layers if layer["mediaType"] not in kinds]
-        config = _put(b'{"model_format":"gguf"}', "config")
-        text = json.dumps({"schemaVersion": 2, "config": config, "layers": [*kept, *replaced]})
-        before = manifest.read_text(encoding="utf-8") if manifest.exists() else None
-        manifest.parent.mkdir(parents=True, exist_ok=True)
-        write_text(manifest, text)
+    *others, config = layers
+    before = manifest.read_text(encoding="utf-8") if manifest.exists() else None
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    write_text(manifest, json.dumps({"schemaVersion": 2, "config": config, "layers": others}))
     try:
         found = Ollama().find(_spelled(name))
         assert found is not None
@@ -184,12 +210,13 @@ def delete(name: str) -> int:
         ModelNotFound: none of that name was made.
         WriteError: it cannot be removed.
     """
-    manifest = _manifest_of(name)
-    if not manifest.exists():
-        raise ModelNotFound(f"no model {name[:200]!r} was made here")
-    mine = _digests(manifest)
-    need_unused([path for path in map(blob_path, mine) if path.exists()])
-    with naming(manifest):
+    _name(name)
+    with naming(own_root()), _locked(f"removing {name:.100}"):
+        manifest = _manifest_of(name)
+        if not manifest.exists():
+            raise ModelNotFound(f"no model {name[:200]!r} was made here")
+        mine = _digests(manifest)
+        need_unused([path for path in map(blob_path, mine) if path.exists()])
         manifest.unlink()
         others = {d for path in _manifests() for d in _digests(path)}
         freed = 0
@@ -333,6 +360,8 @@ def _linked(path: Path, kind: str, known: Mapping[Path, str]) -> Layer:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(real, target)
+        except FileExistsError:  # another writer was faster
+            pass
         except OSError:  # another disk
             check_room(real.stat().st_size)
             with atomic_write(target) as file, open(real, "rb") as source:

@@ -46,6 +46,11 @@ def remove(model: Stored) -> int:
     """
     if model.store == ollama.OWN_STORE:
         return made.delete(model.name)
+    with hub_cache.locked(f"removing {model.name:.100}"):
+        return _remove(model)
+
+
+def _remove(model: Stored) -> int:
     others = [o for o in stored() if (o.name, o.store) != (model.name, model.store)]
     kept = {f for other in others for f in other.files}
     contents = {os.path.realpath(f) for f in kept}

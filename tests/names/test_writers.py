@@ -1,0 +1,90 @@
+"""Several writers of one store: a lock across processes, which ends with its holder."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ggmodel.atomic import locked
+from ggmodel.errors import ModelNotFound, WriteError
+from ggmodel.names import find_stored, made
+
+from .conftest import Homes
+from .stores import digest
+
+DATA = b"GGUF of a model"
+FILES = made.Recipe(files={"m.gguf": f"sha256:{digest(DATA)}"})
+
+
+def upload() -> None:
+    with made.receive_blob(f"sha256:{digest(DATA)}") as blob:
+        blob.write(DATA)
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    """Another process that holds a lock, and the lock."""
+    path = tmp_path / "store" / ".lock"
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom ggmodel.atomic import locked\n"
+        "with locked(Path(sys.argv[1]), 'copying all'):\n print('ready', flush=True)\n"
+        " time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    yield process, path
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_a_lock_names_its_holder_and_ends_with_it(holder: tuple[subprocess.Popen[str], Path]):
+    process, path = holder
+    message = rf"store is locked by process {process.pid}, copying all; wait for its end, or end it"
+    with pytest.raises(WriteError, match=message), locked(path, "mine", seconds=0.05):
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    with locked(path, "mine", seconds=10):
+        assert path.read_text().endswith(", mine")
+        with pytest.raises(WriteError, match="mine"), locked(path, "again", seconds=0.05):
+            pass  # threads of one process exclude each other, too
+
+
+def test_a_model_that_is_made_beside_a_removal_is_whole(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+):
+    """It is made between a removal's look at the others and its end."""
+    upload()
+    made.make("old", FILES)
+    manifests, results = made._manifests, list[object]()
+
+    def create() -> None:
+        try:
+            results.append(made.make("new", FILES))
+        except ModelNotFound as error:  # its file has gone
+            results.append(error)
+
+    creator = threading.Thread(target=create)
+
+    def slow() -> list[Path]:
+        before = manifests()
+        if not creator.ident:
+            creator.start()
+            creator.join(0.3)
+        return before
+
+    monkeypatch.setattr(made, "_manifests", slow)
+    made.delete("old")
+    creator.join(30)
+    if isinstance(results[0], ModelNotFound):
+        assert not made.is_made("new")
+    else:
+        assert find_stored("new") == results[0]
