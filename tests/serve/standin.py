@@ -22,7 +22,6 @@ from ggmodel.serve.requests import (
     Event,
     Generate,
     GrammarSpec,
-    Heard,
     Piece,
     Rank,
     Ranks,
@@ -92,12 +91,9 @@ class InProcess:
         ids = [int(id) for id in made.prompt]
         yield Begun(ids, ending, None if top is None else self._scored(ids, top))
         self.running += 1
-        pieces, told = made.apieces(), False
+        pieces = made.apieces()
         try:
             async for piece in pieces:
-                if not told:
-                    yield Heard(made.reused)
-                told = True
                 token = None
                 if piece.logprob is not None:
                     token = self._token(piece.token, piece.logprob, piece.top_logprobs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import httpx
 import pytest
@@ -17,17 +19,23 @@ from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
 
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+TEXT = {"prompt": "Hi", "stream": True}
 CHAT = "/v1/chat/completions"
 
 
 class Slow(InProcess):
-    """Waits before its first token."""
+    """Waits before its first token until it is released."""
+
+    def __init__(self, model: Any):
+        super().__init__(model)
+        self.release = threading.Event()
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
-        yield Begun([1])
-        await asyncio.sleep(0.2)
+        yield Begun([1, 2, 3])
+        while not self.release.is_set():
+            await asyncio.sleep(0.01)
         yield Piece("Hello")
-        yield Ended("stop", 1, 1)
+        yield Ended("stop", 3, 1)
 
 
 class Failing(InProcess):
@@ -41,12 +49,57 @@ class Failing(InProcess):
         raise ComputeError("the logits are NaN")
 
 
-def test_comments_keep_a_silent_stream_open(runner: InProcess, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(streaming, "_SILENCE", 0.03)
-    with serving(Server(InProcessModels(Slow(runner.model)))) as url:
-        text = httpx.post(f"{url}{CHAT}", json=ASK).text
-    assert text.count("\n:\n") >= 2
-    assert "Hello" in text
+@pytest.mark.parametrize(
+    ("path", "body", "first", "ping"),
+    [
+        (CHAT, ASK, '"role":"assistant"', ": ping"),
+        ("/v1/completions", TEXT, "", ": ping"),
+        ("/completion", TEXT, "", ": ping"),
+        ("/v1/responses", {"input": "Hi", "stream": True}, "response.in_progress", ": ping"),
+        ("/v1/messages", {**ASK, "max_tokens": 9}, '"input_tokens":3', "event: ping"),
+    ],
+)
+def test_a_stream_begins_before_the_prompt_is_computed(
+    runner: InProcess, path: str, body: Any, first: str, ping: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(streaming, "_PING_SECONDS", 0.03)
+    slow, text = Slow(runner.model), ""
+    with (
+        serving(Server(InProcessModels(slow))) as url,
+        httpx.stream("POST", f"{url}{path}", json=body, timeout=20) as answer,
+    ):
+        assert answer.status_code == 200
+        for part in answer.iter_text():
+            text += part
+            if text.count(ping) >= 3 and first in text:
+                slow.release.set()
+    assert text.index(first) < text.index("Hello")
+    if path == "/v1/messages":
+        assert text.startswith("event: message_start") and 'data: {"type":"ping"}' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "events"),
+    [
+        (CHAT, ASK, ['{"error":{"message":"the logits are NaN","type":"server_error"']),
+        ("/v1/completions", TEXT, ['{"error":{"message":"the logits are NaN"']),
+        ("/v1/messages", {**ASK, "max_tokens": 9}, ["event: error", '"type":"api_error"']),
+        (
+            "/v1/responses",
+            {"input": "Hi", "stream": True},
+            ["event: response.failed", '"status":"failed"', '"error":{"code":"server_error"'],
+        ),
+        ("/api/chat", {**ASK, "model": "stories"}, ['{"error":"the logits are NaN"}']),
+    ],
+)
+def test_each_api_has_its_own_errors_in_a_stream(
+    runner: InProcess, path: str, body: Any, events: list[str]
+):
+    with serving(Server(InProcessModels(Failing(runner.model)))) as url:
+        answer = httpx.post(f"{url}{path}", json=body)
+    assert answer.status_code == 200
+    last = answer.text.rpartition("Hello")[2]
+    assert all(event in last for event in events), last
 
 
 def test_an_error_in_the_middle_ends_the_stream_and_is_told(runner: InProcess):

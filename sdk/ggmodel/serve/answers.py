@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .asking import Asked
-from .requests import Begun, Ended, Heard, Piece, Token
+from .requests import Begun, Ended, Piece, Token
 from .streaming import some
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ class Answer:
         asked: the request. begun: the prompt. ended: counts, once all is said.
         ids: of the tokens so far.
         called: a tool was called.
-        reused: tokens of the prompt that were in the cache; None until that is known.
     """
 
     begun: Begun
@@ -55,7 +54,6 @@ class Answer:
 
     def __init__(self, runner: Runner, asked: Asked, metrics: Metrics):
         self.called = False
-        self.reused: int | None = None
         self.ids: list[int] = []
         self._thought = self._unread = 0
         self.asked, self._metrics, self._model = asked, metrics, runner.name
@@ -91,8 +89,6 @@ class Answer:
                     self._unread += 1
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
-            elif isinstance(event, Heard):
-                self.reused = event.reused_tokens
             elif isinstance(event, Ended):
                 rest = [] if parser is None else self._noted(parser.end(), None).deltas
                 self._end(event)
@@ -115,7 +111,7 @@ class Answer:
 
     def _end(self, ended: Ended) -> None:
         ended.reasoning_tokens = self._thought
-        self.ended, self.reused = ended, ended.reused_tokens
+        self.ended = ended
         self._metrics.generated(self._model, ended, self._first)
 
 

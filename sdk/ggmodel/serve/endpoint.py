@@ -16,7 +16,7 @@ from starlette.routing import Route
 from ..bounds import limits
 from .bodies import ClientGone, decoded
 from .errors import Problem, Refused, problem
-from .streaming import Stream
+from .streaming import PING, Stream
 
 if TYPE_CHECKING:
     from .bodies import Receive
@@ -55,6 +55,7 @@ class Call:
         key: of the client, hashed; "" where the server wants none.
         body: of the request. path: the parameters of its path.
         finished: the answer is complete.
+        interruption: the last part of a stream that cannot go on; None for the API's usual one.
     """
 
     def __init__(self, server: Server, scope: Mapping[str, Any], send: Send):
@@ -65,6 +66,7 @@ class Call:
         self.body = b""
         self.receive: Receive | None = None
         self.status, self.finished = 0, False
+        self.interruption: Callable[[Problem], bytes] | None = None
 
     @property
     def routes(self) -> Sequence[Any]:
@@ -117,9 +119,9 @@ class Call:
             body = b""
         await self.send(body, more=False)
 
-    def stream(self, media_type: str = EVENTS) -> Stream:
+    def stream(self, media_type: str = EVENTS, ping: bytes = PING) -> Stream:
         """Answers with parts as they come: `async with call.stream() as out: await out.send(…)`."""
-        return Stream(self, media_type)
+        return Stream(self, media_type, ping)
 
     async def start(self, status: int, headers: Mapping[str, str], media_type: str) -> None:
         """Sends status and headers."""
@@ -206,7 +208,8 @@ class Endpoint:
             if not call.status:
                 await refuse(call, self.shape, found)
             elif not call.finished:
-                await call.send(self.shape.interruption(found), more=False)
+                interruption = call.interruption or self.shape.interruption
+                await call.send(interruption(found), more=False)
                 call.status = found.status  # for the metrics
         except OSError:
             pass  # it has gone meanwhile

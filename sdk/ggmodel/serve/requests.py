@@ -93,16 +93,6 @@ class Begun(Struct, tag=True):
     tokens: list[Token] | None = None
 
 
-class Heard(Struct, tag=True):
-    """The prompt is computed, and the first token follows; some engines do not say so.
-
-    Attributes:
-        reused_tokens: positions of the prompt that were taken from the cache.
-    """
-
-    reused_tokens: int
-
-
 class Piece(Struct, tag=True):
     """The contribution of one token.
 
@@ -140,7 +130,7 @@ class Ended(Struct, tag=True):
     reasoning_tokens: int = 0
 
 
-Event = Begun | Heard | Piece | Ended
+Event = Begun | Piece | Ended
 
 
 class Embed(Struct):

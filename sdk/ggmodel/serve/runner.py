@@ -41,7 +41,7 @@ class Runner(Protocol):
         ...
 
     def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
-        """`Begun`, perhaps `Heard`, a `Piece` a token, `Ended`. Closing the iterator cancels the
+        """`Begun`, a `Piece` a token, `Ended`. Closing the iterator cancels the
         request within one step."""
         ...
 

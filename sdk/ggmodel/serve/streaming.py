@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     from .endpoint import Call
 
 _AT_ONCE = 64  # answers of one request that are under way
-_SILENCE = 15.0  # seconds after which a comment keeps proxies from closing the connection
+_PING_SECONDS = 15.0  # of silence, after which a ping keeps clients and proxies waiting
+PING = b": ping\n\n"
 _HEADERS = {"cache_control": "no-cache", "x_accel_buffering": "no"}
 
 
 class Stream:
     """An answer in parts. Its status and headers are sent with the first of them, so that an error
-    before it has a status of its own."""
+    before it has a status of its own.
 
-    def __init__(self, call: Call, media_type: str):
-        self._call, self._media_type = call, media_type
+    Args:
+        ping: what is sent while there is nothing else, of server-sent events.
+    """
+
+    def __init__(self, call: Call, media_type: str, ping: bytes):
+        self._call, self._media_type, self._ping = call, media_type, ping
         self._events = media_type == "text/event-stream"
         self._sent = 0
         self._alive: asyncio.Task[None] | None = None
@@ -55,9 +60,9 @@ class Stream:
     async def _keep_alive(self) -> None:
         while True:
             before = self._sent
-            await asyncio.sleep(_SILENCE)
+            await asyncio.sleep(_PING_SECONDS)
             if self._sent == before:
-                await self._call.send(b":\n\n")
+                await self._call.send(self._ping)
 
 
 def event(data: Any, name: str = "") -> bytes:

@@ -36,9 +36,8 @@ def _obeys(grammar: Grammar, text: str, tokenizer: Tokenizer) -> bool:
     return state.finished or any(map(state.allows, tokenizer.eog))
 
 
-def _object(required: bool = True, **properties: Any) -> Schema:
-    needed = {"required": list(properties)} if required else {}
-    return {"type": "object", "properties": properties, **needed}
+def _object(**properties: Any) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 class Point(pydantic.BaseModel):
@@ -55,7 +54,7 @@ EITHER = {**C, "anyOf": [A, B]}
 INHERITED = {
     **C,
     "allOf": [{"$ref": "#/components/Base"}],
-    "components": {"Base": _object(a={"$ref": "#/components/Base"}, required=False)},
+    "components": {"Base": {"properties": {"a": {"$ref": "#/components/Base"}}}},
 }
 
 
@@ -104,7 +103,7 @@ def test_objects_are_closed(schema: Schema, right: str, wrong: str, tokenizer: T
         ({"allOf": [A, {**B, "additionalProperties": True}]}, '{"a":1,"b":2,"c":3}'),
         ({**C, "allOf": [{"$ref": "#/x"}], "x": {**A, "additionalProperties": True}},
          '{"c":3,"a":1,"d":4}'),
-        (_object(properties=INT, required=False), '{"properties":1}'),
+        (_object(properties=INT), '{"properties":1}'),
         ({"const": {"properties": {"a": 1}}}, '{"properties":{"a":1}}'),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmodel.serve.requests import Begun, Chat, Ended, Event, Generate, Heard, Piece
+from ggmodel.serve.requests import Begun, Chat, Ended, Event, Generate, Piece
 from ggmodel.serve.runner import Runner
 
 Answer = tuple[Begun, list[Piece], Ended]
@@ -21,7 +21,7 @@ def generate(prompt: Any = PROMPT, **options: Any) -> Generate:
 async def answered(runner: Runner, request: Generate) -> Answer:
     """The events of a whole answer."""
     events: list[Event] = [event async for event in runner.generate(request)]
-    begun, *pieces, ended = [event for event in events if not isinstance(event, Heard)]
+    begun, *pieces, ended = events
     assert isinstance(begun, Begun) and isinstance(ended, Ended)
     assert all(isinstance(piece, Piece) for piece in pieces)
     return begun, [piece for piece in pieces if isinstance(piece, Piece)], ended

@@ -166,6 +166,7 @@ async def _stream(call: Call, given: Wanted, answer: Answer, name: str, runner: 
     tokens: list[Token] = []
     text: list[str] = []
     async with answer, call.stream() as out:
+        await out.begin()
         prompt_tokens = len(answer.begun.prompt)
         async for said in answer:
             piece = "".join(delta.text for delta in said.deltas if isinstance(delta, Content))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...runner import Piece as Generated
 from ...runner.requests.generation import Generation
-from ..requests import Begun, Ended, Event, Failure, Heard, Piece
+from ..requests import Begun, Ended, Event, Failure, Piece
 from .failures import failure_of
 from .frames import WINDOW
 from .work import Prepared, Work
@@ -43,8 +43,6 @@ class Answer:
                 elif not pieces:
                     break
                 else:
-                    if not self._sent:
-                        events.append(Heard(self.generation.reused))
                     events += map(self._event, pieces)
         except Exception as error:
             self.over = True

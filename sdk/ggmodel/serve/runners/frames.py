@@ -21,7 +21,6 @@ from ..requests import (
     Ended,
     Failure,
     Generate,
-    Heard,
     Piece,
     Rank,
     Ranks,
@@ -113,7 +112,7 @@ class Result(Struct, tag=True, array_like=True):
 class Events(Struct, tag=True, array_like=True):
     """Events of several answers, each with its request's number."""
 
-    events: list[tuple[int, Begun | Heard | Piece | Ended | Failure]]
+    events: list[tuple[int, Begun | Piece | Ended | Failure]]
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -34,12 +34,8 @@ class Events:
         self._model, self._stops = model, stops
         self._index, self._open = -1, ""
 
-    def begin(self, prompt_tokens: int, reused: int) -> bytes:
-        """The first event.
-
-        Args:
-            reused: tokens of the prompt that were in the cache.
-        """
+    def begin(self, prompt_tokens: int) -> bytes:
+        """The first event. How much of the prompt was in the cache comes with the last counts."""
         message = {
             "id": new_id(),
             "type": "message",
@@ -48,7 +44,7 @@ class Events:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": counts(prompt_tokens, reused, 0),
+            "usage": counts(prompt_tokens, 0, 0),
         }
         return _event("message_start", message=message)
 
@@ -101,21 +97,14 @@ def _event(name: str, **data: Any) -> bytes:
     return event({"type": name, **data}, name)
 
 
+_PING = _event("ping")
+
+
 async def send_events(call: Call, answer: Answer, events: Events) -> None:
     """Sends an answer piece by piece."""
-    async with answer, call.stream() as out:
-        await out.begin()
-        first = True
+    async with answer, call.stream(ping=_PING) as out:
+        await out.send(events.begin(len(answer.begun.prompt)) + _PING)
         async for said in answer:
-            if not said.deltas:
-                continue
-            data = b"".join(map(events.delta, said.deltas))
-            if first:  # only now is known how much of the prompt was in the cache
-                data, first = _beginning(answer, events) + data, False
-            await out.send(data)
-        data = events.end(answer.ended, answer.called)
-        await out.send(_beginning(answer, events) + data if first else data)
-
-
-def _beginning(answer: Answer, events: Events) -> bytes:
-    return events.begin(len(answer.begun.prompt), answer.reused or 0)
+            if said.deltas:
+                await out.send(b"".join(map(events.delta, said.deltas)))
+        await out.send(events.end(answer.ended, answer.called))

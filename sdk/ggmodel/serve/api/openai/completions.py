@@ -180,6 +180,7 @@ class Completions:
                 return event({**self._common, "choices": [choice], **more})
 
             async with answers[index] as answer:
+                await out.begin()
                 if before := self._echoed(index, answer):
                     told = answer.begun.tokens or []
                     offsets = Offsets(before, len(told))

@@ -13,7 +13,7 @@ from ...answers import Answer
 from ...asking import Asked, Wish, ask, called
 from ...conversation import Message, tool_call
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, route
-from ...errors import Refused
+from ...errors import Problem, Refused
 from ...requests import Begun, GrammarSpec, Tokenize
 from ...runner import Runner
 from ...server import Server
@@ -308,6 +308,12 @@ class Responding:
                 sequence += 1
             return b"".join(parts)
 
+        def failed(found: Problem) -> bytes:
+            error = {"code": "server_error", "message": found.message}
+            response = {**self._shown, "status": "failed", "error": error}
+            return numbered([{"type": "response.failed", "response": response}])
+
+        self._call.interruption = failed
         async with answer, self._call.stream() as out:
             begun = [
                 {"type": f"response.{word}", "response": self._shown}
