@@ -12,7 +12,7 @@ import numpy as np
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
 from ggmodel.runner.sampling import log_probabilities
-from ggmodel.serve.pool import Listed
+from ggmodel.serve.pool import Listed, same_name
 from ggmodel.serve.requests import (
     Begun,
     Chat,
@@ -174,7 +174,7 @@ class InProcessModels:
 
     @asynccontextmanager
     async def use(self, name: str | None, **_: Any) -> AsyncIterator[InProcess]:
-        if name not in (None, "stories"):
+        if name is not None and not same_name(name, "stories"):
             raise ModelNotFound(f"no model is called {name!r}")
         if self.uses >= self.most:
             raise Busy("too many requests wait")
@@ -188,7 +188,7 @@ class InProcessModels:
         pass
 
     async def listed(self) -> list[Listed]:
-        return [Listed("stories", "stories.gguf", 0.0, 1, state=self.runner.state)]
+        return [Listed("stories", "stories.gguf", 0.0, 1, "0" * 64, self.runner.state)]
 
     async def unload(self, name: str) -> None:
         pass

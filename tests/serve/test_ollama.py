@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +126,10 @@ def test_the_models(client: ollama.Client, http: httpx.Client):
     (loaded,) = client.ps().models
     shown = client.show("stories")
 
-    assert listed.model == "stories"
+    assert listed.model == loaded.model == "stories:latest"
+    assert client.chat("stories:latest", ASK, options={"num_predict": 1}).message.content
+    assert re.fullmatch("[0-9a-f]{64}", listed.digest or "")
+    assert listed.digest == loaded.digest
     assert loaded.context_length and loaded.context_length > 0
     assert "completion" in (shown.capabilities or ())
     assert shown.modelinfo

@@ -125,6 +125,7 @@ class Stored:
         problem: why it cannot be used, in a few words; "" if nothing is known.
         own: `ggmodel pull` made it.
         files: what removing it removes, links followed.
+        digest: SHA-256 of its manifest, in hexadecimal digits; "" where it has none.
     """
 
     name: str
@@ -134,3 +135,4 @@ class Stored:
     problem: str = ""
     own: bool = False
     files: tuple[Path, ...] = ()
+    digest: str = ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -175,7 +176,8 @@ def _stored(entry: _Entry) -> Stored:
         layers = _layers(entry)
         nbytes = sum(layer.size for layer in layers.all)
         path = _found(entry).path
-        return Stored(entry.short, entry.store, path, nbytes, own=entry.store == OWN_STORE)
+        own, digest = entry.store == OWN_STORE, hashlib.sha256(entry.path.read_bytes()).hexdigest()
+        return Stored(entry.short, entry.store, path, nbytes, own=own, digest=digest)
     except (Error, OSError) as error:
         return Stored(entry.short, entry.store, None, _promised(entry), str(error))
 

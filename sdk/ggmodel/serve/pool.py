@@ -17,6 +17,7 @@ class Listed(Struct):
 
     Attributes:
         name: what requests call it. created: seconds since 1970. nbytes: of its files.
+        digest: 64 hexadecimal digits that change with the model.
         state: of its runner; None while it is not loaded.
         expires: when it is unloaded, seconds since 1970; None for never, or not loaded.
     """
@@ -29,6 +30,16 @@ class Listed(Struct):
     state: State | None = None
     expires: float | None = None
     details: Mapping[str, Any] = {}
+
+
+def same_name(name: str, other: str) -> bool:
+    """Whether two names mean one model: capitals and the tag "latest" make no difference, as in
+    Ollama."""
+    return _plain(name) == _plain(other)
+
+
+def _plain(name: str) -> str:
+    return name.casefold().removesuffix(":latest")
 
 
 class Models(Protocol):

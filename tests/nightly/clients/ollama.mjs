@@ -39,7 +39,7 @@ assert.equal(rows.embeddings.length, 2);
 console.log("ok embeddings");
 
 const names = (await client.list()).models.map((one) => one.name);
-assert.deepEqual(names, ["stories", "shapes"]);
+assert.deepEqual(names, ["stories:latest", "shapes:latest"]);
 assert.ok((await client.ps()).models.length > 0);
 assert.ok((await client.show({ model: "stories" })).capabilities.includes("completion"));
 const error = await failure(client.chat({ ...greedy, model: "absent", messages: ASK }));

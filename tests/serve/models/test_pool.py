@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
@@ -25,11 +26,12 @@ from ggmodel.errors import (
 from ggmodel.serve.api.ollama.shapes import moment
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.models import entry as entries
-from ggmodel.serve.models.catalogue import Target
+from ggmodel.serve.models.catalogue import Catalogue, Target
 from ggmodel.serve.requests import Piece, State
 from ggmodel.serve.runners.engines import Engines
 from ggmodel.serve.runners.ggmodel import GgmodelRunner
 from ggmodel.serve.runners.needs import Admit, Needs
+from tests.names.stores import digest, put_hub, put_ollama
 from tests.serve.loops import Loop, new_loop
 from tests.serve.runners.asking import answered, generate, text_of
 from tests.serve.runners.conftest import ASSETS, STORIES
@@ -136,6 +138,55 @@ def test_names(loop: Loop):
             await use(ModelPool([], stores=True), STORIES)
 
     loop.run(work())
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stores of this machine with a model of Ollama and one of the hub; the former's manifest."""
+    for variable in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    put_hub(tmp_path / "hf" / "hub", "org/repo", {"m.gguf": b"a"})
+    return put_ollama(tmp_path / "ollama", "library/tiny:latest", ("model", b"b"))
+
+
+def test_the_tag_latest_may_be_there_or_not(store: Path):
+    catalogue = Catalogue({"own": __file__, "old:latest": __file__}, stores=True)
+    for name, key in (
+        ("own", "own"),
+        ("own:latest", "own"),
+        ("Own:Latest", "own"),
+        ("old", "old:latest"),
+        ("tiny", "tiny:latest"),
+        ("tiny:latest", "tiny:latest"),
+        ("org/repo:latest", "org/repo"),
+        ("org/repo/m.gguf:latest", "org/repo/m.gguf"),
+    ):
+        assert catalogue.look(name).key == key
+    for name in ("own:7b", "other:latest", ":latest"):
+        with pytest.raises(ModelNotFound):
+            catalogue.look(name)
+    assert Catalogue({"tiny": __file__}, stores=True).look("tiny:latest").key == "tiny"
+
+
+def test_every_model_has_a_digest_that_changes_with_it(store: Path, tmp_path: Path):
+    file, folder = tmp_path / "m.gguf", tmp_path / "folder"
+    file.write_bytes(b"abc")
+    folder.mkdir()
+    catalogue = Catalogue({"m": str(file), "f": str(folder), "far": "org/far"}, stores=True)
+
+    def digests() -> dict[str, str]:
+        return {one.name: one.digest for one in catalogue.listed()}
+
+    before = digests()
+    assert before.keys() == {"m", "f", "far", "tiny:latest", "org/repo/m.gguf"}
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in before.values())
+    assert len({*before.values()}) == 5 and digests() == before
+    assert before["tiny:latest"] == digest(store.read_bytes())  # as Ollama's own list has it
+    assert before["org/repo/m.gguf"] == digest(b"a")
+    file.write_bytes(b"abcd")
+    assert {name for name, one in digests().items() if one != before[name]} == {"m"}
 
 
 def test_any_name_means_the_first_model(loop: Loop):

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ...errors import Error, ModelNotFound
 from ...gguf_file import open_gguf
 from ...gguf_file.metadata import KeyValues
 from ...names import Stored, find_stored, stored
-from ..pool import Listed
+from ..pool import Listed, same_name
 
 _DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _REMEMBERED = 60.0  # seconds until the stores are looked through again
@@ -76,16 +77,22 @@ class Catalogue:
 
     def look(self, name: str) -> Target:
         """The model of a name, looked up anew. For a thread; raises as `target`."""
-        if name in self.named:
-            source = self.named[name]
-            return Target(name, source, _place(source))
+        own = name if name in self.named else self._own(name)
+        if own is not None:
+            source = self.named[own]
+            return Target(own, source, _place(source))
         return self._stored(name)
+
+    def _own(self, name: str) -> str | None:
+        """The model given at start that a name means, spelt another way."""
+        return next((own for own in self.named if same_name(own, name)), None)
 
     def _stored(self, name: str) -> Target:
         found = None
         if self._stores:
             with suppress(Error):  # it is no name, or cannot be used: the list says why
-                found = find_stored(name)
+                # Programs add the tag to names of the hub, too, where it means nothing.
+                found = find_stored(name) or find_stored(name.removesuffix(":latest"))
         if found is None:
             known = ", ".join(self.named) or "none"
             stores = ", and no store of this machine has it" if self._stores else ""
@@ -116,8 +123,8 @@ class Catalogue:
         if self._stores:
             known = {one.path for one in found}
             for one in _usable(stored()):
-                if str(one.path) not in known:
-                    found.append(_listed(one.name, one.path, one.nbytes, one.store))
+                if str(one.path) not in known and self._own(one.name) is None:
+                    found.append(_listed(one.name, one.path, one.nbytes, one.store, one.digest))
         for one in found:
             one.details = {**one.details, **self._header(one.path)}
         return found
@@ -149,14 +156,19 @@ def _usable(models: Iterable[Stored]) -> Iterable[Any]:
     return [one for one in models if one.path is not None and not one.problem]
 
 
-def _listed(name: str, path: Path, nbytes: int = 0, store: str = "") -> Listed:
+def _listed(name: str, path: Path, nbytes: int = 0, store: str = "", digest: str = "") -> Listed:
     created = 0.0
     with suppress(OSError):
         created, size = path.stat().st_mtime, path.stat().st_size
         nbytes = nbytes or (size if path.is_file() else _size(path))
-    blob = _DIGEST.fullmatch(Path(os.path.realpath(path)).name)
-    details = {"store": store} if store else {}
-    return Listed(name, str(path), created, nbytes, blob[1] if blob else "", details=details)
+    if not digest:
+        blob = _DIGEST.fullmatch(Path(os.path.realpath(path)).name)
+        state = f"{os.path.realpath(path)}\n{nbytes}\n{created}"
+        digest = blob[1] if blob else sha256(state.encode("utf-8", "surrogateescape")).hexdigest()
+    details = {"format": "safetensors" if path.is_dir() else "gguf"}
+    if store:
+        details["store"] = store
+    return Listed(name, str(path), created, nbytes, digest, details=details)
 
 
 def _size(folder: Path) -> int:

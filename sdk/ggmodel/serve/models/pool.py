@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, ModelNotFound
-from ..pool import Listed
+from ..pool import Listed, same_name
 from ..runner import Runner
 from ..runners.engines import Engines
 from ..runners.needs import Needs
@@ -299,7 +299,7 @@ class ModelPool:
         """See `Models.changed`."""
         self._catalogue.forget()
         for key, entry in [*self._entries.items()]:
-            if _plain(key) == _plain(name):
+            if same_name(key, name):
                 async with entry.lock:
                     await entry.idle()
                     await self._stop(entry)
@@ -322,8 +322,3 @@ class ModelPool:
 def _holds(entry: Entry) -> bool:
     """Whether a model is in memory, or will be."""
     return entry.runner is not None or entry.loading.cpu > 0
-
-
-def _plain(name: str) -> str:
-    """The same for all spellings of a name of Ollama's kind."""
-    return name.casefold().removesuffix(":latest")

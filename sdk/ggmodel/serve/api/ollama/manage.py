@@ -14,10 +14,10 @@ from ....errors import ModelNotFound, Unsupported
 from ....names import made, pull, removable, remove
 from ...endpoint import TEXT, Answers, Call, Handler, route
 from ...errors import Refused
+from ...pool import same_name
 from ...server import Server
 from .answered import Status
 from .chat import ChatMessage
-from .models import same
 from .shapes import LINES, OLLAMA, line
 
 _STEP = 0.005  # share of a download after which it is told again
@@ -119,7 +119,7 @@ async def delete(call: Call) -> None:
     if not model.own:
         raise Unsupported(f"{model.name} was not downloaded here; `ggmodel rm` removes it")
     for one in await call.server.models.listed():
-        if one.state is not None and same(one.name, model.name):
+        if one.state is not None and same_name(one.name, model.name):
             await call.server.models.unload(one.name)
     await asyncio.to_thread(remove, model)
     await call.server.models.changed(model.name)

@@ -11,7 +11,7 @@ from .... import __version__
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
 from ...errors import Refused
-from ...pool import Listed
+from ...pool import Listed, same_name
 from ...requests import State
 from ...server import Server
 from .answered import RunningModels, ShownModel, Tags, Version
@@ -77,7 +77,7 @@ async def show(call: Call) -> None:
     async with models.use(name) as runner:
         state = runner.state
     listed = await models.listed()
-    model = next((one for one in listed if same(one.name, name)), None)
+    model = next((one for one in listed if same_name(one.name, name)), None)
     model = model or next((one for one in listed if one.path == state.path), None)
     if model is None:
         raise ModelNotFound(f"no model is called {name!r:.200}; /api/tags lists all")
@@ -95,15 +95,11 @@ async def show(call: Call) -> None:
     )
 
 
-def same(name: str, asked: str) -> bool:
-    """Whether a name is the one that was asked for; the tag "latest" may be left out."""
-    return asked.casefold() in (name.casefold(), name.casefold().removesuffix(":latest"))
-
-
 def _shown(model: Listed) -> dict[str, Any]:
+    name = model.name if ":" in model.name.rpartition("/")[2] else f"{model.name}:latest"
     return {
-        "name": model.name,
-        "model": model.name,
+        "name": name,
+        "model": name,
         "modified_at": moment(model.created),
         "size": model.nbytes,
         "digest": model.digest,

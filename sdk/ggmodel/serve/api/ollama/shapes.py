@@ -100,7 +100,7 @@ def details(model: Listed) -> dict[str, Any]:
     family = str(known.get("architecture", ""))
     return {
         "parent_model": "",
-        "format": "gguf" if model.path.endswith(".gguf") or model.digest else "safetensors",
+        "format": str(known.get("format", "gguf")),
         "family": family,
         "families": [family] if family else [],
         "parameter_size": _rounded(int(known.get("parameters", 0))),

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
-from ...pool import Listed
+from ...pool import Listed, same_name
 from ...server import Server
 from .answered import Model, ModelList
 from .shapes import OPENAI
@@ -35,7 +35,7 @@ async def show_model(call: Call) -> None:
     """Describe a model."""
     name = call.path["model"]
     for one in await call.server.models.listed():
-        if one.name == name:
+        if same_name(one.name, name):
             return await call.json(_shown(one))
     raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
 
