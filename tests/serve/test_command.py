@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from ggmodel.cli import app
-from ggmodel.errors import ConfigError
+from ggmodel.errors import ArchitectureError, ConfigError
+from ggmodel.gguf_file import MemorySource
 from ggmodel.serve.listening import Listening, reserved
+from ggmodel.serve.models.catalogue import Target
 from ggmodel.serve.replicas.cluster import joined
+from ggmodel.serve.runners import engines
 from ggmodel.serve.server import Settings
 from tests.serve.conftest import ASSETS
 
@@ -98,3 +102,52 @@ def test_a_cluster_that_cannot_be_joined_is_told(
         monkeypatch.setenv("RAY_ADDRESS", address.format(port=taken.getsockname()[1]))
         with pytest.raises(ConfigError, match=named), joined():
             pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["{folder}/short.gguf"], "it is truncated or damaged"),
+        (["{folder}/none.gguf"], "is empty"),
+        (
+            ["fine={stories}", "{folder}/other.gguf", "--engine", "ggmodel"],
+            "no architecture 'other'",
+        ),
+        (["{stories}", "--kv-type", "f12"], "kv-type"),
+        (["nobody"], "no model of that name"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_models_that_cannot_be_loaded_are_refused_at_the_start(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    write_gguf: Any,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def listen(*_: object) -> None:
+        raise AssertionError("it serves")
+
+    monkeypatch.setattr("ggmodel.serve.listening.listen", listen)
+    stories = ASSETS / "stories.gguf"
+    (tmp_path / "short.gguf").write_bytes(stories.read_bytes()[:300_000])
+    (tmp_path / "none.gguf").touch()
+    write_gguf(tmp_path / "other.gguf", MemorySource({"general.architecture": "other"}, {}))
+    told = CliRunner().invoke(
+        app, ["serve", *(one.format(folder=tmp_path, stories=stories) for one in options)]
+    )
+    assert told.exit_code == 1, told.output
+    assert message in told.stderr
+
+
+def test_another_engine_may_have_the_architecture(
+    tmp_path: Path, write_gguf: Any, monkeypatch: pytest.MonkeyPatch
+):
+    path = write_gguf(tmp_path / "other.gguf", MemorySource({"general.architecture": "other"}, {}))
+    target = Target("other", str(path), path)
+    monkeypatch.setattr(engines, "program", lambda: "llama-server")
+    for engine in ("auto", "llama.cpp"):
+        engines.Engines(engine).check(target, {})
+    monkeypatch.setattr(engines, "program", lambda: None)
+    with pytest.raises(ArchitectureError):
+        engines.Engines("auto").check(target, {})

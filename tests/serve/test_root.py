@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import httpx
 import openai
 import pytest
 
+from ggmodel.serve.models import ModelPool
+from ggmodel.serve.server import Server
+from tests.serve.conftest import serving
 from tests.serve.standin import InProcess
 
 
@@ -92,3 +98,21 @@ def test_the_page_and_its_files(http: httpx.Client):
     assert "javascript" in http.get("/page/app.js").headers["content-type"]
     for name in ("..%2fapp.py", "absent.js", "index.py"):
         assert http.get(f"/page/{name}").status_code == 404
+
+
+def test_a_file_that_breaks_later_is_the_servers_fault(tmp_path: Path):
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF")
+    chat: Any = {"messages": [{"role": "user", "content": "a"}]}
+    ask: Any = {"model": "broken", "max_tokens": 1, **chat}
+    with (
+        serving(Server(ModelPool({"broken": str(path)}, stores=False))) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        paths = ("/v1/chat/completions", "/v1/messages", "/api/chat")
+        answers = [http.post(path, json=ask) for path in paths]
+    assert [one.status_code for one in answers] == [500, 500, 500]
+    openai, anthropic, ollama = (one.json()["error"] for one in answers)
+    assert (openai["type"], openai["code"]) == ("server_error", "load_failed")
+    assert anthropic["type"] == "api_error"
+    assert "broken cannot be loaded: " in ollama

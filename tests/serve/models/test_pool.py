@@ -20,6 +20,7 @@ from ggmodel.errors import (
     ConfigError,
     DeviceLost,
     FormatError,
+    LoadError,
     ModelNotFound,
     OutOfMemory,
 )
@@ -72,6 +73,9 @@ class MadeUpEngines:
         self.gate, self.error = asyncio.Event(), None
         self.error: Exception | None
         self.gate.set()
+
+    def check(self, target: Target, options: Mapping[str, Any]) -> None:
+        pass
 
     async def start(self, target: Any, options: Mapping[str, Any], admit: Admit) -> MadeUp:
         needs = Needs(10 + int(target.key[-1]), self.free, 0)
@@ -475,10 +479,12 @@ class TestFailures:
             monkeypatch.setattr(entries, "time", Clock(now))
             engines.error = FormatError("broken file")
             for _ in range(5):
-                with pytest.raises(FormatError, match="broken file"):
+                with pytest.raises(LoadError, match="m1 cannot be loaded: broken file"):
                     await use(pool, "m1")
             engines.error = None
-            with pytest.raises(FormatError, match="broken file"):  # not tried again at once
+            with pytest.raises(
+                LoadError, match="m1 cannot be loaded: broken file"
+            ):  # not tried again at once
                 await use(pool, "m1")
             now[0] += 1
             assert (await use(pool, "m1")).name == "m1"
@@ -594,7 +600,9 @@ class TestProcesses:
 
         async def work() -> None:
             pool = ModelPool({"bad": str(bad)}, stores=False)
-            with pytest.raises(FormatError):
+            with pytest.raises(FormatError, match=r"bad\.gguf"):
+                pool.check()
+            with pytest.raises(LoadError, match=r"bad cannot be loaded: .*bad\.gguf"):
                 await use(pool, "bad")
             (listed,) = await pool.listed()
             assert (listed.nbytes, listed.state) == (4, None)

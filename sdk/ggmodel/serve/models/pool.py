@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
-from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, ModelNotFound
+from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, LoadError, ModelNotFound
+from ..errors import problem
 from ..pool import Listed, same_name
 from ..runner import Runner
 from ..runners.engines import Engines
 from ..runners.needs import Needs
-from .catalogue import Catalogue
+from .catalogue import Catalogue, Target
 from .entry import Entry
 
 log = logging.getLogger("ggmodel.serve")
@@ -72,9 +73,14 @@ class ModelPool:
         self._closed = False
 
     def check(self) -> None:
-        """Raises ModelNotFound where a model that is to stay is unknown."""
-        for name in self._pinned:
-            self._catalogue.look(name)
+        """Reads the headers of the models named at start, but of those still to be downloaded.
+
+        Raises:
+            ModelNotFound: a model that is to stay is unknown, or a name stands for nothing.
+            Error: a model cannot be loaded, as far as its header tells.
+        """
+        for name in (*self._pinned, *self._catalogue.named):
+            self._engines.check(self._catalogue.look(name), self._options)
 
     def start(self) -> None:
         """See `Models.start`. A model that cannot be loaded is tried again by its requests."""
@@ -82,13 +88,9 @@ class ModelPool:
             self._later(self._load(name))
 
     async def _load(self, name: str) -> None:
-        try:
+        with suppress(Error):  # the log has it, or the server ends
             async with self.use(name):
                 pass
-        except Cancelled:
-            pass  # the server ends
-        except Error as error:
-            log.error("cannot load %s: %s", name, error)
 
     # uses
 
@@ -192,8 +194,12 @@ class ModelPool:
             if options == self._options:
                 entry.longest = max(state.trained_context, state.context_length)
         except Error as error:
-            self._note_failure(entry, error)
-            raise
+            if options != self._options:  # which the request wanted
+                raise
+            log.error("cannot load %s: %s", entry.target.key, error)
+            fault = _of_server(error, entry.target)
+            entry.note_failure(fault)
+            raise fault from None
         finally:
             entry.loading = Needs(0)
         log.info("loaded %s", entry.target.key)
@@ -317,6 +323,15 @@ class ModelPool:
             entry.expire_in(None, None)
         await asyncio.gather(*map(self._stop, self._entries.values()))
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _of_server(error: Error, target: Target) -> Error:
+    """The error of a load for requests, which are not to blame for it. A model of a store may be
+    gone, and is then unknown."""
+    blamed = (400,) if target.stored else (400, 404)
+    if problem(error).status in blamed:
+        return LoadError(f"{target.key} cannot be loaded: {error}")
+    return error
 
 
 def _holds(entry: Entry) -> bool:

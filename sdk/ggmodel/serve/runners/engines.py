@@ -6,7 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ArchitectureError, ConfigError
+from ...errors import ArchitectureError, ConfigError, ModelNotFound
+from ...names import find
+from ...names.grammar import hub_name
 from .ggmodel import GgmodelRunner, Progress
 from .llama_cpp import LlamaCppRunner, program
 from .needs import Admit
@@ -37,6 +39,40 @@ class Engines:
         self._engine = engine
         self._foreign: set[str] = set()
 
+    def check(self, target: Target, options: Mapping[str, Any]) -> None:
+        """Reads the header of a model on this machine. A name of the hub may be downloaded later.
+
+        Raises:
+            Error: `start` would raise it, too: the file is broken or cut short, no engine has its
+                architecture, an option is wrong. ModelNotFound: the name stands for nothing.
+        """
+        from ...runner.loading.options import Options
+        from ...runner.loading.preparation import Preparation
+        from ...runner.loading.sources import open_source
+
+        try:
+            found = find(target.source, download=False)
+        except ModelNotFound:
+            if hub_name(target.source) is None:
+                raise
+            return
+        own = Options(**options)
+        with (
+            open_source(found, own.mmproj, own.models, own.type) as source,
+            Preparation(source, own) as steps,
+        ):
+            try:
+                if self._engine != "llama.cpp":
+                    steps.configure()
+            except ArchitectureError:
+                if not self._is_for_llama_cpp(target):
+                    raise
+
+    def _is_for_llama_cpp(self, target: Target) -> bool:
+        """Whether a model whose architecture ggmodel lacks goes to llama.cpp."""
+        is_file = target.path is not None and target.path.is_file()
+        return self._engine == "auto" and is_file and program() is not None
+
     async def start(
         self,
         target: Target,
@@ -64,8 +100,7 @@ class Engines:
                     progress=progress,
                 )
             except ArchitectureError as error:
-                is_file = target.path is not None and target.path.is_file()
-                if self._engine == "ggmodel" or not is_file or program() is None:
+                if not self._is_for_llama_cpp(target):
                     raise
                 log.info("%s goes to llama.cpp: %s", target.key, error)
                 self._foreign.add(target.key)
