@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from .hub_server import Hub, serving
 
 
 @dataclass
@@ -35,3 +38,15 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Homes:
     return Homes(
         tmp_path, tmp_path / "hf" / "hub", tmp_path / "ollama", tmp_path / ".lmstudio" / "models"
     )
+
+
+@pytest.fixture
+def hub(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub without repositories, which downloads come from."""
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    # A download waits seconds before it goes on.
+    monkeypatch.setattr("ggmodel.names.hub.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(homes.home / "no-token"))
+    with serving(Hub()) as served:
+        monkeypatch.setenv("HF_ENDPOINT", served.url)
+        yield served

@@ -9,8 +9,8 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -20,6 +20,21 @@ from .stores import COMMIT, digest
 
 _MODEL = re.compile(r"/api/models/(\w+/[\w.-]+)(?:/(revision|tree)/([^/]+))?")
 _RESOLVE = re.compile(r"/(\w+/[\w.-]+)/resolve/([^/]+)/(.+)")
+
+
+@dataclass
+class Answer:
+    """An answer of the server.
+
+    Attributes:
+        kind: what it answers: "about", "tree", "resolve", "content" or "error".
+        body: bytes, pieces of bytes, which may have no end, or a value that is sent as JSON.
+    """
+
+    kind: str
+    status: int
+    headers: dict[str, str]
+    body: Any = b""
 
 
 @dataclass
@@ -35,6 +50,7 @@ class Hub:
         commit: of all repositories.
         revision: a name of that commit beside main.
         asked: method, path and range of each request.
+        alter: changes an answer before it is sent.
     """
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -45,6 +61,7 @@ class Hub:
     commit: str = COMMIT
     revision: str = "v2"
     asked: list[tuple[str, str, str]] = field(default_factory=list)
+    alter: Callable[[Answer], None] = lambda answer: None
     url: str = ""
 
 
@@ -56,6 +73,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
     Handler.hub = hub
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    server.handle_error = lambda request, client_address: None  # of clients that have had enough
     hub.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -70,6 +88,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -102,7 +121,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.fault == 429:
             return self._error(429, "")
         if kind != "tree":
-            return self._json({"id": repo, "sha": self.hub.commit, "siblings": []})
+            about = {"id": repo, "sha": self.hub.commit, "siblings": []}
+            return self._send(Answer("about", 200, {}, about))
         entries = [
             {
                 "type": "file",
@@ -113,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
             for path, data in files.items()
         ]
-        return self._json(entries)
+        return self._send(Answer("tree", 200, {}, entries))
 
     def _resolve(self, repo: str, revision: str, file: str) -> None:
         data = self.hub.repos.get(repo, {}).get(file)
@@ -123,16 +143,15 @@ class _Handler(BaseHTTPRequestHandler):
             return self._error(int(self.hub.fault), "")
         if data is None:
             return self._error(404, "EntryNotFound")
-        self.send_response(302)
         # Another host, as a CDN is: the token stays behind.
         port = urlsplit(self.hub.url).port
-        self.send_header("Location", f"http://localhost:{port}/content/{digest(data)}")
-        self.send_header("X-Repo-Commit", self.hub.commit)
-        self.send_header("X-Linked-Etag", f'"{digest(data)}"')
-        self.send_header("X-Linked-Size", str(len(data)))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-        return None
+        headers = {
+            "Location": f"http://localhost:{port}/content/{digest(data)}",
+            "X-Repo-Commit": self.hub.commit,
+            "X-Linked-Etag": f'"{digest(data)}"',
+            "X-Linked-Size": str(len(data)),
+        }
+        return self._send(Answer("resolve", 302, headers))
 
     def _content(self, wanted: str) -> None:
         every = (data for files in self.hub.repos.values() for data in files.values())
@@ -141,32 +160,32 @@ class _Handler(BaseHTTPRequestHandler):
             data = bytes(len(data))
         begin = re.fullmatch(r"bytes=(\d+)-.*", self.headers.get("Range", ""))
         part = data[int(begin[1]) :] if begin else data
-        self.send_response(206 if begin else 200)
-        self.send_header("Content-Length", str(len(part)))
-        self.send_header("ETag", f'"{wanted}"')
+        headers = {"Content-Length": str(len(part)), "ETag": f'"{wanted}"'}
         if begin:
-            self.send_header("Content-Range", f"bytes {begin[1]}-{len(data) - 1}/{len(data)}")
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        if self.hub.cuts and len(part) > 1000:
+            headers["Content-Range"] = f"bytes {begin[1]}-{len(data) - 1}/{len(data)}"
+        if self.hub.cuts and len(part) > 1000 and self.command == "GET":
             self.hub.cuts -= 1
             part = part[: len(part) // 2]
             self.close_connection = True
-        self.wfile.write(part)
-
-    def _json(self, value: Any) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self._send(Answer("content", 206 if begin else 200, headers, part))
 
     def _error(self, status: int, code: str) -> None:
-        self.send_response(status)
-        if code:
-            self.send_header("X-Error-Code", code)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
+        self._send(Answer("error", status, {"X-Error-Code": code} if code else {}))
+
+    def _send(self, answer: Answer) -> None:
+        self.hub.alter(answer)
+        body = answer.body
+        if not isinstance(body, (bytes, Iterator)):
+            body = json.dumps(body).encode()
+        if isinstance(body, bytes):
+            answer.headers.setdefault("Content-Length", str(len(body)))
+        else:
+            self.close_connection = True
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        with suppress(OSError):  # of a client that has had enough
+            self.end_headers()
+            for piece in [body] if isinstance(body, bytes) else body:
+                if self.command != "HEAD":
+                    self.wfile.write(piece)

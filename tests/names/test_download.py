@@ -1,9 +1,8 @@
-"""Downloads by the unmodified huggingface_hub from a server on loopback."""
+"""Downloads from a server on loopback that speaks as the hub does."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from ggmodel import names
 from ggmodel.errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
 
 from .conftest import Homes
-from .hub_server import Hub, serving
+from .hub_server import Hub
 from .stores import COMMIT
 
 Q4, VISION = b"GGUF" + bytes(range(256)) * 400, b"GGUF that sees"
@@ -20,14 +19,9 @@ REPO = {"m-Q8_0.gguf": b"GGUF eight", "m-Q4_K_M.gguf": Q4, "mmproj-F16.gguf": VI
 
 
 @pytest.fixture
-def hub(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    # It waits seconds before it tries again.
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(homes.home / "no-token"))
-    with serving(Hub({"org/repo": dict(REPO)})) as served:
-        monkeypatch.setenv("HF_ENDPOINT", served.url)
-        yield served
+def hub(hub: Hub) -> Hub:
+    hub.repos["org/repo"] = dict(REPO)
+    return hub
 
 
 def downloads(hub: Hub) -> list[str]:

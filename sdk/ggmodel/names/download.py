@@ -1,35 +1,33 @@
-"""Downloads from the Hugging Face hub into its cache, by huggingface_hub.
+"""Downloads from the Hugging Face hub into its cache.
 
-Files are complete when they get their names, the projector comes before the model, and the branch
-points to a commit only when all of its files are there and hash to what the hub says: half a
-download is taken for none.
+Files are complete when they get their names. They are linked into the commit's folder, and the
+branch points there, when all of them are here and hash to what the hub says: half a download is
+taken for none.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
-from . import folder, own
+from ..atomic import naming, private_folder, replace, write_text
+from ..errors import DownloadError, FormatError, ModelNotFound
+from . import folder, hub_cache, own
 from .digests import verify
 from .found import Found, Progress
 from .grammar import HubName
-from .hub_cache import commit_of, digest_of, in_cache, is_commit, repo_folder, roots
+from .hub import Repository
+from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
 from .inside import inside
 from .terminal_progress import announced
 
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
 _TRUE = ("1", "ON", "YES", "TRUE")
 _SPARE = 64 << 20  # bytes of the disk that stay free
+_TRIES = 5  # of a download whose files are removed meanwhile
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,28 @@ class Plan:
         name: of the model.
         commit: of its revision.
         files: path in the repository → bytes, in the order of the download.
-        nbytes: those that are not here yet.
         root: the cache.
     """
 
     name: HubName
     commit: str
     files: dict[str, int]
-    nbytes: int
     root: Path
+
+    @property
+    def repo(self) -> Path:
+        """The folder of the repository."""
+        return repo_folder(self.root, self.name.repo)
 
     @property
     def snapshot(self) -> Path:
         """The folder of the commit's files."""
-        return repo_folder(self.root, self.name.repo) / "snapshots" / self.commit
+        return self.repo / "snapshots" / self.commit
+
+    @property
+    def missing(self) -> list[str]:
+        """The files that are not here."""
+        return [file for file in self.files if not (self.snapshot / file).exists()]
 
 
 def download(name: HubName, checkpoint: bool = False, progress: Progress | None = None) -> Found:
@@ -64,20 +70,17 @@ def download(name: HubName, checkpoint: bool = False, progress: Progress | None 
     """
     if _is_offline():
         raise ModelNotFound(f"{name} is not to be asked of the hub: HF_HUB_OFFLINE forbids it")
-    with _told(name):
-        api = _api()
-        plan = _planned(api, name, checkpoint)
-    if plan.nbytes:
-        _check_room(plan)
-        with announced(str(name), len(plan.files), plan.nbytes, progress) as report, _told(name):
-            _fetch(api, plan, report)
-    _verify(plan)
-    _point(plan)
+    repository = Repository(name)
+    plan = _planned(repository, name, checkpoint)
+    with naming(plan.root):
+        for _ in range(_TRIES):
+            blobs = _fetch(repository, plan, progress)
+            _verify(plan, blobs)
+            if _placed(plan, blobs):
+                break
     found = in_cache(plan.root, name, checkpoint)
     if found is None:
         raise DownloadError(f"{name} is not whole in {plan.root}; remove it and pull it again")
-    if plan.nbytes:
-        own.remember(plan.snapshot, _title(plan))
     return found
 
 
@@ -94,100 +97,68 @@ def _is_offline() -> bool:
     )
 
 
-def _api() -> HfApi:
-    from huggingface_hub import HfApi  # slow
-
-    # Read when it is used, as all other settings are.
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, library_name="ggmodel")
-
-
-def _planned(api: HfApi, name: HubName, checkpoint: bool) -> Plan:
-    commit = api.model_info(name.repo, revision=name.revision or None).sha or ""
-    if not is_commit(commit):
-        raise DownloadError(f"{name}: the hub says no commit; try again later")
-    sizes = {}
-    for entry in api.list_repo_tree(name.repo, recursive=True, revision=commit):
-        size = getattr(entry, "size", None)
-        if isinstance(size, int) and _is_plain(entry.path):
-            sizes[entry.path] = size
+def _planned(repository: Repository, name: HubName, checkpoint: bool) -> Plan:
+    commit = repository.commit()
+    sizes, refused = repository.files(commit)
     model, mmproj = folder.chosen([*sizes], name, checkpoint)
     if not model:
         wanted = name.file or name.tag or "model"
-        raise ModelNotFound(f"{name.repo} has no {wanted}: {folder.weights_of([*sizes])}")
+        odd = f"; {refused[0]!r:.200} is no path of a file" if refused else ""
+        raise ModelNotFound(f"{name.repo} has no {wanted}: {folder.weights_of([*sizes])}{odd}")
     if not folder.is_checkpoint(model) and (lacking := folder.missing(model, Path)):
         raise FormatError(f"{model[0]} of {name.repo} is not whole there: {lacking} is missing")
     # A model is not found without its weights: they come last.
     order = [*filter(None, [mmproj]), *sorted(model, key=lambda f: f.endswith(".safetensors"))]
-    plan = Plan(name, commit, {f: sizes[f] for f in order}, 0, roots()[0])
-    left = sum(n for f, n in plan.files.items() if not (plan.snapshot / f).exists())
-    return Plan(name, commit, plan.files, left, plan.root)
+    return Plan(name, commit, {f: sizes[f] for f in order}, roots()[0])
 
 
-def _is_plain(path: str) -> bool:
-    """Whether a path of a repository stays below its folder."""
-    return "\\" not in path and all(p not in ("", ".", "..") for p in path.split("/"))
-
-
-def _check_room(plan: Plan) -> None:
+def _check_room(plan: Plan, nbytes: int) -> None:
     at = plan.root
     while not at.exists() and at != at.parent:
         at = at.parent
     free = shutil.disk_usage(at).free
-    if plan.nbytes + _SPARE > free:
+    if nbytes + _SPARE > free:
         raise DownloadError(
-            f"{plan.name} takes {plan.nbytes:,} bytes more, and {at} has {free:,} left; free some, "
+            f"{plan.name} takes {nbytes:,} bytes more, and {at} has {free:,} left; free some, "
             "or set HF_HUB_CACHE to a folder elsewhere"
         )
 
 
-def _fetch(api: HfApi, plan: Plan, report: Callable[[int], None]) -> None:
-    counter = _counter(report)
-    for file in plan.files:
-        if not (plan.snapshot / file).exists():
-            api.hf_hub_download(
-                plan.name.repo,
-                file,
-                revision=plan.commit,
-                cache_dir=plan.root,
-                tqdm_class=counter,
-            )
+def _fetch(repository: Repository, plan: Plan, progress: Progress | None) -> dict[str, Path]:
+    """The blobs of the files that are not here yet."""
+    if not (missing := plan.missing):
+        return {}
+    nbytes = sum(plan.files[file] for file in missing)
+    _check_room(plan, nbytes)
+    blobs = {}
+    with announced(str(plan.name), len(plan.files), nbytes, progress) as report:
+        for file in missing:
+            content = repository.content(plan.commit, file, plan.files[file])
+            blobs[file] = blob = plan.repo / "blobs" / content.digest
+            if blob.exists():
+                report(content.size)
+                continue
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            with private_folder(blob) as work:
+                repository.download(content, work / "content", report)
+                replace(work / "content", blob)
+    return blobs
 
 
-def _counter(report: Callable[[int], None]) -> type[Any]:
-    """A class in place of tqdm's bars, which counts bytes."""
-
-    class Counter:
-        def __init__(self, *args: Any, initial: float = 0, **options: Any):
-            report(int(initial or 0))
-
-        def update(self, n: float | None = 1) -> None:
-            report(int(n or 0))
-
-        def __enter__(self) -> Counter:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            if name.startswith("_") or name == "update_transfer":
-                raise AttributeError(name)
-            return lambda *args, **options: None
-
-    return Counter
-
-
-def _verify(plan: Plan) -> None:
+def _verify(plan: Plan, blobs: Mapping[str, Path]) -> None:
     """Removes what is not as the hub says: else it would be found again."""
     damaged = []
     for file in plan.files:
-        blob = inside(plan.snapshot / file, [plan.root])
+        at = plan.snapshot / file
+        if file not in blobs and not at.exists():
+            continue  # removed meanwhile
+        blob = inside(blobs.get(file, at), [plan.root])
         try:
             verify({blob: d} if (d := digest_of(blob)) else {})
         except FormatError:
             damaged.append(file)
             with suppress(OSError):
-                (plan.snapshot / file).unlink()
+                at.unlink(missing_ok=True)
                 blob.unlink(missing_ok=True)
     if damaged:
         raise DownloadError(
@@ -195,79 +166,31 @@ def _verify(plan: Plan) -> None:
         )
 
 
-def _point(plan: Plan) -> None:
-    """Has the branch point to the commit."""
-    if plan.name.revision == plan.commit:
-        return
-    from ..atomic import write_text
-
-    repo = repo_folder(plan.root, plan.name.repo)
+def _placed(plan: Plan, blobs: Mapping[str, Path]) -> bool:
+    """Links the blobs, and has the branch point to the commit; False if some file has gone."""
     branch = plan.name.revision or "main"
-    if commit_of(repo, branch) != plan.commit:
-        path = repo / "refs" / branch
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, plan.commit)
+    is_current = branch == plan.commit or commit_of(plan.repo, branch) == plan.commit
+    if not blobs and is_current:
+        return not plan.missing
+    with hub_cache.locked(f"adding {plan.name!s:.100}"):
+        if any(file not in blobs or not blobs[file].exists() for file in plan.missing):
+            return False
+        for file in plan.missing:
+            _link(blobs[file], plan.snapshot / file)
+        if branch != plan.commit:
+            path = plan.repo / "refs" / branch
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, plan.commit)
+        if blobs:
+            own.remember(plan.snapshot, _title(plan))
+    return True
 
 
-@contextmanager
-def _told(name: HubName) -> Iterator[None]:
-    """Errors of huggingface_hub in our words.
-
-    Raises:
-        ModelNotFound: there is no such repository, revision or file, or it is private.
-        DownloadError: any other one.
-    """
-    from huggingface_hub import errors
-
-    login = "log in with `hf auth login`, or set HF_TOKEN"
+def _link(blob: Path, path: Path) -> None:
+    """Gives a blob the name of a file; it moves there where the system has no links."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # a link to a blob that was removed
     try:
-        yield
-    except errors.GatedRepoError:
-        raise DownloadError(
-            f"{name.repo} is gated: ask for access on its page of the hub, then {login}"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise ModelNotFound(
-            f"{name.repo} has no revision {name.revision or 'main'!r}; see its page of the hub"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise ModelNotFound(
-            f"the hub has no repository {name.repo}, or it is private: check the name; if you "
-            f"have access, {login}"
-        ) from None
-    except errors.LocalEntryNotFoundError as error:  # of a request that failed
-        raise _failed(name, error.__cause__ or error) from error
-    except errors.EntryNotFoundError:
-        raise ModelNotFound(f"a file of {name} has gone from the hub; try again") from None
-    except (errors.HFValidationError, errors.OfflineModeIsEnabled) as error:
-        raise ConfigError(f"{name}: {_first_line(error)}") from None
-    except Error:
-        raise
-    except Exception as error:  # of its HTTP library, too, whose names change
-        raise _failed(name, error) from error
-
-
-def _failed(name: HubName, error: BaseException) -> DownloadError:
-    code = getattr(getattr(error, "response", None), "status_code", None)
-    if code is not None:
-        return DownloadError(f"{name}: {_status(code, error)}")
-    return DownloadError(
-        f"{name} cannot be downloaded: {_first_line(error)}; the same command goes on where it "
-        "stopped"
-    )
-
-
-def _status(code: int, error: BaseException) -> str:
-    if code == 401:
-        return "the hub refuses the token; log in again with `hf auth login`, or set HF_TOKEN"
-    if code == 403:
-        return "the token has no access; ask for it on the model's page of the hub"
-    if code == 429:
-        return "the hub has had too many requests from here; wait some minutes, or log in"
-    return f"the hub answers {code}: {_first_line(error)}; try again later"
-
-
-def _first_line(error: BaseException) -> str:
-    """Without addresses: they may hold a password or a signature."""
-    text = re.sub(r"( for url)?:? '?\w+://\S+", "", str(error)).strip()
-    return (text.partition("\n")[0] or type(error).__name__)[:300]
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    except OSError:
+        replace(blob, path)

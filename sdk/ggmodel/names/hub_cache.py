@@ -80,6 +80,11 @@ def is_commit(text: str) -> bool:
     return bool(_COMMIT.fullmatch(text))
 
 
+def is_digest(text: str) -> bool:
+    """Whether this is the name of a blob: a SHA-256, or a hash of git."""
+    return bool(_DIGEST.fullmatch(text))
+
+
 class HubCache:
     """The source of names of the hub that need no download."""
 

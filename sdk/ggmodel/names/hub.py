@@ -1,0 +1,371 @@
+"""The HTTP API of the Hugging Face hub, read as what it is: answers of an untrusted server.
+
+huggingface_hub brings the session, the token and Xet. Its own downloads name files after headers of
+the answer, and read answers of any length; here a name is a digest, and lengths, pages, redirects
+and times are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote, urljoin, urlsplit
+
+from ..bounds import limits
+from ..errors import DownloadError, Error, ModelNotFound
+from ..platforms.files import unfit
+from ..reading import too_large
+from .grammar import HubName
+from .hub_cache import is_commit, is_digest
+
+_ENDPOINT = "https://huggingface.co"
+_LISTING = 600.0  # seconds for the commit and the list of its files
+_PATIENCE = 120.0  # seconds for a file, besides its bytes
+_SLOWEST = 16 << 10  # bytes a second of a file
+_JSON_BYTES = 16 << 20  # pages of 1,000 files have 0.5 MB
+_PAGE = 500  # files of a page at least; the hub sends 1,000
+_REDIRECTS = 10
+_BUSY = (408, 429, 500, 502, 503, 504)
+_WAITS = (1.0, 2.0, 4.0)  # seconds before a busy hub is asked again
+_CUTS = 5  # times that a connection may end before it has brought so many bytes:
+_PROGRESS = 1 << 20
+_LARGEST = 1 << 62  # bytes of a file
+_XET_HASH = re.compile(r"[0-9a-f]{64}")
+_PATH_BYTES, _NAME_BYTES = 1024, 255  # of a path in a repository, and between its slashes
+_LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+_REASONS = {
+    401: "the hub refuses the token; log in again with `hf auth login`, or set HF_TOKEN",
+    403: "the token has no access; ask for it on the model's page of the hub",
+    429: "the hub has had too many requests from here; wait some minutes, or log in",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """Where a file of a repository is, by its headers.
+
+    Attributes:
+        digest: the hash of its content, of 64 digits (SHA-256) or 40 (git); the name of its blob.
+        size: in bytes, by the list of files.
+        url: to download it from.
+        xet: huggingface_hub's description of a file in Xet's storage; None for others.
+    """
+
+    path: str
+    digest: str
+    size: int
+    url: str
+    xet: Any
+
+
+class Repository:
+    """A repository of the hub, whose answers are checked.
+
+    All methods raise DownloadError where the hub cannot be reached or answers nonsense, and
+    ModelNotFound where it has no such repository, revision or file, or it is private.
+    """
+
+    def __init__(self, name: HubName):
+        from huggingface_hub import get_session  # slow
+
+        self._name, self._session = name, get_session()
+        # Read when it is used, as all other settings are.
+        self._endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
+        self._deadline = time.monotonic() + _LISTING  # of all that is not a file
+
+    def commit(self) -> str:
+        """The commit that the name's revision means."""
+        revision = f"/revision/{quote(self._name.revision, safe='')}" if self._name.revision else ""
+        answer, _ = self._json(f"{self._endpoint}/api/models/{self._name.repo}{revision}")
+        commit = answer.get("sha") if isinstance(answer, dict) else None
+        if not isinstance(commit, str) or not is_commit(commit):
+            raise self._nonsense("names no commit")
+        return commit
+
+    def files(self, commit: str) -> tuple[dict[str, int], list[str]]:
+        """Path → bytes of the files of a commit, and paths that are refused: they leave the
+        repository's folder, are too long, or no system prints them."""
+        tree = f"{self._endpoint}/api/models/{self._name.repo}/tree/{commit}"
+        url, sizes, refused = f"{tree}?recursive=True&expand=False", dict[str, int](), list[str]()
+        for _ in range(limits.store_files // _PAGE + 1):
+            entries, url = self._json(url)
+            if not isinstance(entries, list):
+                raise self._nonsense("sends no list of files")
+            for entry in entries:
+                path, size = _file(entry)
+                if path and is_plain(path):
+                    sizes[path] = size
+                elif path:
+                    refused.append(path)
+            if not url:
+                return sizes, refused
+            if len(sizes) + len(refused) > limits.store_files:
+                break
+        raise DownloadError(too_large(self._name.repo, "more files or pages", "store_files"))
+
+    def content(self, commit: str, path: str, size: int) -> Content:
+        """The headers of a file.
+
+        Args:
+            size: of the file, by the list of files.
+        """
+        url = f"{self._endpoint}/{self._name.repo}/resolve/{commit}/{quote(path)}"
+        with self._answer("HEAD", url) as response:
+            etag = response.headers.get("X-Linked-Etag") or response.headers.get("ETag") or ""
+            digest = etag.removeprefix("W/").strip('"')
+            if not is_digest(digest):
+                raise self._nonsense(f"has no digest of {path:.200} but {digest[:100]!r}")
+            url = _target(response) or str(response.url)
+            return Content(path, digest, size, url, self._xet(response))
+
+    def download(self, content: Content, file: Path, report: Callable[[int], None]) -> None:
+        """Writes a file; what was cut off goes on.
+
+        Args:
+            report: called with the bytes that came.
+        """
+        if content.xet is not None:
+            self._download_xet(content, file, report)
+            return
+        deadline = time.monotonic() + _PATIENCE + content.size / _SLOWEST
+        cuts, mark = 0, 0
+        with open(file, "wb") as out:
+            while True:
+                try:
+                    for nbytes in self._received(content, out, deadline):
+                        report(nbytes)
+                    return
+                except _BrokenConnection:
+                    if out.tell() - mark >= _PROGRESS:
+                        cuts, mark = 0, out.tell()
+                    cuts += 1
+                    if cuts > _CUTS:
+                        raise
+                time.sleep(_WAITS[0])
+
+    def _received(self, content: Content, out: BinaryIO, deadline: float) -> Iterator[int]:
+        """Writes what is left of a file; the bytes of each piece, negative for what is dropped."""
+        done = out.tell()
+        headers = {"Range": f"bytes={done}-"} if done else {}
+        with self._answer("GET", content.url, headers) as response:
+            if done and response.status_code != 206:  # all of it
+                out.seek(0)
+                out.truncate()
+                yield -done
+            for piece in response.iter_bytes():
+                if out.tell() + len(piece) > content.size:
+                    raise self._nonsense(f"sends more bytes of {content.path} than it lists")
+                self._need_time(deadline)
+                out.write(piece)
+                yield len(piece)
+        if out.tell() < content.size:
+            raise _BrokenConnection(self._cut(f"{content.path} ends after {out.tell():,} bytes"))
+
+    def _download_xet(self, content: Content, file: Path, report: Callable[[int], None]) -> None:
+        from huggingface_hub.file_download import xet_get
+
+        with self._converted():
+            xet_get(
+                incomplete_path=file,
+                xet_file_data=content.xet,
+                headers=self._headers(self._endpoint),
+                expected_size=content.size,
+                tqdm_class=_counter(report),
+            )
+
+    def _xet(self, response: Any) -> Any:
+        """The description of a file in Xet's storage, where that can be used. Its address gets the
+        token, and must be the hub's."""
+        from huggingface_hub.utils import parse_xet_file_data_from_response
+        from huggingface_hub.utils._runtime import is_xet_available
+
+        xet = parse_xet_file_data_from_response(response, self._endpoint)
+        if xet is None or not is_xet_available():
+            return None
+        ours = _origin(xet.refresh_route) == _origin(self._endpoint)
+        return xet if ours and _XET_HASH.fullmatch(xet.file_hash) else None
+
+    def _json(self, url: str) -> tuple[Any, str]:
+        """An answer, and the address of its next page; "" for none."""
+        data = bytearray()
+        with self._answer("GET", url) as response:
+            for piece in response.iter_bytes():
+                data += piece
+                self._need_time(self._deadline)
+                if len(data) > _JSON_BYTES:
+                    raise self._nonsense(f"sends more than {_JSON_BYTES:,} bytes at once")
+            after = response.links.get("next", {}).get("url", "")
+        try:
+            return json.loads(data), urljoin(url, after) if after else ""
+        except (ValueError, RecursionError):
+            raise self._nonsense("sends no JSON") from None
+
+    @contextmanager
+    def _answer(self, method: str, url: str, headers: Mapping[str, str] = {}) -> Iterator[Any]:
+        """An answer whose body is not read yet."""
+        with self._converted(), closing(self._followed(method, url, headers)) as response:
+            self._need_success(response)
+            yield response
+
+    def _followed(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+        """The answer behind redirects; of a HEAD the first that has a digest, or leads elsewhere.
+        Redirects are followed here, since their bodies may have no end."""
+        for _ in range(_REDIRECTS):
+            response = self._sent(method, url, headers)
+            target = _target(response)
+            is_head = method == "HEAD"
+            if not target or (is_head and "X-Linked-Etag" in response.headers):
+                return response
+            if is_head and _origin(target) != _origin(url):
+                return response
+            response.close()
+            if url.startswith("https:") and not target.startswith("https:"):
+                raise self._nonsense("leads from https to something else")
+            url = target
+        raise self._nonsense(f"redirects {_REDIRECTS} times")
+
+    def _sent(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+        from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
+
+        for wait in (*_WAITS, None):
+            request = self._session.build_request(
+                method,
+                url,
+                headers={**self._headers(url), "Accept-Encoding": "identity", **headers},
+                timeout=HF_HUB_DOWNLOAD_TIMEOUT,
+            )
+            response = self._session.send(request, stream=True, follow_redirects=False)
+            if wait is None or response.status_code not in _BUSY:
+                return response
+            response.close()
+            time.sleep(wait)
+        raise AssertionError
+
+    def _headers(self, url: str) -> dict[str, str]:
+        """The token is the hub's alone."""
+        from huggingface_hub.utils import build_hf_headers
+
+        ours = _origin(url) in (_origin(self._endpoint), _origin(_ENDPOINT))
+        return build_hf_headers(token=None if ours else False, library_name="ggmodel")
+
+    def _need_success(self, response: Any) -> None:
+        status, code = response.status_code, response.headers.get("X-Error-Code")
+        name, repo = self._name, self._name.repo
+        if 200 <= status < 300 or _target(response):
+            return
+        if code == "GatedRepo":
+            raise DownloadError(
+                f"{repo} is gated: ask for access on its page of the hub, then {_LOGIN}"
+            )
+        if code == "RevisionNotFound":
+            raise ModelNotFound(
+                f"{repo} has no revision {name.revision or 'main'!r}; see its page of the hub"
+            )
+        if code == "EntryNotFound":
+            raise ModelNotFound(f"a file of {name} has gone from the hub; try again")
+        is_refused = response.headers.get("X-Error-Message", "").startswith("Invalid credentials")
+        if code == "RepoNotFound" or (status == 401 and not is_refused):
+            raise ModelNotFound(
+                f"the hub has no repository {repo}, or it is private: check the name; if you "
+                f"have access, {_LOGIN}"
+            )
+        reason = _REASONS.get(status, f"the hub answers {status}; try again later")
+        raise DownloadError(f"{name}: {reason}")
+
+    @contextmanager
+    def _converted(self) -> Iterator[None]:
+        """Errors of the HTTP library and of Xet, whose names change, in our words."""
+        try:
+            yield
+        except Error:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise  # of a file that is written
+            raise _BrokenConnection(self._cut(_first_line(error))) from error
+
+    def _cut(self, reason: str) -> str:
+        return (
+            f"{self._name} cannot be downloaded: {reason}; the same command goes on where it "
+            "stopped"
+        )
+
+    def _need_time(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise self._nonsense("is too slow")
+
+    def _nonsense(self, what: str) -> DownloadError:
+        return DownloadError(f"{self._name}: the hub {what}; try again later, or check HF_ENDPOINT")
+
+
+class _BrokenConnection(DownloadError):
+    """The hub cannot be reached, or its answer ends early."""
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path of a repository stays below its folder, and every system can print it."""
+    parts = path.split("/")
+    return (
+        path.isprintable()
+        and "\\" not in path
+        and len(path.encode()) <= _PATH_BYTES
+        and all(p not in ("", ".", "..") and not unfit(p) for p in parts)
+        and all(len(part.encode()) <= _NAME_BYTES for part in parts)
+    )
+
+
+def _file(entry: Any) -> tuple[str, int]:
+    """Path and bytes of an entry of a list; "" for a folder."""
+    if isinstance(entry, dict) and entry.get("type") == "file":
+        path, size = entry.get("path"), entry.get("size")
+        if isinstance(path, str) and type(size) is int and 0 <= size < _LARGEST:
+            return path, size
+    return "", 0
+
+
+def _target(response: Any) -> str:
+    """Where a redirect leads; "" for another answer."""
+    location = response.headers.get("Location") if 300 <= response.status_code < 400 else None
+    return urljoin(str(response.url), location) if location else ""
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.lower()
+
+
+def _first_line(error: BaseException) -> str:
+    """Without addresses: they may hold a password or a signature."""
+    text = re.sub(r"( for url)?:? '?\w+://\S+", "", str(error)).strip()
+    return repr((text.partition("\n")[0] or type(error).__name__)[:300])[1:-1]
+
+
+def _counter(report: Callable[[int], None]) -> type[Any]:
+    """A class in place of tqdm's bars, which counts bytes."""
+
+    class Counter:
+        def __init__(self, *args: Any, initial: float = 0, **options: Any):
+            report(int(initial or 0))
+
+        def update(self, n: float | None = 1) -> None:
+            report(int(n or 0))
+
+        def __enter__(self) -> Counter:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def __getattr__(self, name: str) -> Callable[..., None]:
+            if name.startswith("_") or name == "update_transfer":
+                raise AttributeError(name)
+            return lambda *args, **options: None
+
+    return Counter
