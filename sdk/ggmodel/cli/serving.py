@@ -40,6 +40,11 @@ class Serving:
     )
     max_tokens: int | None = option(None, "The longest answer; the context's rest by default.")
     manage: bool = option(False, "Requests may download, make and remove models.")
+    log_requests: bool = option(
+        True,
+        "A line to standard error for each request.",
+        "--log-requests/--no-log-requests",
+    )
     timeout: float = option(3600.0, "Seconds that a request may take; 0 is no limit.")
     drain: int = option(30, "Seconds that requests have to finish at the end.")
     tls_certificate: str | None = option(None, "A certificate (PEM), for https.", metavar="FILE")
@@ -76,6 +81,7 @@ class Serving:
             max_tokens=self.max_tokens,
             timeout=self.timeout,
             manage=self.manage,
+            log_requests=self.log_requests,
         )
 
     def listening(self) -> Listening:

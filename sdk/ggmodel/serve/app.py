@@ -19,6 +19,7 @@ from .api.openai import OPENAI
 from .bodies import EndsUnread
 from .endpoint import Call, Shape, refuse
 from .errors import Refused, problem
+from .request_log import LogsRequests
 from .security import Guard, allowed_origins
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def make_app(server: Server) -> Any:
     app = Starlette(
         routes=routes(server),
         middleware=[
+            *([] if server.log is None else [Middleware(LogsRequests, log=server.log)]),
             Middleware(EndsUnread),
             *_cors(server.settings.origins),  # pages may read refusals, too
             Middleware(Guard, settings=server.settings, refused=refused),

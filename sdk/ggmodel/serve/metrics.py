@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from .pool import Listed
+from .request_log import note_tokens
 from .requests import Ended
 
 _MODELS = 256  # names that are counted apart; requests may spell them as they like
@@ -60,6 +61,7 @@ class Metrics:
             model: its own name; those that requests call it by could be many.
             first: seconds to the first token; None without any.
         """
+        note_tokens(ended.prompt_tokens, ended.completion_tokens)
         model = self._label(model)
         self._prompt.labels(model).inc(ended.prompt_tokens)
         self._reused.labels(model).inc(ended.reused_tokens)
@@ -72,6 +74,7 @@ class Metrics:
 
     def read(self, model: str, tokens: int) -> None:
         """Notes a prompt that was computed without an answer, such as a text to embed."""
+        note_tokens(tokens)
         self._prompt.labels(self._label(model)).inc(tokens)
 
     def _label(self, model: str) -> str:

@@ -9,6 +9,7 @@ from .bodies import Bodies
 from .media import Media
 from .metrics import Metrics
 from .pool import Models
+from .request_log import RequestLog
 from .stored import Stored
 
 _CHANGES = 4  # models that are downloaded or made at a time
@@ -30,6 +31,7 @@ class Settings:
         max_tokens: the longest answer; None for what has room in the context.
         timeout: seconds that a request may take; 0 for no limit.
         manage: requests may download, make and remove models of this machine.
+        log_requests: a line for each on standard error.
     """
 
     host: str = "127.0.0.1"
@@ -42,6 +44,7 @@ class Settings:
     max_tokens: int | None = None
     timeout: float = 3600.0
     manage: bool = False
+    log_requests: bool = False
 
 
 @dataclass
@@ -60,8 +63,10 @@ class Server:
     stored: Stored = field(default_factory=Stored)
     changes: Executor = field(default_factory=lambda: ThreadPoolExecutor(_CHANGES, "changes"))
     media: Media = field(init=False)
+    log: RequestLog | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.log = RequestLog() if self.settings.log_requests else None
         self.media = Media(self.settings.media_folders, self.settings.media_hosts)
 
     def start(self) -> None:
@@ -73,3 +78,5 @@ class Server:
         self.media.close()
         self.changes.shutdown(wait=False, cancel_futures=True)
         await self.models.close()
+        if self.log is not None:
+            self.log.close()

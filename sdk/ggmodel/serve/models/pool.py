@@ -15,6 +15,7 @@ import msgspec
 from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, LoadError, ModelNotFound
 from ..errors import problem
 from ..pool import Listed, same_name
+from ..request_log import note_model
 from ..runner import Runner
 from ..runners.engines import Engines
 from ..runners.needs import Needs
@@ -99,6 +100,7 @@ class ModelPool:
         self, name: str | None, *, keep_alive: float | None = None, **options: Any
     ) -> AsyncIterator[Runner]:
         """See `Models.use`."""
+        note_model(name)
         entry = await self._entry(name)
         if self._closed:
             raise Cancelled("the server ends")

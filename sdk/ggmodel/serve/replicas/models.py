@@ -12,6 +12,7 @@ import msgspec
 from ...errors import Busy, ConfigError, Unsupported
 from ..models.catalogue import Catalogue
 from ..pool import Listed
+from ..request_log import note_model
 from ..runner import Runner
 from .asked import Replicas
 
@@ -48,6 +49,7 @@ class ReplicatedModels:
         Raises:
             ConfigError: the request wants more context than the model was loaded with.
         """
+        note_model(name)
         key = (await self._catalogue.target(name)).key
         if self._users[key] >= self._queue:
             raise Busy(f"{self._queue} requests wait for {key}; try again in a moment")

@@ -1,0 +1,97 @@
+"""A line a request on standard error."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from ggmodel.cli import app
+from ggmodel.serve.models import ModelPool
+from ggmodel.serve.request_log import RequestLog
+from ggmodel.serve.server import Server, Settings
+from tests.serve.conftest import ASSETS, serving
+from tests.serve.standin import InProcessModels
+
+BEGIN = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d 127\.0\.0\.1 "
+SECONDS = r"\d+\.\d{3}s"
+
+
+def lines_of(models: Any, capsys: pytest.CaptureFixture[str], *asked: tuple[str, Any]) -> list[str]:
+    """The log of a server after these requests: GET, or POST of JSON."""
+    server = Server(models, Settings(log_requests=True))
+    with serving(server) as url, httpx.Client(base_url=url, timeout=60) as http:
+        for path, body in asked:
+            if body is None:
+                http.get(path)
+            else:
+                http.post(path, json=body)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_line_has_status_time_and_tokens(
+    models: InProcessModels, capsys: pytest.CaptureFixture[str]
+):
+    text: Any = {"prompt": "Once upon", "max_tokens": 3, "logit_bias": {"1": -100, "4": -100}}
+    chat, stream, absent = lines_of(
+        models,
+        capsys,
+        ("/v1/completions", text),
+        ("/health", None),
+        ("/v1/completions?key=secret", {**text, "stream": True}),
+        ("/nowhere", None),
+    )
+    tokens = r"in=[1-9]\d* out=3"
+    assert re.fullmatch(rf"{BEGIN}POST /v1/completions 200 {SECONDS} {tokens}", chat)
+    assert re.fullmatch(rf"{BEGIN}POST /v1/completions 200 {SECONDS} {tokens}", stream)
+    assert re.fullmatch(rf"{BEGIN}GET /nowhere 404 {SECONDS}", absent)
+
+
+def test_a_line_is_one_short_line_whatever_is_asked(capsys: pytest.CaptureFixture[str]):
+    ask: Any = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    wrong, long = lines_of(
+        ModelPool([], stores=False),
+        capsys,
+        ("/v1/messages", {**ask, "model": "a b\n\x1b[2J\u202e"}),
+        ("/" + "é" * 3000, None),
+    )
+    name = re.escape(r"model=a\x20b\n\x1b[2J\u202e")
+    assert re.fullmatch(rf"{BEGIN}POST /v1/messages 404 {SECONDS} {name}", wrong)
+    assert len(long) < 300 and long.isascii()
+
+
+def test_nobody_waits_for_a_terminal_that_is_full(monkeypatch: pytest.MonkeyPatch):
+    full = threading.Event()
+
+    class Stuck:
+        def write(self, text: str) -> None:
+            full.wait(60)
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr(sys, "stderr", Stuck())
+    log, began = RequestLog(), time.monotonic()
+    for _ in range(20_000):
+        log.add("a line")
+    log.close()
+    assert time.monotonic() - began < 20
+    assert log._lines.qsize() <= 1000
+    full.set()
+    log._writer.join(1)
+    log.close()
+
+
+@pytest.mark.parametrize("options", [(), ("--no-log-requests",)])
+def test_the_command_logs_unless_told_not_to(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    servers: list[Server] = []
+    monkeypatch.setattr("ggmodel.serve.listening.listen", lambda server, *_: servers.append(server))
+    CliRunner().invoke(app, ["serve", str(ASSETS / "stories.gguf"), *options])
+    assert (servers[0].log is not None) is (not options)
