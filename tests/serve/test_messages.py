@@ -109,7 +109,7 @@ def test_results_of_tools_are_messages_of_their_own(claude: anthropic.Anthropic)
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "'video' is unsup"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "source: is missing"),
         ({"messages": [{"role": "judge", "content": "x"}]}, "judge"),
-        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "Anthropic's own tool"),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "is unsupported; send a function"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: is missing"),
         ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
         ({"temperature": "hot"}, "temperature"),

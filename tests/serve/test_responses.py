@@ -133,7 +133,7 @@ WRONG: Any = [
     ({"input": [{"type": "computer_call"}]}, "input[0].type"),
     ({"input": [{"type": "message", "role": 5}]}, "input[0].role"),
     ({"input": [{"type": "function_call", "name": "x"}]}, "input[0].call_id"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+    ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
     ({"background": True}, "background"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
 ]

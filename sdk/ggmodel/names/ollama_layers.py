@@ -208,7 +208,7 @@ def _messages(root: Path, layer: Layer) -> list[dict[str, str]]:
 def _options(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key, value in params.items():
-        if key in _OF_MACHINE or (key == "mirostat" and not value):
+        if _is_idle(key, value):
             continue
         if key not in _OPTIONS:
             raise Unsupported(
@@ -225,16 +225,22 @@ def _options(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     return options
 
 
-def request_options(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Options of a request as `RequestOptions` calls them, and the names of those whose values are
-    of a wrong type. Unknown ones are left out.
+def _is_idle(key: str, value: Any) -> bool:
+    """Whether an option changes no answer."""
+    return key in _OF_MACHINE or (key == "mirostat" and not value)
+
+
+def request_options(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Options of a request as `RequestOptions` calls them, the names of those whose values are of
+    a wrong type, and the names of unsupported ones, which are left out.
 
     Args:
         params: options as Ollama calls them.
     """
     known = {key: value for key, value in params.items() if key in _OPTIONS}
     wrong = [key for key, value in known.items() if not _suits(key, value)]
-    return ({}, wrong) if wrong else (_options(known, "the request"), [])
+    others = [key for key in params if key not in _OPTIONS and not _is_idle(key, params[key])]
+    return ({} if wrong else _options(known, "the request")), wrong, others
 
 
 def check_parameters(params: Mapping[str, Any]) -> None:

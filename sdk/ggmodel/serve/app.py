@@ -17,7 +17,7 @@ from .api.anthropic import ANTHROPIC
 from .api.ollama import OLLAMA
 from .api.openai import OPENAI
 from .bodies import EndsUnread
-from .endpoint import Call, Shape, refuse
+from .endpoint import WARNINGS, Call, Shape, refuse
 from .errors import Refused, problem
 from .request_log import LogsRequests
 from .security import Guard, allowed_origins
@@ -118,6 +118,7 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
     if not origins:
         return []
     everything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"]}
+    everything["expose_headers"] = [WARNINGS]
     if "*" in origins:
         return [Middleware(CORSMiddleware, allow_origins=["*"], **everything)]
     pattern = allowed_origins(origins).pattern

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Struct
 
 from ..bounds import limits
 from .errors import Refused, wrong_body
@@ -18,6 +20,14 @@ _LARGE = 1 << 20  # bytes that take a noticeable time to read as JSON
 # Bytes and seconds that a refused client has to notice. A connection that is closed with unread
 # bytes may take the answer with it.
 _UNREAD, _LINGER = 1 << 20, 1.0
+
+
+# Fields that leave the answer as it is: accounts, storage, caches.
+_WITHOUT_EFFECT = frozenset(
+    "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
+    "cache_control cache_prompt".split()
+)
+_NOTHING = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
 
 
 class ClientGone(Exception):
@@ -141,6 +151,36 @@ async def decoded(body: bytes, kind: type[T]) -> T:
         return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise wrong_body(error) from None
+
+
+async def ignored(body: bytes, kind: type) -> list[str]:
+    """The fields of a JSON object that its type lacks, and that ask for something.
+
+    Args:
+        kind: of the body, which was read as such.
+    """
+    if len(body) < _LARGE:
+        return _ignored(body, kind)
+    return await asyncio.to_thread(_ignored, body, kind)
+
+
+def _ignored(body: bytes | msgspec.Raw, kind: Any) -> list[str]:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    names = list[str]()
+    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        if name not in fields:
+            names += [name] * (name not in _WITHOUT_EFFECT and bytes(value) not in _NOTHING)
+        elif (inner := _struct(fields[name])) and bytes(value) != b"null":
+            names += [f"{name}.{one}" for one in _ignored(value, inner)]
+    return names
+
+
+def _struct(kind: Any) -> Any:
+    """The object that a field may be, where it is one or nothing."""
+    is_union = get_origin(kind) in (Union, UnionType)
+    kinds = [one for one in (get_args(kind) if is_union else [kind]) if one is not NoneType]
+    is_struct = len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], Struct)
+    return kinds[0] if is_struct else None
 
 
 def _too_large() -> Refused:

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.routing import Route
 
 from ..bounds import limits
-from .bodies import ClientGone, decoded
-from .errors import Problem, Refused, problem
+from .bodies import ClientGone, decoded, ignored
+from .errors import Problem, Refused, logger, problem
 from .streaming import PING, Stream
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 JSON = "application/json"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
+WARNINGS = "x-ggmodel-warnings"
+_NAMES, _LONGEST = 16, 1000  # fields that a warning names, characters of all warnings
 
 
 class Shape(Protocol):
@@ -54,7 +56,7 @@ class Call:
     Attributes:
         key: of the client, hashed; "" where the server wants none.
         body: of the request. path: the parameters of its path.
-        finished: the answer is complete.
+        finished: the answer is complete. warnings: see `warn`.
         interruption: the last part of a stream that cannot go on; None for the API's usual one.
     """
 
@@ -66,6 +68,7 @@ class Call:
         self.body = b""
         self.receive: Receive | None = None
         self.status, self.finished = 0, False
+        self.warnings: list[str] = []
         self.interruption: Callable[[Problem], bytes] | None = None
 
     @property
@@ -83,7 +86,21 @@ class Call:
         Raises:
             Refused: it is no such JSON.
         """
-        return await decoded(self.body, kind)
+        value = await decoded(self.body, kind)
+        fields = await ignored(self.body, kind)
+        self.warn_ignored([*fields, *getattr(value, "ignored", ())])
+        return value
+
+    def warn(self, text: str) -> None:
+        """Notes what the answer lacks, for the log and for a header of the answer."""
+        self.warnings.append(text.encode("ascii", "backslashreplace").decode())
+
+    def warn_ignored(self, names: Sequence[str]) -> None:
+        """Notes the fields of the request that are ignored."""
+        listed = ", ".join(f"{name!a:.60}" for name in names[:_NAMES])
+        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+        if names:
+            self.warn(f"fields without effect: {listed}{more}")
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body of an upload, piece by piece.
@@ -127,6 +144,10 @@ class Call:
         """Sends status and headers."""
         self.status = status
         listed = [(b"content-type", media_type.encode())]
+        if self.warnings:
+            text = "; ".join(self.warnings)[:_LONGEST]
+            logger.warning("%s: %s", ascii(self._scope["path"])[:_LONGEST], text)
+            listed.append((WARNINGS.encode(), text.encode()))
         listed += [(k.replace("_", "-").encode(), v.encode("latin-1")) for k, v in headers.items()]
         message = {"type": "http.response.start", "status": status, "headers": listed}
         await self._send(message)

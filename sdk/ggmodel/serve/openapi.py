@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.routing import Route
 
-from .endpoint import JSON, Endpoint
+from .endpoint import JSON, WARNINGS, Endpoint
 
 _REF = "#/components/schemas/{name}"
 _ALWAYS = {
@@ -104,7 +104,11 @@ def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in answers.others}
     if answers.kind is not None:
         content[JSON] = {"schema": schemas[answers.kind]}
-    return {"description": "The answer.", "content": content}
+    found: dict[str, Any] = {"description": "The answer.", "content": content}
+    if endpoint.body is not None:
+        text = "Fields and tools of the request that had no effect, where there were any."
+        found["headers"] = {WARNINGS: {"description": text, "schema": {"type": "string"}}}
+    return found
 
 
 def _failure(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:

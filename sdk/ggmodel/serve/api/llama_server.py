@@ -78,7 +78,7 @@ async def count(call: Call) -> None:
     given, server = await call.decode(ChatRequest), call.server
     messages = await converted(given.messages, server.media)
     async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        asked = await ask(runner, await wish(given, messages, runner), server.settings)
+        asked = await ask(runner, await wish(given, messages, runner, call), server.settings)
         number = await prompt_tokens(runner, asked)
     await call.json({"object": "response.input_tokens", "input_tokens": number})
 

@@ -15,6 +15,7 @@ from ..errors import Refused
 from ..openapi import document
 from ..requests import Chat, Detokenize, Rank, Render, Tokenize
 from ..server import Server
+from ..tools import functions
 from .answered import (
     Detokenized,
     Health,
@@ -128,7 +129,7 @@ async def tokenize(call: Call) -> None:
         raise Refused("prompt: is missing", param="prompt")
     text: str | Chat
     if given.messages is not None:
-        text = await _chat(given, call.server)
+        text = await _chat(given, call)
     else:
         text = given.prompt if given.prompt is not None else given.content or ""
     special = given.add_special if theirs else given.add_special_tokens
@@ -183,18 +184,19 @@ async def apply_template(call: Call) -> None:
     """Render a conversation as the text of a prompt."""
     given = await call.decode(ChatPart)
     async with call.server.models.use(given.model) as runner:
-        found = await runner.render(Render(await _chat(given, call.server)))
+        found = await runner.render(Render(await _chat(given, call)))
     await call.json({"prompt": found.text})
 
 
-async def _chat(given: ChatPart, server: Server) -> Chat:
-    messages = await converted(given.messages or [], server.media)
+async def _chat(given: ChatPart, call: Call) -> Chat:
+    messages = await converted(given.messages or [], call.server.media)
     variables = dated(given.chat_template_kwargs or {})
     if not given.add_generation_prompt:
         variables["add_generation_prompt"] = False
+    tools = functions("OpenAI", given.tools, call, "function")
     return Chat(
         messages,
-        [schema_of(tool) for tool in given.tools or ()] or None,
+        [schema_of(tool) for tool in tools] or None,
         given.chat_template,
         variables,
         given.continue_final_message,

@@ -15,6 +15,7 @@ from ...endpoint import EVENTS, Answers, Call, Handler, route
 from ...errors import Refused
 from ...requests import Chat, GrammarSpec, Tokenize
 from ...server import Server
+from ...tools import functions
 from .answered import MessageAnswer, TokenCount
 from .content import Block, InputMessage, converted
 from .message_stream import Events, new_id, send_events
@@ -27,7 +28,7 @@ _CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none
 class InputTool(Struct):
     """A function that the model may call. Anthropic's own tools have a type instead of a schema."""
 
-    name: str
+    name: str = ""
     description: str = ""
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -133,12 +134,12 @@ async def wish(given: CountRequest, call: Call) -> Wish:
     """The chat that a request asks for.
 
     Raises:
-        Refused: a tool is one of Anthropic's own, or none of those that may be chosen.
+        Refused: a tool is unsupported, or none of those that may be chosen.
     """
     choice = given.tool_choice or ToolChoice("auto")
     if choice.type == "tool" and choice.name is None:
         raise Refused("tool_choice.name: is missing", param="tool_choice.name")
-    tools = [_schema_of(tool, i) for i, tool in enumerate(given.tools or ())]
+    tools = functions("Anthropic", given.tools, call)
     form = given.output_config.format if given.output_config else None
     last = given.messages[-1] if given.messages else None
     variables: dict[str, Any] = {}
@@ -146,11 +147,11 @@ async def wish(given: CountRequest, call: Call) -> Wish:
         variables["enable_thinking"] = given.thinking.type != "disabled"
     return Wish(
         await converted(given.system, given.messages, call.server.media),
-        tools=tools,
+        tools=[_schema_of(tool) for tool in tools],
         choice=_CHOICES[choice.type],
         function=choice.name if choice.type == "tool" else None,
         parallel=not choice.disable_parallel_tool_use,
-        strict=any(tool.strict for tool in given.tools or ()),
+        strict=any(tool.strict for tool in tools),
         grammar=form and GrammarSpec("json_schema", msgspec.json.encode(form.schema).decode()),
         variables=variables,
         continues=last is not None and last.role == "assistant" and not _calls(last),
@@ -174,10 +175,7 @@ def _options(given: MessageRequest) -> dict[str, Any]:
     return options
 
 
-def _schema_of(tool: InputTool, index: int) -> dict[str, Any]:
-    if tool.type not in ("custom", "function"):
-        where = f"tools[{index}].type"
-        raise Refused(f"{where}: {tool.type!r:.50} is Anthropic's own tool", param=where)
+def _schema_of(tool: InputTool) -> dict[str, Any]:
     found: dict[str, Any] = {"name": tool.name, "description": tool.description}
     found["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
     if tool.strict is not None:

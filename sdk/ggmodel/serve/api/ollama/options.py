@@ -50,6 +50,12 @@ class AnswerRequest(Struct, kw_only=True):
         options, _ = options_of(self.options)
         return options | likely(self.logprobs, self.top_logprobs)
 
+    @property
+    def ignored(self) -> list[str]:
+        """The options that are unsupported."""
+        options = {key: value for key, value in (self.options or {}).items() if value is not None}
+        return [f"options.{key}" for key in request_options(options)[2]]
+
     def model_of(self, server: Server) -> AbstractAsyncContextManager[Runner]:
         """A runner of the model, loaded with the options that the request wants.
 
@@ -97,7 +103,7 @@ def options_of(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[st
             raise Refused(f"options.num_ctx: {length!r:.50} is no number", param="options.num_ctx")
         if length > 0:
             loading["context_length"] = length
-    found, wrong = request_options(wanted)
+    found, wrong, _ = request_options(wanted)
     if wrong:
         name = f"options.{wrong[0]}"
         raise Refused(f"{name}: {wanted[wrong[0]]!r:.50} is of a wrong type", param=name)

@@ -14,6 +14,7 @@ from ...errors import Refused
 from ...requests import GrammarSpec, State
 from ...runner import Runner
 from ...server import Server
+from ...tools import functions
 from .answered import ChatCompletion
 from .chat_stream import Chunks, send_chunks
 from .messages import ChatMessage, converted
@@ -44,9 +45,19 @@ class FunctionTool(Struct):
     strict: bool | None = None
 
 
+class CustomTool(Struct):
+    name: str = ""
+
+
 class Tool(Struct):
-    function: FunctionTool
-    type: Literal["function"] = "function"
+    function: FunctionTool | None = None
+    type: str = "function"
+    custom: CustomTool | None = None
+
+    @property
+    def name(self) -> str | None:
+        named = self.function if self.type == "function" else self.custom
+        return named and named.name
 
 
 class NamedFunction(Struct):
@@ -92,7 +103,7 @@ async def create(call: Call) -> None:
     messages = await converted(given.messages, server.media)
     async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
         state = runner.state
-        asked = await ask(runner, await wish(given, messages, runner), server.settings)
+        asked = await ask(runner, await wish(given, messages, runner, call), server.settings)
         check_logprobs([asked] * n, runner)
         name = called(given.model, state)
         answers = [Answer(runner, _varied(asked, index), server.metrics) for index in range(n)]
@@ -103,11 +114,13 @@ async def create(call: Call) -> None:
             await call.json(await _completed(answers, name, state, bool(given.logprobs)))
 
 
-async def wish(given: ChatRequest, messages: list[dict[str, Any]], runner: Runner) -> Wish:
+async def wish(
+    given: ChatRequest, messages: list[dict[str, Any]], runner: Runner, call: Call
+) -> Wish:
     """The chat that a request asks for.
 
     Raises:
-        Refused: it contradicts itself.
+        Refused: it contradicts itself, or a tool is unsupported.
     """
     most = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
     options = await given.options(runner, most)
@@ -119,14 +132,14 @@ async def wish(given: ChatRequest, messages: list[dict[str, Any]], runner: Runne
             raise Refused(f"top_logprobs: {top} is not between 0 and {_TOP}", param="top_logprobs")
         options |= {"logprobs": True, "top_logprobs": top}
     choice = given.tool_choice or "auto"
-    tools = given.tools or []
+    tools = functions("OpenAI", given.tools, call, "function")
     return Wish(
         messages,
         tools=[schema_of(tool) for tool in tools],
         choice="required" if isinstance(choice, NamedTool) else choice,
         function=choice.function.name if isinstance(choice, NamedTool) else None,
         parallel=given.parallel_tool_calls is not False,
-        strict=any(tool.function.strict for tool in tools),
+        strict=any(tool.function.strict for tool in tools if tool.function),
         grammar=_form(given),
         options=options,
         variables=_variables(given),
@@ -153,6 +166,7 @@ def _form(given: ChatRequest) -> GrammarSpec | None:
 def schema_of(tool: Tool) -> dict[str, Any]:
     """A function as chat templates take it."""
     function = tool.function
+    assert function is not None
     found: dict[str, Any] = {"name": function.name, "description": function.description or ""}
     found["parameters"] = function.parameters or {"type": "object", "properties": {}}
     if function.strict is not None:

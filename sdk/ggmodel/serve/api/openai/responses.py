@@ -19,6 +19,7 @@ from ...runner import Runner
 from ...server import Server
 from ...stored import Kept
 from ...streaming import event
+from ...tools import functions
 from .answered import InputItems, InputTokens, ResponseAnswer, ResponseDeleted
 from .messages import converted
 from .response_input import read_items
@@ -117,7 +118,7 @@ async def create(call: Call) -> None:
     history = await _history(given, call.server, before)
     server = call.server
     async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        asked = await ask(runner, _wish(given, history), server.settings)
+        asked = await ask(runner, _wish(given, history, call), server.settings)
         name = called(given.model, runner.state)
         answer = Answer(runner, asked, server.metrics)
         responding = Responding(call, given, name)
@@ -132,7 +133,7 @@ async def count(call: Call) -> None:
     history = await _history(given, call.server, _kept(call, given.previous_response_id))
     async with call.server.models.use(given.model, keep_alive=given.keep_alive) as runner:
         number = await prompt_tokens(
-            runner, await ask(runner, _wish(given, history), call.server.settings)
+            runner, await ask(runner, _wish(given, history, call), call.server.settings)
         )
     await call.json({"object": "response.input_tokens", "input_tokens": number})
 
@@ -197,7 +198,7 @@ async def _history(given: ResponseRequest, server: Server, before: Kept | None) 
     return [*(before.history if before else ()), *own]
 
 
-def _wish(given: ResponseRequest, history: list[Message]) -> Wish:
+def _wish(given: ResponseRequest, history: list[Message], call: Call) -> Wish:
     options: dict[str, Any] = {
         name: value
         for name in ("temperature", "top_p", "seed")
@@ -214,17 +215,24 @@ def _wish(given: ResponseRequest, history: list[Message]) -> Wish:
         variables.setdefault("reasoning_effort", given.reasoning.effort)
         if given.reasoning.effort == "none":
             variables.setdefault("enable_thinking", False)
+    tools = functions("OpenAI", given.tools, call)
     choice = given.tool_choice or "auto"
+    if isinstance(choice, Choice) and choice.type != "function":
+        raise Refused(
+            f"tool_choice.type: {choice.type!a:.60} is unsupported; give 'auto', 'none', "
+            "'required', or a function with its name",
+            param="tool_choice.type",
+        )
     messages = history
     if given.instructions:
         messages = [{"role": "system", "content": given.instructions}, *history]
     return Wish(
         messages,
-        tools=[_tool(tool, i) for i, tool in enumerate(given.tools or ())],
+        tools=[_schema_of(tool) for tool in tools],
         choice="required" if isinstance(choice, Choice) else choice,
         function=choice.name or None if isinstance(choice, Choice) else None,
         parallel=given.parallel_tool_calls is not False,
-        strict=any(tool.strict for tool in given.tools or ()),
+        strict=any(tool.strict for tool in tools),
         grammar=_form(given.text and given.text.format),
         options=options,
         variables=variables,
@@ -241,10 +249,7 @@ def _form(form: Format | None) -> GrammarSpec | None:
     return schema(form.schema)
 
 
-def _tool(tool: ResponseTool, index: int) -> dict[str, Any]:
-    if tool.type != "function" or not tool.name:
-        where = f"tools[{index}]"
-        raise Refused(f"{where}: only functions with a name are supported", param=where)
+def _schema_of(tool: ResponseTool) -> dict[str, Any]:
     function: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description or "",

@@ -27,6 +27,41 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
+class StructuredOutputs(Struct):
+    """vLLM's forms of an answer, one of them. A grammar is Lark's, or GBNF where it has `::=`."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def form(self, param: str) -> GrammarSpec | None:
+        """The form.
+
+        Args:
+            param: the field, for messages.
+
+        Raises:
+            Refused: there are several.
+        """
+        forms = list[GrammarSpec]()
+        if self.json is not None:
+            text = self.json if isinstance(self.json, str) else encoded(self.json)
+            forms.append(GrammarSpec("json_schema", text))
+        if self.regex:
+            forms.append(GrammarSpec("regex", self.regex))
+        if self.choice:
+            forms.append(GrammarSpec("choice", encoded(self.choice)))
+        if self.grammar:
+            forms.append(GrammarSpec("gbnf" if "::=" in self.grammar else "lark", self.grammar))
+        if self.json_object:
+            forms.append(GrammarSpec("json"))
+        if len(forms) > 1:
+            raise Refused(f"{param}: give one form of the answer, not {len(forms)}", param=param)
+        return forms[0] if forms else None
+
+
 class Sampling(Struct, kw_only=True):
     """How to choose tokens, and how to send them. The last lines are no fields of OpenAI's, but
     those of llama-server and vLLM."""
@@ -57,8 +92,11 @@ class Sampling(Struct, kw_only=True):
     ignore_eos: bool | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     keep_alive: float | None = None
 
     @property
@@ -120,16 +158,21 @@ class Sampling(Struct, kw_only=True):
         return found
 
     def form(self) -> GrammarSpec | None:
-        """The form of the answer, by the fields that are not OpenAI's."""
+        """The form of the answer, by the fields that are not OpenAI's.
+
+        Raises:
+            Refused: there are several.
+        """
         if self.grammar:
             return GrammarSpec("gbnf", self.grammar)
         if self.json_schema is not None:
             return schema(self.json_schema)
-        if self.guided_regex:
-            return GrammarSpec("regex", self.guided_regex)
-        if self.guided_choice:
-            return GrammarSpec("choice", encoded(self.guided_choice))
-        return None
+        if self.structured_outputs is not None:
+            return self.structured_outputs.form("structured_outputs")
+        guided = StructuredOutputs(
+            self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
+        )
+        return guided.form("guided_…")
 
 
 def schema(value: Any) -> GrammarSpec:
