@@ -122,13 +122,6 @@ def _tower_head_dim(hf: HF) -> Any:
     return ... if width is ... or heads is ... else width // max(heads, 1)
 
 
-def _tower_base(hf: HF) -> float | None:
-    rope = (hf.get("vision_config") or {}).get("rope_parameters") or {}
-    if rope.get("rope_type") not in (None, "default", "axial"):
-        raise Unsupported(f"a rope {rope['rope_type']!r:.40} of the vision tower; supported: axial")
-    return rope.get("rope_theta")
-
-
 def _both_ways(hf: HF) -> bool | None:
     """Whether rows of an image see each other in both directions; None for a model without."""
     said = hf.get("use_bidirectional_attention")
@@ -222,7 +215,9 @@ class Gemma4Config(Config):
     vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
     vit_heads: int = _vision("attention.head_count", "num_attention_heads")
     vit_eps: float = _vision("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
-    vit_rope_base: float = kv("vision.rope.freq_base", hf=_tower_base, default=100.0)
+    vit_rope_base: float = kv(
+        "vision.rope.freq_base", hf="vision_config.rope_parameters.rope_theta", default=100.0
+    )
     vit_activation: str = nn.activation(
         "gelu_pytorch_tanh",
         "vision_config.hidden_activation",

@@ -30,8 +30,6 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
         "use_bias": ...,  # the tensors tell
         "vision_config.num_channels": 3,
         "vision_config.image_size": ...,  # the tensor of positions tells
-        "vision_config.rope_parameters.rope_theta": 10000.0,
-        "vision_config.rope_parameters.rope_type": "axial",
         "preprocessor:patch_size": _same("patch_size"),
         "preprocessor:merge_size": _same("spatial_merge_size"),
         "preprocessor:temporal_patch_size": 1,

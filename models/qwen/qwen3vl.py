@@ -35,7 +35,7 @@ class Qwen3VLMoeConfig(Qwen3VLConfig):
     # The tensors tell which layers have experts.
     assumed = {"mlp_only_layers": ..., "decoder_sparse_step": ...}
 
-    experts: int = kv("expert_count", hf="num_experts")
+    experts: int = kv("expert_count", hf=("num_experts", "num_local_experts"))
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok")
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size")
 

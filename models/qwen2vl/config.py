@@ -68,8 +68,6 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
         "vision_config.out_hidden_size": ...,
         "vision_config.in_channels": 3,
         "vision_config.temporal_patch_size": 2,
-        "vision_config.rope_parameters.rope_theta": 10000.0,
-        "vision_config.rope_parameters.rope_type": "axial",
         "preprocessor:patch_size": _same("patch_size"),
         "preprocessor:merge_size": _same("spatial_merge_size"),
         "preprocessor:temporal_patch_size": 2,

@@ -1,13 +1,20 @@
-"""The golden data itself: weights never change, files agree with their configuration."""
+"""The golden data itself: weights never change, files agree with their configuration, also as
+transformers saves it."""
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ggmodel.convert import from_hf
+from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.model import config_class
+from ggmodel.model.config import key_fields
 from ggmodel.workbench.golden import weight
-from tests.golden.files import cases, load_golden
+from ggmodel.workbench.golden.check import architecture_of
+from tests.golden.files import HERE, Embeddings, Golden, cases, load_golden
 from tests.golden.llama.cases import CASES
 
 LLAMA = cases("llama")
@@ -106,3 +113,28 @@ def test_both_spellings_of_rope_say_the_same(case: str) -> None:
     classical = golden.config.get("rope_scaling") or {"rope_type": "default"}
     assert modern.pop("rope_theta") == golden.config.get("rope_theta", 10000.0)
     assert modern == {**classical, **({"type": modern["type"]} if "type" in modern else {})}
+
+
+FILES = [*HERE.glob("*/*.npz"), *HERE.glob("*/embeddings/*.npz")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE)))
+def test_a_config_loads_as_transformers_saves_it(path: Path) -> None:
+    embeds = path.parent.name == "embeddings"
+    golden = (Embeddings if embeds else Golden).load(path)
+    (name,) = golden.config["architectures"]
+    blank = {n: np.broadcast_to(np.float32(0), dims) for n, dims in golden.tensors.items()}
+    published, saved = (
+        hyperparameters(path.parents[embeds], {**config, "architectures": [name]}, embeds, blank)
+        for config in (golden.config, golden.saved_config)
+    )
+    assert published == saved
+
+
+def hyperparameters(folder: Path, hf: dict[str, Any], embeds: bool, tensors: Any) -> dict[str, Any]:
+    """Which layers are local is compared, not how a config says it."""
+    architecture = architecture_of(folder, hf, embeds)
+    metadata = KeyValues(from_hf(architecture, hf, tensors).metadata, "checkpoint")
+    config = config_class(architecture).read(metadata)
+    values = {name: getattr(config, name) for name, *_ in key_fields(type(config))}
+    return values | ({"pattern": getattr(config, "local", None)} if "pattern" in values else {})

@@ -108,7 +108,7 @@ def test_what_a_class_and_its_parts_take_from_a_config(root: Path):
         "context": 64,
         "first_dense": 3,  # the config's class computes layer_types from it
         "hidden_size": 8,
-        "n_experts": 4,
+        "n_experts": None,  # another name of num_experts
         "num_experts": 4,
         "pattern": 6,
         "rope_parameters": None,

@@ -118,7 +118,8 @@ def with_defaults(
         name = path.removeprefix("text_config.")
         part, _, key = name.rpartition(".")
         settled = name in needed or part in _ROPES or (nested and "rope" in key)
-        if default is None or settled or _present(given, path):
+        within = f"{path.removesuffix(key)}rope_parameters.{key}"  # as transformers saves it
+        if default is None or settled or _present(given, path) or _present(given, within):
             continue
         if not part:
             found.setdefault(key, default)
@@ -177,6 +178,8 @@ def unread_keys(
         key = next(iter(names & assumed.keys()), None)
         default = _default(path, reference)
         value = leaves.get(path, default)
+        if value == "axial" and path.startswith("vision_config."):
+            value = "default"  # what transformers called the rope of rows and columns before
         if read & names or (key is None and (path not in leaves or _has_no_effect(path))):
             continue
         supported = default if key is None else assumed[key]

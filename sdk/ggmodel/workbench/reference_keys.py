@@ -297,7 +297,8 @@ def _collect(
     own = {k: v for k, v in cls.fields.items() if k in reads.keys or k in computed}
     own |= {k: v for k, v in reads.keys.items() if v is not _UNKNOWN and k not in own}
     both = {a: b for a, b in cls.aliases.items() if {a, b} & reads.keys.keys()}
-    own |= {key: cls.fields.get(b) for a, b in both.items() for key in (a, b)}
+    # The other name of a key has no default: that key says the value.
+    own |= dict.fromkeys(both) | {b: cls.fields.get(b) for b in both.values()}
     if "rope_parameters" in own:
         theta = cls.theta if isinstance(cls.theta, Mapping) else {"global": cls.theta}
         own["rope_theta"] = theta.get("global", _THETA)
