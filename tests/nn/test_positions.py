@@ -22,7 +22,7 @@ def test_rows_are_a_grid_and_text_goes_on_behind_its_side():
     inputs = [Input(7), Input(8), *image(1, 2, 3), Input(9), *image(1, 1, 1), Input(9)]
     found = grid_positions(inputs, NONE, lambda grid: grid)
     assert found.dtype == np.int32
-    assert found[:, 3].tolist() == [0] * len(inputs)
+    assert found[:, 3].tolist() == found[:, 0].tolist()
     assert found[:, :3].T.tolist() == [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6, 7],
@@ -61,6 +61,13 @@ def test_another_number_of_rows_is_an_error():
 def test_sections_that_do_not_fit(kind: RopeType, sections: tuple[int, ...]):
     with pytest.raises(ConfigError, match=r"a rope of 16 dims with sections .* 8 together"):
         Rope(16, type=kind, sections=sections)
+
+
+def test_sections_beyond_the_pairs():
+    """transformers cuts those of an interleaved rope; runs of pairs are all of them."""
+    assert Rope(4, type=RopeType.IMROPE, sections=(11, 11, 10, 0)).components == 4
+    with pytest.raises(ConfigError, match="2 together, not all"):
+        Rope(4, type=RopeType.MROPE, sections=(11, 11, 10, 0))
 
 
 @pytest.mark.parametrize("kind", [RopeType.NORM, RopeType.NEOX, RopeType.VISION])

@@ -249,7 +249,8 @@ class Rotary(Module):
         """The rope of layers with scaled positions, to declare in `caches()`.
 
         Args:
-            sections: see `Rope.sections`; three of them count as four, the last being empty.
+            sections: see `Rope.sections`. Three count as four: the last has the pairs of IMROPE
+                that the others leave over, or none.
 
         Raises:
             Unsupported: an unknown `rope.scaling.type`.
@@ -272,5 +273,7 @@ class Rotary(Module):
                 f"rope.scaling.type is {h.scaling}, but there are no factors: no rope_freqs.weight "
                 "and no rope_factors_long.weight and rope_factors_short.weight"
             )
-        four = (*sections, 0) if len(sections) == 3 else tuple(sections)
+        four = (*sections, 0)[:4] if sections else ()
+        if type is RopeType.IMROPE and len(four) == 4:
+            four = (*four[:3], max(four[3], h.rope_dims // 2 - sum(four[:3])))
         return Rope(h.rope_dims, h.rope_base, scale, type, factors, magnitude, four)

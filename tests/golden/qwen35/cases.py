@@ -115,6 +115,34 @@ CASES: dict[str, dict[str, Any]] = {
         },
         vocab_size=96,
     ),
+    # Pairs that no section covers turn fast enough to be seen.
+    "uncovered_pairs": qwen35(
+        layer_types=["full_attention"] * 2,
+        num_hidden_layers=2,
+        partial_rotary_factor=...,
+        rope_parameters={
+            "mrope_interleaved": True,
+            "mrope_section": [3, 2, 1],
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 100.0,
+            "rope_type": "default",
+        },
+        tie_word_embeddings=False,
+    ),
+    # The usual sections, which are wider than the rope of such a small head.
+    "wide_sections": qwen35(
+        layer_types=["full_attention"] * 2,
+        num_hidden_layers=2,
+        partial_rotary_factor=...,
+        rope_parameters={
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+            "partial_rotary_factor": 0.125,
+            "rope_theta": 100.0,
+            "rope_type": "default",
+        },
+        tie_word_embeddings=False,
+    ),
     "experts": experts(),
     "experts_groups": experts(
         linear_num_key_heads=2,

@@ -87,6 +87,11 @@ def qwen3vl(text: dict[str, Any], tower: dict[str, Any], **changes: Any) -> dict
 
 CASES: dict[str, dict[str, Any]] = {
     "images": qwen3vl({}, vision()),
+    # Pairs that no section covers turn fast enough to be seen; mergers in an order of their own.
+    "fast_rope": qwen3vl(
+        {"rope_parameters": rope(mrope_section=[3, 2, 1], rope_theta=100.0)},
+        vision(deepstack_visual_indexes=[2, 0]),
+    ),
     "experts": qwen3vl(
         {
             "model_type": "qwen3_vl_moe_text",

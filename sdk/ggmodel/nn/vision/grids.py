@@ -74,6 +74,12 @@ def _stacked(hf: Mapping[str, Any]) -> list[bool] | None:
     return [i in chosen for i in range(layers)]
 
 
+def _merger_order(hf: Mapping[str, Any]) -> list[int] | None:
+    """The layers of a checkpoint's mergers, if their order is another one than that of layers."""
+    layers = _tower(hf).get("deepstack_visual_indexes") or []
+    return None if layers == sorted(layers) else layers
+
+
 class GridConfig(VideoConfig):
     """The hyperparameters of a model with such a tower."""
 
@@ -82,7 +88,6 @@ class GridConfig(VideoConfig):
         "vision_config.out_hidden_size": lambda hf: hf["hidden_size"],
         "vision_config.temporal_patch_size": PAIR,
         "vision_config.in_channels": 3,
-        "vision_config.rope_parameters": ...,
         "preprocessor:temporal_patch_size": PAIR,
         "preprocessor:patch_size": lambda hf: _tower(hf).get("patch_size"),
         "preprocessor:merge_size": lambda hf: _tower(hf).get("spatial_merge_size"),
@@ -112,6 +117,7 @@ class GridConfig(VideoConfig):
     merge: int = _vision("spatial_merge_size", "vision_config.spatial_merge_size", 2, least=1)
     side: int = _vision("image_size", _side)
     deepstack: list = _vision("is_deepstack_layers", _stacked, [])
+    merger_order: list = _vision("deepstack_merger_order", _merger_order, [])
     least_pixels: int = _vision(
         "image_min_pixels", "preprocessor:size.shortest_edge", 1 << 16, least=1
     )
@@ -128,11 +134,17 @@ class GridConfig(VideoConfig):
     places = property(lambda h: (h.side // h.patch) ** 2)
     square = property(lambda h: h.vit_width * h.merge**2)
     vit_qkv = property(lambda h: 3 * h.vit_width)
-    # The layers of the tower whose rows go into the text.
-    stacked = property(lambda h: [i for i, said in enumerate(h.deepstack) if said])
+    # The layers of the tower whose rows go into the text, in the order of a checkpoint's mergers.
+    stacked = property(lambda h: h.merger_order or h._flagged)
+    _flagged = property(lambda h: [i for i, flag in enumerate(h.deepstack) if flag])
 
     def __init__(self, **values: Any):
         super().__init__(**values)
+        if self.merger_order and sorted(self.merger_order) != self._flagged:
+            raise ConfigError(
+                f"mergers of the layers {self.merger_order} of the tower, {self._flagged} of which "
+                "go into the text"
+            )
         self.need_order("least_pixels", "most_pixels")
         self.need_order("video_least_pixels", "video_most_pixels")
 
