@@ -29,6 +29,11 @@ def _kv_heads(hf: Mapping[str, Any]) -> list[int]:
     return [hf["num_key_value_heads"] if kind == "full_attention" else 0 for kind in kinds]
 
 
+def _taps(hf: Mapping[str, Any]) -> int:
+    """A convolution of one tap has a zero before it: then it has a state, as programs expect."""
+    return 2 if hf["conv_L_cache"] == 1 else hf["conv_L_cache"]
+
+
 def _gating(hf: Mapping[str, Any]) -> int | None:
     return SIGMOID if hf.get("num_experts") else None
 
@@ -38,12 +43,12 @@ SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
 
 class Lfm2Config(nn.DecoderConfig):
     # The tensors tell the same.
-    assumed = {"conv_bias": ..., "tie_embedding": ..., "use_expert_bias": True}
+    assumed = {"conv_bias": ..., "tie_embedding": ..., "use_expert_bias": ...}
 
     ffn: int = kv("feed_forward_length", hf=_width)
     each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")
-    kernel: int = kv("shortconv.l_cache", hf="conv_L_cache", least=2)
+    kernel: int = kv("shortconv.l_cache", hf=_taps, least=2)
     experts: int = kv("expert_count", hf="num_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)

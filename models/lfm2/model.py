@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal, LayerStates, Part, Recurrent
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory, Operation, Stack
+from ggmodel.model import Batch, Computed, LayerMemory, Operation, Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 from .config import SIGMOID, Lfm2Config
 
 
 class Squeeze(Operation):
-    """[channels, 1, kernel] in checkpoints, [channels, kernel] in files."""
+    """[channels, 1, taps] in checkpoints, [channels, taps] in files: one is the last of two."""
 
     def shape(self, shape: tuple[int, ...], config: Lfm2Config) -> tuple[int, ...]:
-        channels, _, kernel = shape
-        return channels, kernel
+        channels, _, taps = shape
+        return channels, max(taps, 2)
 
     def to_gguf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
-        return x[:, 0]
+        return x[:, 0] if x.shape[2] > 1 else np.pad(x[:, 0], ((0, 0), (1, 0)))
 
     def to_hf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
         return x[:, None]
@@ -79,10 +82,17 @@ def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
     return gguf(name, hf=Stack(f"experts.{{}}.{hf}", "experts"), shape=(*shape, "experts"))
 
 
+def _no_bias(hf: Mapping[str, Any]) -> np.ndarray | None:
+    """Zeros for checkpoints without, since llama.cpp needs a bias."""
+    return None if hf["use_expert_bias"] else np.zeros(hf["num_experts"], np.float32)
+
+
 class Experts(nn.GatedExperts):
     config: Lfm2Config
     router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
-    bias: Tensor = gguf("exp_probs_b.bias", hf="expert_bias", shape=("experts",))
+    bias: Tensor = gguf(
+        "exp_probs_b.bias", hf=("expert_bias", Computed(_no_bias)), shape=("experts",)
+    )
     gate: ExpertLinear = _experts("ffn_gate_exps", "w1", "width", "expert_ffn")
     up: ExpertLinear = _experts("ffn_up_exps", "w3", "width", "expert_ffn")
     down: ExpertLinear = _experts("ffn_down_exps", "w2", "expert_ffn", "width")

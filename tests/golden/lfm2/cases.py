@@ -81,7 +81,11 @@ def experts(**changes: Any) -> dict[str, Any]:
 
 
 PROMPT = 32
-LENGTHS = {"experts": 24, "experts_scaled": 24}  # no router may be near a tie anywhere
+LENGTHS = {
+    "experts": 24,
+    "experts_scaled": 24,
+    "experts_unbiased": 12,
+}  # no router may be near a tie anywhere
 
 CASES: dict[str, dict[str, Any]] = {
     "published": lfm2(),
@@ -105,11 +109,14 @@ CASES: dict[str, dict[str, Any]] = {
         rope_theta=10000.0,
         tie_word_embeddings=False,
     ),
-    # The shortest memory, heads that are not width / heads wide, attention first.
+    # A short memory, heads that are not width / heads wide, attention first.
     "two_taps": lfm2(
         conv_L_cache=2, full_attn_idxs=[0, 2], head_dim=32, num_key_value_heads=4, vocab_size=96
     ),
+    # Convolutions of nothing but the token's own values.
+    "one_tap": lfm2(conv_L_cache=1, conv_bias=True, num_hidden_layers=3, tie_word_embeddings=False),
     "experts": experts(),
+    "experts_unbiased": experts(use_expert_bias=False, tie_word_embeddings=False),
     "experts_scaled": experts(
         norm_topk_prob=False, num_dense_layers=2, num_experts_per_tok=1, routed_scaling_factor=2.5
     ),
@@ -136,7 +143,7 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
     hooks = [
         block.gate.register_forward_hook(
             lambda _, __, result, block=block: found.append(
-                4 * (result[0].sigmoid() + block.expert_bias)
+                4 * (result[0].sigmoid() + (block.expert_bias if block.use_expert_bias else 0))
             )
         )
         for block in blocks
