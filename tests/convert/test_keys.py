@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 import ggmodel
+from ggmodel import kv
 from ggmodel.convert import convert, from_hf, metadata_of, normalize
 from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.keys import TABLE, Watched, recorded, with_defaults
 from ggmodel.errors import ConfigError, LoadError
 from ggmodel.gguf_file.metadata import KeyValues
 from ggmodel.model import config_class, find, find_hf
+from ggmodel.models.llama.model import Llama, LlamaConfig
+from ggmodel.nn import paper_magnitude
 from ggmodel.workbench.check import check
 from tests.convert.folders import write_model, write_tokenizer
 from tests.convert.make_reference_keys import served
@@ -373,3 +376,32 @@ def test_a_watched_config_notes_what_is_looked_at():
     assert watched.seen == {"a", "b.c"}
     assert list(watched) == ["a", "b", "e"] and len(watched) == 3
     assert watched.config is config
+
+
+class Scored(LlamaConfig):
+    score_scale: float = kv("rope.scaling.score_scale", hf="rope_scaling.mscale_all_dim", default=0)
+
+
+class ScoredLlama(Llama):
+    config: Scored
+
+
+class Unscored(LlamaConfig):
+    assumed = {"rope_scaling.mscale_all_dim": ...}
+
+
+class UnscoredLlama(Llama):
+    config: Unscored
+
+
+def test_a_second_use_of_yarns_scale_is_declared():
+    """DeepSeek's attention multiplies scores by the square of the magnitude that it gives."""
+    golden = load_golden("llama", "yarn_scales")
+    weights, own = golden.weights(), {**golden.config, "architectures": ["OwnForCausalLM"]}
+    from_hf(Llama, golden.config, weights)  # transformers' Llama does not
+    with pytest.raises(LoadError, match=r"mscale_all_dim is 2\.0;.* name it .*nn.paper_magnitude"):
+        from_hf(Llama, own, weights)
+    from_hf(UnscoredLlama, own, weights)
+    made = from_hf(ScoredLlama, own, weights)
+    assert made.metadata["llama.rope.scaling.score_scale"] == 2.0
+    assert paper_magnitude(40, 1.0) ** 2 == pytest.approx(1.8739, abs=1e-4)  # DeepSeek-V3

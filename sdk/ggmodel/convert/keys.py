@@ -42,6 +42,14 @@ _OF_ROPE = frozenset(
     "mscale mscale_all_dim truncate short_factor long_factor low_freq_factor high_freq_factor "
     "finetuned".split()
 )
+# nn.RopeConfig reads it for the rope. DeepSeek's attention scales scores by it, too (transformers,
+# modeling_deepseek_v3, `yarn_apply_mscale`). No recorded class does; of others the author says it.
+_TWICE = "mscale_all_dim"
+_SCORES = (
+    "; some models scale scores of attention by it. If the reference does, name it in a "
+    "hyperparameter, hf='rope_scaling.mscale_all_dim', and multiply them by "
+    "nn.paper_magnitude(h.rope_factor, h.NAME) ** 2; if not, put it into `assumed`"
+)
 _SPELLINGS = ("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers")
 _USUAL = {"rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
 
@@ -163,6 +171,7 @@ def unread_keys(
     declared = config_class(architecture)
     named = [h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str)]
     read = hf.seen.union(named)  # before assumed values are computed
+    known = recorded(given) is not None
     assumed = _assumed(declared)
     prepared = {n.partition(":")[0] for n in (*named, *assumed) if ":" in n}
     if architecture.takes_items():
@@ -180,13 +189,17 @@ def unread_keys(
         value = leaves.get(path, default)
         if value == "axial" and path.startswith("vision_config."):
             value = "default"  # what transformers called the rope of rows and columns before
-        if read & names or (key is None and (path not in leaves or _has_no_effect(path))):
+        scores = path.endswith(_TWICE) and not known
+        if names.intersection(named if scores else read) or (
+            key is None and not scores and (path not in leaves or _has_no_effect(path))
+        ):
             continue
         supported = default if key is None else assumed[key]
         supported = supported(hf.config) if callable(supported) else supported
         counts = path in reference or _of_rope(path) is not None
         if counts and supported is not ... and (value or None) != (supported or None):
             only = "none (leave it out)" if supported is None else f"{supported!r:.80}"
+            only += _SCORES if scores else ""
             found[path] = f"{path} is {value!r:.60}; supported: {only}"
     return found
 
