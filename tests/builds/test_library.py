@@ -302,7 +302,7 @@ class TestAdvice:
         lines: list[str] = []
         own = frozenset({*native.features(), "AMX_INT8"})
         monkeypatch.setattr(processor, "kernels", lambda: own)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
         def ask() -> str:
             lines.clear()
@@ -313,10 +313,14 @@ class TestAdvice:
 
         return ask
 
-    def test_it_is_said_once(self, said: Any, tmp_path: Path):
+    def test_it_is_said_once(self, said: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         text = said()
         assert "uses no AMX_INT8 of this processor; `ggmodel ggml build` makes" in text
         assert text.count("\n") == 1
+        assert said() == ""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "emptied"))
+        other = frozenset({*native.features(), "AMX_INT8", "AVX512_BF16"})
+        monkeypatch.setattr(processor, "kernels", lambda: other)
         assert said() == ""
 
     def test_not_in_a_pipe(self, said: Any, monkeypatch: pytest.MonkeyPatch):
@@ -332,7 +336,7 @@ class TestAdvice:
         assert said() == ""
 
     def test_not_where_nothing_can_be_remembered(self, said: Any, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/none")
+        monkeypatch.setenv("XDG_DATA_HOME", "/dev/null/none")
         assert said() == ""
 
 

@@ -11,15 +11,15 @@ from .terminal import note, printable
 
 
 def advise_a_build() -> None:
-    """Says on a terminal, once for each ggml and processor, that a build made here is faster. Where
-    ggml was not loaded, or nothing can be remembered, it says nothing."""
+    """Says on a terminal, once for each ggml that is installed, that a build made here is faster.
+    Where ggml was not loaded, or nothing can be remembered, it says nothing."""
     if "ggmodel.native" not in sys.modules or not sys.stderr.isatty():
         return
     from .. import native
     from ..builds import processor, stamp
 
     unused = processor.missing(native.features())
-    if not unused or stamp.is_native(native.prefix) or not _first_time(native.prefix, unused):
+    if not unused or stamp.is_native(native.prefix) or not _first_time(native.prefix):
         return
     note(
         printable(
@@ -29,16 +29,14 @@ def advise_a_build() -> None:
     )
 
 
-def _first_time(prefix: Path, unused: list[str]) -> bool:
+def _first_time(prefix: Path) -> bool:
     from .. import folders
     from ..errors import Error
 
-    about = "\n".join([str(prefix), *unused])
+    name = hashlib.sha256(str(prefix).encode("utf-8", "replace")).hexdigest()[:16]
     with suppress(OSError, Error):
-        told = folders.cache() / "told"
-        told.mkdir(parents=True, exist_ok=True)
-        (told / hashlib.sha256(about.encode("utf-8", "replace")).hexdigest()[:16]).touch(
-            exist_ok=False
-        )
+        advised = folders.data() / "advised"  # caches are emptied
+        advised.mkdir(parents=True, exist_ok=True)
+        (advised / name).touch(exist_ok=False)
         return True
     return False
