@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -116,3 +117,20 @@ def test_an_answer_is_read_by_its_template(model: LoadedModel):
         "Hello", template="{{ '' if mute else '<think>' }}", variables={"mute": True}
     )
     assert shown == Reply("Hello")
+
+
+def test_a_text_is_one_message_of_the_user(model: ggmodel.LoadedModel):
+    messages = [{"role": "user", "content": "a b"}]
+    options: Any = {"max_tokens": 3, "temperature": 0}
+    answer = model.chat(messages, **options)
+
+    async def streamed() -> str:
+        stream: Any = await model.achat("a b", stream=True, **options)
+        return "".join([piece async for piece in stream])
+
+    assert model.chat("a b", **options) == answer
+    assert "".join(model.chat("a b", stream=True, **options)) == answer
+    assert asyncio.run(model.achat("a b", **options)) == answer
+    assert asyncio.run(streamed()) == answer
+    assert model.chat_prompt("a b") == model.chat_prompt(messages)
+    assert model.chat_text("a b").text == model.chat_text(messages).text

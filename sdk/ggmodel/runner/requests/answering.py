@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ...chat import Reply, ReplyFormat
     from ...tokenizer import Tokenizer
 
+Messages = str | Sequence[Mapping[str, Any]]
+"""A conversation: dicts with `role` and `content`, or the text of a user's only message."""
+
 
 class Answering:
     """The methods of a loaded model that generate."""
@@ -136,7 +139,7 @@ class Answering:
     @reported
     def chat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         *,
         stream: bool = False,
         **options: Unpack[ChatOptions],
@@ -144,9 +147,9 @@ class Answering:
         """Answers messages, through the chat template of the file.
 
         Args:
-            messages: dicts with `role` and `content`; see `ChatTemplate.render`. Images, sounds
-                and videos are parts of a content or stand in `images`, `audio` and `videos`; see
-                `ggmodel.chat.take_items`.
+            messages: dicts with `role` and `content`, see `ChatTemplate.render`; or a text, which
+                is one message of the user. Images, sounds and videos are parts of a content or
+                stand in `images`, `audio` and `videos`; see `ggmodel.chat.take_items`.
             stream: give the answer piece by piece, as `stream` does, rather than as a whole.
             options: see `TemplateOptions` and `RequestOptions`.
 
@@ -160,7 +163,7 @@ class Answering:
 
     async def achat(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Messages,
         *,
         stream: bool = False,
         **options: Unpack[ChatOptions],
@@ -171,18 +174,16 @@ class Answering:
         return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
     @reported
-    def chat_prompt(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
-    ) -> list[Any]:
+    def chat_prompt(self, messages: Messages, **options: Unpack[TemplateOptions]) -> list[Any]:
         """The prompt that `chat` makes of messages: token ids, or texts with the embeddings of
         images and other items between them."""
         return self.prompts.chat(self.chat_text(messages, **options))
 
     @reported
-    def chat_text(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
-    ) -> Rendered:
+    def chat_text(self, messages: Messages, **options: Unpack[TemplateOptions]) -> Rendered:
         """The text that `chat` makes of messages, and the images and other items in it."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         begun = self.defaults.begin(messages)
         return self.prompts.render(self.source.metadata, begun, **options)
 
