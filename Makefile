@@ -78,7 +78,7 @@ OF_SYSTEMS = $(shell git grep -lE "^ *(import|from) (os|signal|socket|select|mma
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
-    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills soak lint native peer bench wheel release clean
+    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills pairs soak lint native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
@@ -170,6 +170,10 @@ faults: $(REFERENCE)/installed  ## seed faults into every model file: which tool
 # make kills [COUNT=200] [SEED=1]
 kills: $(VENV)/developer  ## end everything that writes files at random points: is anything lost?
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) --seed $(or $(SEED),1)
+
+# make pairs [COUNT=1000] [SEED=1]
+pairs: $(VENV)/developer  ## run random pairs of writers against one store of models
+	@$(BIN)/python -m tests.kills.pairs --count $(or $(COUNT),1000) --seed $(or $(SEED),1)
 
 # make fuzz [MINUTES=10] [SEED=1] [JOBS=1] [ONLY="gguf ops"]; see python -m tests.fuzz --help
 fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at random; find what breaks

@@ -232,8 +232,13 @@ def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[tuple[Path
     for _ in range(_TRIES):
         name, held = target.with_name(f"{_begin(target)}{os.urandom(8).hex()}.part"), _Held(-1)
         try:
-            held = _Held(make(name))
             # Another writer may take it for a leftover before it is locked.
+            try:
+                held = _Held(make(name))
+            except FileNotFoundError:
+                if not target.parent.is_dir():
+                    raise
+                continue
             if held.number < 0 or (
                 files.lock(held.number) is not False and is_at(name, held.number)
             ):

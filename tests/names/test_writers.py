@@ -13,6 +13,7 @@ import pytest
 from ggmodel.atomic import locked
 from ggmodel.errors import ModelNotFound, WriteError
 from ggmodel.names import find_stored, made
+from tests.children import ROOT
 
 from .conftest import Homes
 from .stores import digest
@@ -88,3 +89,13 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
         assert not made.is_made("new")
     else:
         assert find_stored("new") == results[0]
+
+
+def test_pairs_of_writers():
+    """A sample of `make pairs`: each writer is a process."""
+    command = ["-m", "tests.kills.pairs", "--count", "4", "--seed", "7", "--models", "20"]
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("nothing was lost\n")

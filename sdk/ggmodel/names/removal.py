@@ -51,7 +51,11 @@ def remove(model: Stored) -> int:
 
 
 def _remove(model: Stored) -> int:
-    others = [o for o in stored() if (o.name, o.store) != (model.name, model.store)]
+    others = [
+        other
+        for other in (*hub_cache.HubCache().stored(), *lm_studio.LMStudio().stored())
+        if (other.name, other.store) != (model.name, model.store)
+    ]
     kept = {f for other in others for f in other.files}
     contents = {os.path.realpath(f) for f in kept}
     gone = [f for f in model.files if f not in kept]
