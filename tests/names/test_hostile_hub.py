@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import random
 import time
@@ -185,9 +186,17 @@ def _circle(answer: Answer, hub: Hub) -> None:
         answer.body = _no_end(b"x" * 65536)
 
 
+def _bomb(answer: Answer, hub: Hub) -> None:
+    """A GB, packed twice."""
+    if answer.kind == "about":
+        answer.headers["Content-Encoding"] = "gzip, gzip"
+        answer.body = gzip.compress(gzip.compress(bytes(1 << 24)) * 64)
+
+
 @pytest.mark.parametrize(
     ("alter", "message"),
     [
+        (_bomb, r"compresses its answer, which may be a bomb"),
         (_pages, r"org/repo has more files or pages, .* GGMODEL_LIMIT_STORE_FILES"),
         (_long_json, r"sends more than 16,777,216 bytes at once"),
         (_long_file, r"sends more bytes of mmproj-F16.gguf than it lists"),

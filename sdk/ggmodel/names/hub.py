@@ -234,7 +234,8 @@ class Repository:
     def _sent(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
         from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
 
-        for wait in (*_WAITS, None):
+        waits = iter(_WAITS)
+        while True:
             request = self._session.build_request(
                 method,
                 url,
@@ -242,11 +243,10 @@ class Repository:
                 timeout=HF_HUB_DOWNLOAD_TIMEOUT,
             )
             response = self._session.send(request, stream=True, follow_redirects=False)
-            if wait is None or response.status_code not in _BUSY:
+            if response.status_code not in _BUSY or (wait := next(waits, None)) is None:
                 return response
             response.close()
             time.sleep(wait)
-        raise AssertionError
 
     def _headers(self, url: str) -> dict[str, str]:
         """The token is the hub's alone."""
@@ -258,6 +258,8 @@ class Repository:
     def _need_success(self, response: Any) -> None:
         status, code = response.status_code, response.headers.get("X-Error-Code")
         name, repo = self._name, self._name.repo
+        if response.headers.get("Content-Encoding", "identity") not in ("identity", "gzip"):
+            raise self._nonsense("compresses its answer, which may be a bomb")
         if 200 <= status < 300 or _target(response):
             return
         if code == "GatedRepo":
