@@ -17,6 +17,7 @@ from ggmodel.errors import (
     ComputeError,
     ConfigError,
     DeviceLost,
+    LoadError,
     PromptError,
     Unsupported,
 )
@@ -228,5 +229,5 @@ def test_unless_it_may_not_or_is_missing(
 
     monkeypatch.setattr(engines.GgmodelRunner, "start", refuse)
     monkeypatch.setattr(engines, "program", lambda: installed)
-    with pytest.raises(ArchitectureError, match="elsewhere"):
+    with pytest.raises(LoadError, match="foreign cannot be loaded: elsewhere"):
         loop.run(engine_of(folder, engine))
