@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -137,3 +139,31 @@ def test_thoughts_are_apart(client: openai.OpenAI):
     usage = [chunk.usage for chunk in streamed][-1]
     assert usage is not None and usage.completion_tokens_details is not None
     assert usage.completion_tokens_details.reasoning_tokens == 9
+
+
+OPEN: Any = {key: value for key, value in COLOUR.items() if key != "additionalProperties"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (
+            "/v1/chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": OPEN}}},
+        ),
+        ("/v1/responses", {"text": {"format": {"type": "json_schema", "schema": OPEN}}}),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": OPEN}}}),
+        ("/api/chat", {"model": "stories", "format": OPEN, "stream": False}),
+    ],
+)
+def test_objects_are_closed_in_every_api(http: httpx.Client, path: str, fields: Any):
+    """The model goes on with keys of its own where it may."""
+    asked = {"input" if path == "/v1/responses" else "messages": ASKED["messages"]}
+    answer = http.post(path, json={**asked, **fields}).text
+    assert re.search(r'"\{\\"colour\\": ?\\"(red|blue)\\"\}"', answer), answer
+
+
+def test_arguments_of_calls_are_closed(client: openai.OpenAI):
+    own = {"type": "function", "function": {"name": "paint", "parameters": OPEN}}
+    (call,) = calls(client.chat.completions.create(**{**ASKED, "tools": [own]}))
+    assert list(json.loads(call.function.arguments)) == ["colour"]
