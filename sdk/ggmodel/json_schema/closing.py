@@ -32,8 +32,8 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     are required are listed with the others. Definitions in use move to the root's "$defs".
 
     Raises:
-        GrammarError: it is nested too deeply, refers to itself at one value, or would have more
-            than `limits.grammar_characters`.
+        GrammarError: it is nested too deeply, refers to itself at one value, combines what is no
+            list, or would have more than `limits.grammar_characters`.
     """
     try:
         return _Closing(schema).closed()
@@ -75,7 +75,7 @@ class _Closing:
             made |= {name: self._closed(child, {})} if isinstance(child, dict) else {}
         groups = self._groups(schema)
         keys = [others, _listed(schema), *(self._together(group) for _, group in groups)]
-        if isinstance(made.get("allOf"), list):
+        if "allOf" in made:
             made["allOf"] = []
         for i, (name, group) in enumerate(groups, 2):
             around = self._union([*keys[:i], *keys[i + 1 :]])
@@ -85,7 +85,7 @@ class _Closing:
                 made[name] = self._each(group, around)
             elif around:
                 del made["$ref"]
-                made["allOf"] = [*made.get("allOf", ()), self._copy(group[0], around)]
+                made.setdefault("allOf", []).append(self._copy(group[0], around))
             else:
                 made["$ref"] = self._defined(group[0], around)
         every = self._union(keys)
@@ -100,7 +100,7 @@ class _Closing:
         made["additionalProperties"] = False
         for name, key in keys:
             listed = made.setdefault(name, {})
-            if key not in listed:
+            if isinstance(listed, dict) and key not in listed:
                 self._charge(len(key))
                 listed[key] = True
 
@@ -126,10 +126,11 @@ class _Closing:
         """The alternatives that apply to the same value, with the keyword of each group."""
         groups = list[tuple[str, list[Any]]]()
         for name in ("allOf", "anyOf", "oneOf"):
-            if isinstance(members := schema.get(name), list):
-                groups += (
-                    [(name, [one]) for one in members] if name == "allOf" else [(name, members)]
-                )
+            members = schema.get(name, [])
+            if not isinstance(members, list):
+                raise GrammarError(f"this JSON schema cannot be used: {name} is no list")
+            each = [[one] for one in members] if name == "allOf" else [members]
+            groups += [(name, group) for group in each if name in schema]
         if isinstance(schema.get("$ref"), str):
             target = self._references.target(schema)
             groups += [] if target is None else [("$ref", [target])]

@@ -155,3 +155,19 @@ def test_closing_has_an_end(schema: Schema):
     with pytest.raises(GrammarError, match=r"combines too many|leads to itself"):
         closed(schema)
     assert time.thread_time() - begun < 10
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": 5},
+        {**A, "anyOf": {"a": 1}},
+        {"properties": [1]},
+        {"properties": {}, "patternProperties": [1], "allOf": [{"patternProperties": {"a": 1}}]},
+        {"required": 3, "properties": {"a": 5}, "items": "x", "$ref": 5},
+        {"$ref": "#/x", "x": 5, "allOf": [A, None]},
+    ],
+)
+def test_broken_schemas_have_errors_of_the_family(schema: Schema):
+    with pytest.raises(GrammarError, match="this JSON schema cannot be used"):
+        Grammar.json_schema(schema)
