@@ -259,6 +259,27 @@ class Backend(Shared):
     def _read_state(self, node: Node) -> np.ndarray:
         """A copy of the value of an allocated state, as `read` returns it."""
 
+    def write(self, node: Node, data: bytes) -> None:
+        """Sets the value of a state to the bytes of a contiguous tensor.
+
+        Raises:
+            GraphError: the node is no state of this backend, or was freed; or this is called in a
+                feed, or another function that a computation calls.
+        """
+        self.check_open()
+        with self.turn.lock:
+            self.check_open()
+            self.turn.check()
+            if self._states.get(node.uid) is not node:
+                raise GraphError(f"{node.describe()} was freed with its context")
+            if len(data) != node.nbytes:
+                raise GraphError(f"{node.describe()} takes {node.nbytes} bytes, not {len(data)}")
+            self._write_state(node, data)
+
+    @abstractmethod
+    def _write_state(self, node: Node, data: bytes) -> None:
+        """Sets the value of a state, which has no handle before `allocate`."""
+
     @abstractmethod
     def backend_memory(self) -> BackendMemory:
         """A snapshot of the memory required so far."""

@@ -17,7 +17,7 @@ from .ops.shaping import Shaping
 from .ops.spatial import Spatial
 from .ops.windows import Windows
 from .quantized import to_float32
-from .storage import HostData, as_array
+from .storage import HostData, State, as_array
 from .table import F32, I32
 
 if TYPE_CHECKING:
@@ -88,20 +88,21 @@ class Tensor(
         return raw.reshape(self.shape[::-1])
 
     def from_bytes(self, data: bytes | memoryview) -> None:
-        """Sets the value of an input tensor from bytes in its dtype."""
+        """Sets the value of a tensor of `ctx.input()` or `ctx.layer(i)` from bytes in its dtype."""
         import numpy as np
 
-        array = self._host()
         raw = np.frombuffer(data, np.uint8)
-        self._check_count(raw.nbytes, array.nbytes, "bytes")
-        array.reshape(-1).view(np.uint8)[:] = raw
+        self._check_count(raw.nbytes, self.nbytes, "bytes")
+        self._write(raw)
 
     def from_floats(self, data: object) -> None:
-        """Sets the value of an F32 input tensor; any sequence or array of its element count."""
+        """Sets the value of an F32 tensor of `ctx.input()` or `ctx.layer(i)`; any sequence or array
+        of its element count."""
         self._assign(data, F32)
 
     def from_ints(self, data: object) -> None:
-        """Sets the value of an I32 input tensor; any sequence or array of its element count.
+        """Sets the value of an I32 tensor of `ctx.input()` or `ctx.layer(i)`; any sequence or array
+        of its element count.
 
         Raises:
             TensorError: a value is no 32-bit integer.
@@ -109,17 +110,25 @@ class Tensor(
         self._assign(data, I32)
 
     def _assign(self, data: object, dtype: DType) -> None:
+        import numpy as np
+
         if self.dtype is not dtype:
             raise TensorError(f"{self.describe()} is not {dtype}; use from_bytes")
-        array = self._host()
-        given = as_array(data, dtype)
-        self._check_count(given.size, array.size, "elements")
-        array.reshape(-1)[:] = given.reshape(-1)
+        values = as_array(data, dtype)
+        self._check_count(values.size, self.n_elements, "elements")
+        self._write(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
 
-    def _host(self) -> np.ndarray:
-        if not isinstance(self.storage, HostData):
-            raise TensorError(f"{self.describe()} is no input; only ctx.input() tensors are set")
-        return self.storage.array
+    def _write(self, raw: np.ndarray) -> None:
+        import numpy as np
+
+        if isinstance(self.storage, HostData):
+            self.storage.array.reshape(-1).view(np.uint8)[:] = raw
+        elif isinstance(self.storage, State):
+            self.storage.backend.write(self, raw.tobytes())
+        else:
+            raise TensorError(
+                f"{self.describe()} cannot be set; only tensors of ctx.input() and ctx.layer(i) are"
+            )
 
     def _check_count(self, given: int, wanted: int, unit: str) -> None:
         if given != wanted:

@@ -47,6 +47,14 @@ class Compute(ABC):
         self.generation = 0
         self.sizes: dict[Device, int] = {}
 
+    def forget_failures(self) -> None:
+        """Has `sizes` count the memory alone that was taken."""
+        self.sizes = {device: self._taken(device) for device in self.sizes}
+
+    @abstractmethod
+    def _taken(self, device: Device) -> int:
+        """Bytes taken on the device."""
+
     @abstractmethod
     def measure(self, cgraph: Any, most_tensors: int) -> bool:
         """Records the graph's need in `sizes`; it cannot be laid out afterwards. False if the
@@ -104,7 +112,7 @@ class ComputeBuffer(Compute):
         before = self._begin_moving()  # memory that is too small for the graph is freed at once
         lib.ggml_gallocr_reserve_n_size(self._allocator, cgraph, ffi.NULL, ffi.NULL, needed)
         self._end_moving(before)
-        self.sizes[self._device] = max(self._actual, self.sizes.get(self._device, 0), needed[0])
+        self.sizes[self._device] = max(self.sizes.get(self._device, 0), needed[0])
         possible = physically_possible(needed[0])
         if possible:
             self._scratch.measure(nodes_of(cgraph))
@@ -113,14 +121,13 @@ class ComputeBuffer(Compute):
     def _begin_moving(self) -> int:
         """Called before the memory may move; after an interrupt it counts as moved."""
         self.generation += 1
-        return self._actual
+        return self._taken(self._device)
 
     def _end_moving(self, before: int) -> None:
-        if self._actual == before:
+        if self._taken(self._device) == before:
             self.generation -= 1
 
-    @property
-    def _actual(self) -> int:
+    def _taken(self, device: Device) -> int:
         return lib.ggml_gallocr_get_buffer_size(self._allocator, 0)
 
     def lay_out(self, cgraph: Any, most_tensors: int) -> bool:
@@ -133,7 +140,7 @@ class ComputeBuffer(Compute):
         if not done or not lib.ggml_gallocr_alloc_graph(self._allocator, cgraph):
             return False
         self._scratch.take(nodes_of(cgraph))
-        self.sizes[self._device] = self._actual
+        self.sizes[self._device] = self._taken(self._device)
         self._device.status = AllocationStatus.ALLOCATED
         return True
 
@@ -226,10 +233,11 @@ class Scheduler(Compute):
         self._scratch.take(self._on_cpu(cgraph))
         for device in self._devices:
             device.status = AllocationStatus.ALLOCATED
-            self.sizes[device] = lib.ggml_backend_sched_get_buffer_size(
-                self._handle, device.backend
-            )
+            self.sizes[device] = self._taken(device)
         return True
+
+    def _taken(self, device: Device) -> int:
+        return lib.ggml_backend_sched_get_buffer_size(self._handle, device.backend)
 
     def compute(self, cgraph: Any, meanwhile: Callable[[], None] | None = None) -> int:
         began = self._threads.begin()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Device, Hardware
 from .lowering import GGMLExecutable
-from .memory import Buffer, Described, SharedInputs, physically_possible, value_of
+from .memory import Buffer, SharedInputs, physically_possible, value_of
 from .weights import Weights, extra_buffer_types
 
 # Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
@@ -83,9 +84,18 @@ class GGMLBackend(Backend):
         return found if possible and self.params.alloc_memory else []
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
-        try:
+        with self._attempt():
             self.weights.allocate(graphs)
             self._check_sum()
+
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Allocates: the report counts all that was allocated, and of failures the last alone."""
+        if self.params.alloc_memory:
+            for memory in (self.inputs, self.hardware.scratch, *self._compute.values()):
+                memory.forget_failures()
+        try:
+            yield
         except OutOfMemory as error:
             error.memory = self.backend_memory()
             raise
@@ -117,7 +127,8 @@ class GGMLBackend(Backend):
             pages.populate(piece)
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
-        executable = GGMLExecutable(self, graph, outputs)
+        with self._attempt():
+            executable = GGMLExecutable(self, graph, outputs)
         if graph.replayable:
             self._description = max(self._description, executable.description)
         return executable
@@ -161,27 +172,16 @@ class GGMLBackend(Backend):
         usage: int = lib.GGML_BACKEND_BUFFER_USAGE_ANY,
     ) -> Buffer:
         """Memory for some tensors; a dry run takes none."""
-        try:
-            dry = not self.params.alloc_memory
-            return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
-        except OutOfMemory as error:
-            error.memory = self.backend_memory()
-            raise
-
-    def place_inputs(self, nodes: Sequence[Node]) -> Described:
-        """Memory for the inputs of a graph, which others share; a dry run takes none."""
-        try:
-            return self.inputs.place(nodes)
-        except OutOfMemory as error:
-            error.memory = self.backend_memory()
-            raise
+        dry = not self.params.alloc_memory
+        return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
 
     # states
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
         device = self.hardware.of_state(node, node.storage.layer)
-        memory = self.buffer(device, device.buffer_type, [node])
+        with self._attempt():
+            memory = self.buffer(device, device.buffer_type, [node])
         node.storage.handle = memory
         if not self.params.alloc_memory or not memory.handle:
             return
@@ -191,8 +191,16 @@ class GGMLBackend(Backend):
         else:
             lib.ggml_backend_buffer_clear(memory.handle, 0)
         if node.storage.initial:
-            data = ffi.from_buffer(node.storage.initial)
-            lib.ggml_backend_tensor_set(memory.tensors[node.uid], data, 0, node.nbytes)
+            self._write_state(node, node.storage.initial)
+
+    def _write_state(self, node: Node, data: bytes) -> None:
+        assert isinstance(node.storage, State)
+        memory = node.storage.handle
+        if memory is None:
+            node.storage.initial = data
+        elif self.params.alloc_memory and memory.handle:
+            source = ffi.from_buffer(data)
+            lib.ggml_backend_tensor_set(memory.tensors[node.uid], source, 0, node.nbytes)
 
     def _free_state(self, handle: Buffer) -> None:
         handle.close()

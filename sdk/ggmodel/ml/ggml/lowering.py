@@ -66,7 +66,7 @@ class GGMLExecutable(Executable):
         """Places inputs apart from results: the allocator would reuse their memory."""
         if not graph.inputs:
             return []
-        self._inputs = self._backend.place_inputs(graph.inputs)
+        self._inputs = self._backend.inputs.place(graph.inputs)
         self._tensors.update(self._inputs.tensors)
         if self._dry:
             return []
@@ -145,8 +145,7 @@ class GGMLExecutable(Executable):
                 compute.measure(self._cgraph, tensors)
                 raise OutOfMemory(
                     "the compute buffer of this graph does not fit in memory; "
-                    "a smaller batch_size needs less",
-                    self._backend.backend_memory(),
+                    "a smaller batch_size needs less"
                 )
         assert self._arena is not None
         self.description = lib.ggml_used_mem(self._arena.ctx)

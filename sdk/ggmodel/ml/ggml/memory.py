@@ -175,6 +175,10 @@ class SharedInputs:
         self._handle: Any = None
         self._actual = self.size = self.generation = 0
 
+    def forget_failures(self) -> None:
+        """Has `size` count the memory alone that was taken."""
+        self.size = self._actual
+
     def place(self, nodes: Sequence[Node]) -> Described:
         """Places the inputs of a graph; the result is closed with the graph.
 

@@ -35,6 +35,10 @@ class Scratch:
         self.size = 0
         proc(self._registry, "ggml_backend_set_n_threads")(cpu.backend, n_threads)
 
+    def forget_failures(self) -> None:
+        """Has `size` count the memory alone that was taken."""
+        self.size = self._taken
+
     def measure(self, ops: Sequence[Any]) -> None:
         """Counts the memory for `ggml_tensor`s that the CPU computes in one graph."""
         with self._graph(ops) as graph:

@@ -227,6 +227,11 @@ class Service:
         held = self._held[number]
         return held.backend.read(held.states[uid])
 
+    def write(self, number: int, uid: int, data: bytes) -> None:
+        """`Backend.write` of a state."""
+        held = self._held[number]
+        held.backend.write(held.states[uid], data)
+
     def of_backend(self, number: int, method: str, *args: Any) -> Any:
         """The result of a method of `Backend` that takes and returns plain data."""
         return getattr(self._held[number].backend, method)(*args)

@@ -149,6 +149,9 @@ class ProcessBackend(Backend):
         assert isinstance(node.storage, State)
         node.storage.handle = node.uid  # the memory itself is in the process
 
+    def _write_state(self, node: Node, data: bytes) -> None:
+        self._ask("write", node.uid, data)
+
     def _free_state(self, handle: int) -> None:
         """Nothing: `free_states` frees all in one request."""
 

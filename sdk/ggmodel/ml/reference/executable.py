@@ -41,8 +41,10 @@ class ReferenceExecutable(Executable):
         try:
             self._memory = {n.uid: np.zeros(n.nbytes, np.uint8) for n in graph.inputs}
         except (MemoryError, ValueError) as error:
+            memory = backend.backend_memory()
+            memory.cpu.graph = max(memory.cpu.graph, self.size)
             reason = f"the graph's inputs do not fit in memory: {error}"
-            raise OutOfMemory(reason, backend.backend_memory()) from None
+            raise OutOfMemory(reason, memory) from None
         self._fills = [fill_of(n, self._whole(n)) for n in graph.inputs]
         self._checks = index_checks(graph, {node: target for _, target, node in self._fills})
         self._closed = False

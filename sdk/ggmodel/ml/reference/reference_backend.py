@@ -76,7 +76,14 @@ class ReferenceBackend(Backend):
             reason = f"{node.nbytes:,} bytes for {node.describe()}: {error}"
             raise OutOfMemory(reason, self.backend_memory()) from None
         if node.storage.initial:
-            node.storage.handle[:] = np.frombuffer(node.storage.initial, np.uint8)
+            self._write_state(node, node.storage.initial)
+
+    def _write_state(self, node: Node, data: bytes) -> None:
+        assert isinstance(node.storage, State)
+        if node.storage.handle is None:
+            node.storage.initial = data
+        else:
+            node.storage.handle[:] = np.frombuffer(data, np.uint8)
 
     def _free_state(self, handle: np.ndarray) -> None:
         """Nothing: an array is freed with its last reference."""
