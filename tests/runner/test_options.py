@@ -6,6 +6,7 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from ggmodel.errors import ConfigError, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner.option_names import OF_LOADING, OF_REQUESTS
 from ggmodel.runner.requests.options import ChatOptions, RequestOptions
+from ggmodel.workbench.golden import source_of
+from tests.golden.files import load_golden
 
 STORIES = Path(__file__).parents[2] / "examples/assets/stories.gguf"
 
@@ -169,10 +172,10 @@ def test_texts_that_are_none(model: LoadedModel):
             model.tokenize(text)  # type: ignore[arg-type]
 
 
-def warned(**options: Any) -> list[str]:
+def warned(source: Any = STORIES, **options: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ggmodel.load(STORIES, threads=1, **options).close()
+        ggmodel.load(source, threads=1, **options).close()
     assert all(w.filename == __file__ for w in caught)
     return [str(w.message) for w in caught]
 
@@ -181,6 +184,25 @@ def test_a_context_beyond_the_training_is_said():
     (message,) = warned(context_length=600)
     assert "context_length is 600, but the model was trained with 512 positions" in message
     assert warned(context_length=512) == warned() == []
+
+
+@pytest.mark.parametrize(("arch", "case"), [("llama", "longrope"), ("phi3", "long")])
+def test_factors_for_long_texts_are_said(arch: str, case: str):
+    source = source_of(load_golden(arch, case))
+    (message,) = warned(source)
+    assert "for texts of more than 16 tokens turn shorter ones" in message
+    assert "load with context_length=16 for" in message
+    assert warned(source, context_length=16) == []
+
+
+def test_dynamic_scaling_that_is_left_out_is_said():
+    golden = load_golden("llama", "plain_gqa")
+    scaling = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    source = source_of(replace(golden, config=golden.config | scaling))
+    (message,) = warned(source, context_length=160)
+    assert "trained with 128 positions" in message
+    assert "scaling by 2 that transformers applies to longer texts is left out" in message
+    assert warned(source) == []
 
 
 def test_layers_on_no_gpu_are_said(monkeypatch: pytest.MonkeyPatch):

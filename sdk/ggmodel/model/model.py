@@ -120,6 +120,11 @@ class Model(Module):
         of a decoder that attends to itself and to an encoder."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} declares no caches")
 
+    def left_out(self) -> str:
+        """The warning of `load` about results that differ from transformers', with a remedy; "" for
+        none."""
+        return ""
+
     def hidden(self, ctx: Context, batch: Batch) -> Tensor:
         """Hidden states F32 [width, outputs] of the rows `batch.outputs`, after the last norm."""
         raise Unsupported(

@@ -90,6 +90,9 @@ class Decoder(Model):
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
     rotary: Rotary
 
+    def left_out(self) -> str:
+        return self.rotary.left_out()
+
     def embedded(self, batch: Batch) -> Tensor:
         """F32 [width, n] that enters the first layer."""
         return self.embed(batch.inputs)

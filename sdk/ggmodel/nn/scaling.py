@@ -37,8 +37,7 @@ def scaling_kind(hf: HF) -> str:
     "dynamic" is none: it scales texts alone that are longer than the context of the training
     (transformers, modeling_rope_utils, `_compute_dynamic_ntk_parameters`).
     """
-    scaling = scaling_of(hf)
-    kind = scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
+    kind = _named(scaling_of(hf))
     # The sections of "mrope" are a key of their own.
     usual = dict.fromkeys((None, "default", "mrope", "dynamic"), "")
     kind = {**usual, "su": "longrope"}.get(kind, kind)
@@ -47,6 +46,15 @@ def scaling_kind(hf: HF) -> str:
             f"rope scaling {kind!r} is unsupported; supported: linear, llama3, yarn, longrope"
         )
     return kind
+
+
+def _named(scaling: Mapping[str, Any]) -> Any:
+    return scaling.get("rope_type") or scaling.get("type")  # older configs have `type`
+
+
+def _dynamic_factor(hf: HF) -> float | None:
+    scaling = scaling_of(hf)
+    return scaling.get("factor", 1.0) if _named(scaling) == "dynamic" else None
 
 
 def rope_sections(hf: HF) -> list[int] | None:
@@ -67,7 +75,7 @@ def llama3_factors(hf: HF) -> np.ndarray | None:
     (transformers, modeling_rope_utils, `_compute_llama3_parameters`).
     """
     scaling = hf.get("rope_scaling") or {}
-    if (scaling.get("rope_type") or scaling.get("type")) != "llama3":
+    if _named(scaling) != "llama3":
         return None
     dims = hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"]
     _check_width(dims)
@@ -226,6 +234,8 @@ class RopeConfig(Config):
     yarn_extrapolation: float = kv("rope.scaling.yarn_ext_factor", default=1.0)
     # Not a key of llama.cpp, which always rounds.
     yarn_truncate: bool = kv("rope.scaling.yarn_truncate", hf=_truncate, default=True)
+    # Not a key of llama.cpp; not computed, but warned of.
+    dynamic_factor: float = kv("rope.scaling.dynamic_factor", hf=_dynamic_factor, default=0.0)
     rope_dims: Any = property(lambda h: h.head_dim)
 
 
@@ -244,6 +254,27 @@ class Rotary(Module):
     short: Tensor | None = gguf(
         "rope_factors_short.weight", root=True, hf=_longrope_factors("short")
     )
+
+    @property
+    def _original(self) -> int:
+        return self.config.original_context or getattr(self.config, "context", 0)
+
+    def left_out(self) -> str:
+        """The warning of `Model.left_out` about the loaded context; "" for none."""
+        h: RopeConfig = self.config
+        trained = getattr(h, "context", 0)
+        if self.long is not None and self.freqs is None and h.loaded_context > self._original:
+            return (
+                f"LongRoPE's factors for texts of more than {self._original:,} tokens turn shorter "
+                "ones, too, for which transformers has others: load with "
+                f"context_length={self._original} for what it computes for these"
+            )
+        if h.dynamic_factor and h.loaded_context > trained:
+            return (
+                f"the dynamic rope scaling by {h.dynamic_factor:g} that transformers applies to "
+                f"longer texts is left out: load with context_length={trained}, and shorter texts"
+            )
+        return ""
 
     def rope(self, type: RopeType = RopeType.NORM, sections: Sequence[int] = ()) -> Rope:
         """The rope of layers with scaled positions, to declare in `caches()`.
@@ -265,8 +296,7 @@ class Rotary(Module):
         magnitude = h.attn_factor
         if h.scaling == "yarn":  # its factors include the scale
             scale, magnitude = 1.0, magnitude * (h.yarn_magnitude or paper_magnitude(h.rope_factor))
-        original = h.original_context or getattr(h, "context", 0)
-        by_length = self.long if h.loaded_context > original else self.short
+        by_length = self.long if h.loaded_context > self._original else self.short
         factors = by_length if self.freqs is None else self.freqs
         if factors is None and h.scaling in ("yarn", "longrope"):
             raise ConfigError(

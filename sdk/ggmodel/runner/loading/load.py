@@ -76,11 +76,16 @@ def load(source: Source, options: Options) -> LoadedModel:
 def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[str]:
     """Warnings about options that a user hardly means."""
     length, trained = ready.engine.context_length, getattr(ready.config, "context", None)
-    if trained is not None and length > trained:
-        yield (
+    beyond = (
+        trained is not None
+        and length > trained
+        and (
             f"context_length is {length:,}, but the model was trained with {trained:,} positions: "
             "texts may fall apart beyond these"
         )
+    )
+    if about_context := [text for text in (beyond, ready.model.left_out()) if text]:
+        yield "; ".join(about_context)
     if options.gpu_request.count and not devices.found:
         yield (
             f"gpu_layers is {options.gpu_layers}, but there is no GPU and no worker: all layers "
