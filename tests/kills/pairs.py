@@ -41,7 +41,7 @@ WAYS = ("create", "copy", "delete", "upload", "pull", "remove")
 
 @dataclass(frozen=True)
 class Operation:
-    """What a writer does: `way` to a model, or to a blob, from a model or with a content."""
+    """The work of one writer: `way` to a model or a blob, from a model or with a content."""
 
     way: str
     target: str
@@ -129,7 +129,7 @@ def chosen(rng: random.Random) -> Operation:
 
 
 def run(operations: list[Operation], rng: random.Random) -> list[str]:
-    """What became of each: DONE, KILL, or an error."""
+    """The end of each: DONE, KILL, or an error."""
     children = []
     for operation in operations:
         ready, result = os.pipe()
@@ -166,7 +166,7 @@ def _child(operation: Operation, delay: float, result: int) -> None:
 
 
 def faults(operations: list[Operation], results: list[str]) -> list[str]:
-    """What does not hold after a pair."""
+    """Errors that nothing explains, and effects that are gone after a pair."""
     wrong = []
     for one, result, other in zip(operations, results, reversed(operations), strict=True):
         if result not in (DONE, KILL) and (result.startswith("crash") or not other.may_refuse(one)):
