@@ -190,7 +190,10 @@ def test_connections_stay_open_after_a_body_that_was_read(url: str):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[" * 100_000, b'{"messages":' + b"[" * 10_000, b"\xff\xfe", b"null", b"[]"],
+    [
+        *(b"", b"{", b"[" * 100_000, b'{"messages":' + b"[" * 10_000, b"\xff\xfe", b"null", b"[]"),
+        b'{"messages": [{"role": "user", "content": "Hi"}], "\xff": 1}',
+    ],
     ids=repr,
 )
 def test_what_is_no_json_is_400(url: str, body: bytes):

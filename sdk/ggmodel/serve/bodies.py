@@ -158,10 +158,16 @@ async def ignored(body: bytes, kind: type) -> list[str]:
 
     Args:
         kind: of the body, which was read as such.
+
+    Raises:
+        Refused: it has a text that is no UTF-8, which reading it as such passed over.
     """
-    if len(body) < _LARGE:
-        return _ignored(body, kind)
-    return await asyncio.to_thread(_ignored, body, kind)
+    try:
+        if len(body) < _LARGE:
+            return _ignored(body, kind)
+        return await asyncio.to_thread(_ignored, body, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise wrong_body(error) from None
 
 
 def _ignored(body: bytes | msgspec.Raw, kind: Any) -> list[str]:
