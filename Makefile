@@ -180,8 +180,10 @@ fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at ran
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY))
 
+# make soak [MINUTES=60] [SEED=1] [SERVE=1]: of a real server, whose runner processes are killed
 soak: $(VENV)/developer  ## mixed requests for MINUTES=60; memory, files and threads must not grow
-	@$(BIN)/python -m tests.fuzz.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.fuzz.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
+	    $(if $(SERVE),--serve)
 
 lint: $(VENV)/developer  ## ruff, import-linter and pyright, as on Windows and macOS too
 	@$(BIN)/ruff check

@@ -10,28 +10,40 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
 
 from tests.children import import_path
 
 
 class Running:
-    """A server, in a session of its own.
+    """A server.
 
     Args:
         arguments: after `ggmodel serve --only --port 0`.
+        module: in place of ggmodel's own.
+        log: file for its standard error.
+        session: it and its children are a process group of their own, which `end` ends.
         variables: of its environment, besides this process's.
 
     Attributes:
         url: empty if it did not begin to serve.
     """
 
-    def __init__(self, *arguments: str, cwd: Path | None = None, **variables: str):
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path | None = None,
+        module: str = "ggmodel",
+        log: IO[bytes] | int = subprocess.DEVNULL,
+        session: bool = True,
+        **variables: str,
+    ):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ggmodel", "serve", "--only", "--port", "0", *arguments],
+            [sys.executable, "-m", module, "serve", "--only", "--port", "0", *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=log,
             text=True,
-            start_new_session=True,
+            start_new_session=session,
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": import_path(), **variables},
         )
@@ -56,13 +68,14 @@ class Running:
         """End it and its children at once."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
         self.process.wait(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
 
 @contextmanager
-def running(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Running]:
+def running(*arguments: str, cwd: Path | None = None, **variables: Any) -> Iterator[Running]:
     """A server that runs while the block does."""
     server = Running(*arguments, cwd=cwd, **variables)
     try:

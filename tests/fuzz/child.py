@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import json
 import os
@@ -22,7 +21,6 @@ _REPORT = 0.5  # seconds between two reports
 _SAMPLE = 1.0  # seconds between two looks at the process's memory
 _OURS = (f"{os.sep}ggmodel{os.sep}", f"{os.sep}native{os.sep}", f"{os.sep}models{os.sep}")
 _LONGEST = 20_000  # characters of a traceback
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
 
 
 class Run:
@@ -82,7 +80,7 @@ class Run:
             "findings": list(self._findings.values()),
         }
         if now - self._sampled > _SAMPLE:
-            line["sample"] = [now - self._began, *measured()]
+            line["sample"] = [now - self._began, *self._fuzzer.measured()]
             self._sampled = time.monotonic()
         print(json.dumps(line), file=self._report, flush=True)
         self._findings.clear()
@@ -113,16 +111,6 @@ def _title(error: BaseException) -> str:
 
 def _is_ours(file: str) -> bool:
     return "site-packages" not in file and any(part in file for part in _OURS)
-
-
-def measured() -> tuple[int, int, int]:
-    """Resident bytes of this process without reusable free ones, open files, threads."""
-    gc.collect()
-    if _trim is not None:
-        _trim(0)
-    with open("/proc/self/statm") as file:
-        resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
 def limit_memory(more: int) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import ctypes
+import gc
 import importlib
 import json
+import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from ggmodel.errors import Error
 
 Case = Any  # plain data: None, bool, int, float, str, bytes, and lists and dicts of these
 Note = Callable[[str], None]
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
 
 
 class Wrong(Exception):
@@ -62,8 +66,22 @@ class Fuzzer(ABC):
     def run(self, case: Case, note: Note) -> None:
         """Runs a case. `note` adds a line to what is shown if the process ends in it."""
 
+    def measured(self) -> tuple[int, int, int]:
+        """Resident bytes without reusable free ones, open files, threads: of what must not grow."""
+        gc.collect()
+        if _trim is not None:
+            _trim(0)
+        return usage(os.getpid())
+
     def close(self) -> None:  # noqa: B027
         """Frees what `open` made."""
+
+
+def usage(process: int) -> tuple[int, int, int]:
+    """Resident bytes, open files and threads of a process."""
+    folder = Path("/proc") / str(process)
+    resident = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resident, len(os.listdir(folder / "fd")), len(os.listdir(folder / "task"))
 
 
 def find(path: str) -> type[Fuzzer]:

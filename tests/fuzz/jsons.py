@@ -23,13 +23,13 @@ def mutated(random: Random, value: Any, times: int = 3) -> Any:
     """A copy with one to `times` nodes changed, added, lost or moved."""
     value = {"root": copy.deepcopy(value)}
     for _ in range(random.choice([1, 1, *range(1, times + 1)])):
-        holder, key = random.choice(_places(value))
+        holder, key = random.choice(places(value))
         if key == "root" and random.random() < 0.9:
             continue
         if holder is not value and random.random() < 0.2:
             _move(random, holder, key)
         else:
-            others = _places(value)
+            others = places(value)
             holder[key] = _changed(random, holder[key], others)
     return value["root"]
 
@@ -50,7 +50,7 @@ def written(random: Random, value: Any) -> bytes:
     return text
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
+def places(value: Any) -> list[tuple[Any, Any]]:
     """All places of a value, by holder and key; of long lists only the ends."""
     found: list[tuple[Any, Any]] = []
     todo = [value]

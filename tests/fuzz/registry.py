@@ -6,6 +6,7 @@ from tests.fuzz.chats import Chats
 from tests.fuzz.folders import Folders
 from tests.fuzz.fuzzer import Fuzzer
 from tests.fuzz.gguf.fuzzer import Files, Loads
+from tests.fuzz.http.fuzzer import Http
 from tests.fuzz.images import Images
 from tests.fuzz.ops.fuzzer import Ops
 from tests.fuzz.ops.pairs import Pairs, Threads
@@ -17,7 +18,7 @@ from tests.fuzz.workers import Workers
 
 FUZZERS: tuple[type[Fuzzer], ...] = (
     Files, Loads, Folders, Images, Sounds, Chats, Schemas, Ops, Pairs, Threads, Requests,
-    Answers, Questions, Workers,
+    Answers, Questions, Workers, Http,
 )  # fmt: skip
 
 

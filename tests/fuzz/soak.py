@@ -1,8 +1,9 @@
 """A long run of mixed requests, which must not grow: `python -m tests.fuzz.soak --minutes 60`.
 
 One child process answers random schedules of requests, chats, questions about pictures, answers
-held to a schema, embeddings and logits, and loads and closes models. Its resident memory, open
-files and threads are recorded; the slope is that of the last two thirds of the time.
+held to a schema, embeddings and logits, and loads and closes models. With `--serve` a real server
+answers over HTTP, and its runner processes are killed and stopped. Resident memory, open files and
+threads are recorded; the slope is that of the last two thirds of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from tests.fuzz import report, reproducer
+from tests.fuzz.http.served import Served
 from tests.fuzz.mixed import Mixed
 from tests.fuzz.parent import ROOT, Children, Result
 
@@ -54,13 +56,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.fuzz.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--serve", action="store_true", help="a real server, with kills")
     args = parser.parse_args()
     seconds = args.minutes * 60
-    with report.progress(Mixed, seconds) as show:
-        result = Children(Mixed, args.seed, seconds=seconds, progress=show).run()
+    fuzzer = Served if args.serve else Mixed
+    with report.progress(fuzzer, seconds) as show:
+        result = Children(fuzzer, args.seed, seconds=seconds, progress=show).run()
     console = Console()
     folder = Path(ROOT / ".cache" / "fuzz")
-    files = [reproducer.save(folder, Mixed, args.seed, f) for f in result.findings.values()]
+    files = [reproducer.save(folder, fuzzer, args.seed, f) for f in result.findings.values()]
     report.show_findings(console, result, files)
     flat = tell(console, result)
     console.print(report.table([result]))

@@ -28,6 +28,7 @@ SHORT = {
     "answers": (60, "answered", 0.05),
     "questions": (40, "ended", 1.0),
     "workers": (20, "checked", 1.0),
+    "http": (2, "4xx", 20.0),
 }
 
 
