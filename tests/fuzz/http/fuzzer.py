@@ -148,8 +148,8 @@ class Http(Fuzzer):
             raise Wrong(f"no answer: {_kind(one)}", str(one))
 
     def _raise_late(self, made: list[Exchange], late: list[Tick]) -> None:
-        """Finds out which request of those under way is slow for others when it is alone. What
-        happens neither so, nor when all are sent again, was the machine's.
+        """Finds out which request of those under way is slow for others when it is alone. A delay
+        that comes again neither so, nor when all are sent again, was the machine's.
         """
         worst = max(late, key=lambda tick: tick.seconds)
         suspects = [one for one in made if one.begin < worst.end and one.end > worst.begin]
