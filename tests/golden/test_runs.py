@@ -18,11 +18,13 @@ ALL = [
 # Architectures, and cases of others, with a state of all tokens so far, which no cache can shorten
 # at its beginning, or with learned positions, which nothing moves.
 STATES = {"lfm2", "qwen35", "qwen3vl/qwen35", "whisper"}
+STATELESS = {"qwen35/uncovered_pairs", "qwen35/wide_sections"}  # attention alone
 
 
 @pytest.mark.parametrize(("architecture", "case"), ALL, ids=map("/".join, ALL))
 def test_every_way_gives_the_same(architecture: str, case: str):
-    states = not STATES.isdisjoint({architecture, f"{architecture}/{case}"})
+    name = f"{architecture}/{case}"
+    states = not STATES.isdisjoint({architecture, name}) and name not in STATELESS
     first, *others = golden.check(HERE / architecture, case)
     for outcome in (first, *others):
         assert outcome.ok, str(outcome)
