@@ -63,7 +63,10 @@ class Encoder:
 
         def ids(text: str) -> Iterator[int]:
             for part in cut(text, splits):
-                yield from encoder.encode(part, add_special_tokens=False).ids
+                if len(part) > _LONG:  # only a batch is encoded without Python's lock
+                    yield from encoder.encode_batch([part], add_special_tokens=False)[0].ids
+                else:
+                    yield from encoder.encode(part, add_special_tokens=False).ids
 
         return [list(ids(text)) for text in texts]
 
