@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -146,3 +147,37 @@ def test_ctrl_c_ends_the_encoding_of_a_long_text(tokenizers):
     timer.join()
     assert time.monotonic() - before < 5
     assert tokenizers["llama-bpe"].encode("a", add_special=False)
+
+
+def test_a_long_text_leaves_pythons_lock_to_others():
+    """Another thread goes on while a text of half a second and more is encoded."""
+    tokenizer = Tokenizer.from_metadata(DATA["gpt-2"]["metadata"])
+    text = "hello there " * 100_000
+    tokenizer.encode(text[:300_000])  # builds the whole vocabulary
+    ticks, ended = [time.monotonic()], threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(0.005):
+            ticks.append(time.monotonic())
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    begun = time.monotonic()
+    tokenizer.encode(text)
+    took = time.monotonic() - begun
+    ended.set()
+    ticker.join()
+    assert max(b - a for a, b in pairwise(ticks)) < took / 2
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_no_text_has_fewer_tokens_than_its_length_allows(name: str):
+    vocab = vocabulary(name)
+    tokenizer = Tokenizer(vocab)
+    texts = drawn(vocab, 40) + [
+        t * 50 for t in sorted(vocab.tokens, key=len)[-5:] if t.isprintable()
+    ]
+    texts += ["\N{SNOWMAN}" * 900, "x" * 900]  # unknown ones, or one word
+    for text in texts:
+        ids = tokenizer.encode(text, add_special=False)
+        assert len(text) <= max(1, len(ids)) * tokenizer.longest, text

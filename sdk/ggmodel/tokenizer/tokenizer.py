@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, SupportsIndex
 
 from ..chat.template import KEY as CHAT_TEMPLATE
@@ -22,6 +23,10 @@ from .vocabulary import (
     Vocabulary,
     read_vocabulary,
 )
+
+# Characters of a run that is one token: unknown ones, or a word of BERT's. A guess that no text in
+# earnest comes near.
+_RUN = 1024
 
 
 class Tokenizer(TransformersNames):
@@ -117,6 +122,17 @@ class Tokenizer(TransformersNames):
                 f"{key.replace('add_', '')}_id to the metadata you pass, or set {key} to false"
             )
         return (default and token is not None) if wanted is None else wanted
+
+    @cached_property
+    def longest(self) -> int:
+        """The most characters of a text that one token stands for: a text of n characters has at
+        least n / longest tokens."""
+        vocab = self._vocab
+        longest = max(map(len, vocab.ids), default=1)
+        has_bytes = (vocab.pre is not None and vocab.pre.byte_level) or all(
+            name in vocab.ids for name in BYTE_NAMES
+        )
+        return longest if has_bytes and vocab.model != "bert" else max(longest, _RUN)
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = True

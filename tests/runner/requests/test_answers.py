@@ -15,7 +15,14 @@ import pytest
 
 import ggmodel
 from ggmodel import Completion, LoadedModel, Piece, Usage
-from ggmodel.errors import BatchError, Cancelled, ConfigError, GraphError, PromptError
+from ggmodel.errors import (
+    BatchError,
+    Cancelled,
+    ConfigError,
+    GraphError,
+    PromptError,
+    PromptTooLong,
+)
 from ggmodel.runner import AsyncStream, Stream
 
 STORIES = Path(__file__).parents[3] / "examples/assets/stories.gguf"
@@ -310,3 +317,40 @@ class TestTaking:
         answer = stories.request(PROMPT, temperature=0, stop=["zzz", " was"])
         answer.run()
         assert (answer.ended_by, answer.stop) == (None, " was")
+
+
+# long texts
+
+
+def test_a_text_is_refused_by_its_length_before_it_is_encoded(
+    stories: LoadedModel, monkeypatch: pytest.MonkeyPatch
+):
+    tokenizer = stories.prompts.vocabulary()
+    most = 128 * tokenizer.longest
+    encoded: list[int] = []
+    encode = type(tokenizer).encode
+
+    def watched(self: Any, text: str, **options: Any) -> list[int]:
+        encoded.append(len(text))
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(type(tokenizer), "encode", watched)
+    for prompt in ("a" * (most + 1), ["a" * most, 5, "a"]):
+        with pytest.raises(PromptTooLong, match=f"more than 128 tokens .* can hold .{most:,}."):
+            stories.generate(prompt)
+    with pytest.raises(PromptTooLong, match=r"the prompt has .* characters"):
+        stories.chat([{"role": "user", "content": "a" * most}])
+    with pytest.raises(PromptError, match=r"text 0: the prompt has .* characters"):
+        stories.embed(["a" * (most + 1)])
+    assert max(encoded, default=0) <= most
+
+
+def test_a_long_text_is_shortened_before_it_is_encoded(stories: LoadedModel):
+    words = [f"word{i % 97} " for i in range(20_000)]
+    text = "".join(words)
+    every = stories.tokenize(text)
+    assert len(text) > 3 * 128 * stories.prompts.vocabulary().longest
+    ids = stories.prompts.read(text, True, keep=10, room=20).tolist()
+    assert ids == every[:10] + every[-98:]
+    messages = [{"role": "user", "content": text}]
+    assert stories.chat(messages, truncate=True, max_tokens=1).usage.prompt_tokens == 127

@@ -158,7 +158,7 @@ class Answering:
             PromptError: the messages are malformed, or too long.
         """
         template, rest = split_template(options)
-        prompt = self.chat_prompt(messages, **template)
+        prompt = self.prompts.chat(self.chat_text(messages, **template))
         return self.stream(prompt, **rest) if stream else self.generate(prompt, **rest)
 
     async def achat(
@@ -170,14 +170,17 @@ class Answering:
     ) -> Completion | AsyncStream:
         """`chat` for coroutines; with `stream`, `async for piece in await model.achat(…)`."""
         template, rest = split_template(options)
-        prompt = self.chat_prompt(messages, **template)
+        prompt = self.prompts.chat(self.chat_text(messages, **template))
         return self.astream(prompt, **rest) if stream else await self.agenerate(prompt, **rest)
 
     @reported
     def chat_prompt(self, messages: Messages, **options: Unpack[TemplateOptions]) -> list[Any]:
         """The prompt that `chat` makes of messages: token ids, or texts with the embeddings of
         images and other items between them."""
-        return self.prompts.chat(self.chat_text(messages, **options))
+        rendered = self.chat_text(messages, **options)
+        if not rendered.items:
+            return rendered.tokenize(rendered.text)
+        return self.prompts.chat(rendered)
 
     @reported
     def chat_text(self, messages: Messages, **options: Unpack[TemplateOptions]) -> Rendered:

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -75,18 +75,20 @@ class Prompts:
 
         Args:
             truncate: shorten a prompt that leaves less than `room` positions to the first `keep`
-                inputs and the last ones; None: the caller has no such choice.
+                inputs and the last ones; None: the caller has no such choice. A text far beyond
+                the context is shortened before it is encoded.
 
         Raises:
             PromptError: it is no prompt, or empty, or has an id out of range.
             PromptTooLong: it has more tokens than the context.
             ImageError: an image cannot be read.
         """
+        most = self.engine.context_length
+        prompt = self._bounded(prompt, most, keep if truncate else None)
         numbers = self.numbers(prompt)
         if not len(numbers):
             raise PromptError("the prompt is empty; give at least one token")
         array = self._checked(numbers)
-        most = self.engine.context_length
         if truncate and len(array) > most - room:
             array = self._truncated(array.tolist(), keep, most - room)
             array = self.engine.keep(array) if (array < 0).any() else array
@@ -97,6 +99,44 @@ class Prompts:
                 + ("" if truncate is None else "; truncate=True leaves out its middle")
             )
         return array
+
+    def _bounded(self, prompt: Prompt, most: int, kept: int | None) -> Prompt:
+        """The prompt, whose texts may fit into `most` positions by their lengths, before any of
+        them is encoded.
+
+        Args:
+            kept: leave out the middle of a text that is too long, but for as many tokens at its
+                beginning.
+
+        Raises:
+            PromptTooLong: the texts are too long.
+        """
+        parts = [prompt] if isinstance(prompt, str) or not _is_list(prompt) else prompt
+        texts = [part for part in parts if isinstance(part, (str, Text))]
+        size = sum(len(part if isinstance(part, str) else part.text) for part in texts)
+        if kept is None or len(parts) != 1 or not size:
+            self.check_length(size, most)
+            return prompt
+        text = texts[0] if isinstance(texts[0], str) else texts[0].text
+        first, last = self.longest_text(kept), self.longest_text(most)
+        if size <= first + last:
+            return prompt
+        text = text[:first] + text[-last:]
+        return text if isinstance(texts[0], str) else [replace(texts[0], text=text)]
+
+    def longest_text(self, most: int) -> int:
+        """The characters that a text of `most` tokens has at most."""
+        return most * self.vocabulary().longest
+
+    def check_length(self, size: int, most: int) -> None:
+        """Raises PromptTooLong if texts of so many characters have more than `most` tokens, however
+        they are encoded."""
+        if size and size > self.longest_text(most):
+            raise PromptTooLong(
+                f"the prompt has {size:,} characters, more than {most:,} tokens of this vocabulary "
+                f"can hold ({self.longest_text(most):,}); shorten it, or load the model with a "
+                "larger context_length"
+            )
 
     def _checked(self, numbers: list[int] | np.ndarray) -> np.ndarray:
         """The numbers as an array, negative ones only if `number` made them."""
@@ -234,10 +274,10 @@ class Prompts:
         return Rendered(text, markers, items, chosen.tokenize)
 
     def chat(self, rendered: Rendered) -> list[Any]:
-        """The prompt of a rendered text: token ids without images and other items, else texts and
-        the embeddings between them."""
+        """The prompt of a rendered text, not encoded yet, with the embeddings of images and other
+        items in their places."""
         if not rendered.items:
-            return rendered.tokenize(rendered.text)
+            return [Text(rendered.text, rendered.tokenize)]
         return self._between(rendered.text, rendered.markers, rendered.items, rendered.tokenize)
 
     def ending(
