@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import wave
+
 import pytest
 
 import ggmodel
-from ggmodel.bounds import Limits
-from ggmodel.errors import ConfigError
+from ggmodel.bounds import Limits, one_request
+from ggmodel.errors import ConfigError, PromptError
+from ggmodel.video.frames import room
 
 
 def test_a_limit_is_changed_for_the_process(monkeypatch: pytest.MonkeyPatch):
@@ -50,3 +54,26 @@ def test_a_wrong_variable_is_named(
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=message):
         Limits.from_environment()
+
+
+def test_sounds_and_videos_of_one_request_have_limits_together(monkeypatch: pytest.MonkeyPatch):
+    """Each request has its own sums; outside of any there is none."""
+    data = io.BytesIO()
+    with wave.open(data, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(2 * 8000))
+    monkeypatch.setattr(ggmodel.limits, "audio_seconds", 2)
+    monkeypatch.setattr(ggmodel.limits, "video_pixels", 500)
+    for _ in range(2):
+        with one_request():
+            for _ in range(2):
+                ggmodel.audio.open_audio(data.getvalue())
+                room("the video", 2, 10, 10)
+            with pytest.raises(PromptError, match=r"3 seconds of sounds .*audio_seconds"):
+                ggmodel.audio.open_audio(data.getvalue())
+            with pytest.raises(PromptError, match=r"600 pixels of videos .*video_pixels"):
+                room("the video", 2, 10, 10)
+    for _ in range(3):
+        ggmodel.audio.open_audio(data.getvalue())

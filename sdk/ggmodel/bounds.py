@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .errors import ConfigError
+from .errors import ConfigError, PromptError
 
 _PREFIX = "GGMODEL_LIMIT_"
 
@@ -44,6 +47,9 @@ class Limits:
         input_line_bytes: length of a line that `ggmodel chat` reads from standard input.
         json_depth: objects and lists within each other in a JSON file; published ones have 10.
         model_card_bytes: the header of a README.md, which is YAML and read at 300 kB a second.
+        request_pixels: width times height of all pictures of a request to the server. The seconds
+            of its sounds are together at most `audio_seconds`, the pixels of its videos
+            `video_pixels` and `video_decoded_pixels`.
         runner_requests: requests that a runner has not answered yet, those that wait included.
         serve_bodies_bytes: bodies of all requests that the server reads or answers at a time.
         serve_body_bytes: body of a request to the server, images in base64 included.
@@ -53,6 +59,8 @@ class Limits:
         serve_fetch_bytes: an image or a sound that the server fetches from an allowed host.
         serve_fetch_seconds: time to fetch it.
         serve_items: images, sounds and videos in a request to the server.
+        serve_items_bytes: files of all images, sounds and videos in a request, those that are
+            fetches included.
         serve_json_values: commas and opening brackets in a request to the server.
         serve_logprobs: log-probabilities that a request may want: for each token of its answers,
             and of its prompts where it wants them, that token's and the likeliest ones'. Each takes
@@ -61,6 +69,7 @@ class Limits:
         serve_send_seconds: how long a client may take nothing of its answer.
         serve_stored: answers of /v1/responses that are kept for later requests.
         serve_stored_bytes: memory of all of them.
+        serve_tokenize_characters: a text or a chat whose tokens are asked for, not an answer.
         serve_tools: functions that a request offers to the model.
         store_files: files and folders looked at in one folder of a store of models; a cache of a
             thousand models has some 20,000.
@@ -113,6 +122,7 @@ class Limits:
     input_line_bytes: int = 16 << 20
     json_depth: int = 100
     model_card_bytes: int = 2 << 20
+    request_pixels: int = 1 << 28
     runner_requests: int = 4096
     serve_bodies_bytes: int = 512 << 20
     serve_body_bytes: int = 64 << 20
@@ -122,12 +132,14 @@ class Limits:
     serve_fetch_bytes: int = 32 << 20
     serve_fetch_seconds: float = 20.0
     serve_items: int = 64
+    serve_items_bytes: int = 256 << 20
     serve_json_values: int = 1 << 21
     serve_logprobs: int = 1 << 22
     serve_prompts: int = 4096
     serve_send_seconds: float = 60.0
     serve_stored: int = 1000
     serve_stored_bytes: int = 256 << 20
+    serve_tokenize_characters: int = 1 << 22
     serve_tools: int = 256
     store_files: int = 100_000
     template_characters: int = 1 << 18
@@ -179,6 +191,39 @@ class Limits:
 
 
 limits = Limits.from_environment()
+
+_sums: ContextVar[dict[str, float] | None] = ContextVar("sums", default=None)
+
+
+@contextmanager
+def one_request() -> Iterator[None]:
+    """Limits the sums of what `spend` counts in this thread, until the block ends."""
+    before = _sums.set({})
+    try:
+        yield
+    finally:
+        _sums.reset(before)
+
+
+def spend(limit: str, amount: float, unit: str) -> None:
+    """Counts a part of a request before it is decoded; of no effect outside of `one_request`.
+
+    Args:
+        limit: the name of the limit of the sum.
+        unit: what is counted, for the message.
+
+    Raises:
+        PromptError: the sum exceeds the limit.
+    """
+    sums = _sums.get()
+    if sums is None:
+        return
+    sums[limit] = sums.get(limit, 0) + amount
+    if sums[limit] > getattr(limits, limit):
+        raise PromptError(
+            f"the request has {sums[limit]:,.0f} {unit} or more; the limit {limit} of all together "
+            f"is {getattr(limits, limit):,}: send fewer or smaller ones"
+        )
 
 
 class Deadline:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..bounds import spend
 from ..errors import AudioError, Error
 from .sound import Audio, check_form, checked, optional
 
@@ -111,6 +112,7 @@ def _joined(blocks: Iterable[NDArray], channels: int, rate: int, name: str) -> A
     for block in blocks:
         frames += len(block)
         check_form(name, frames, channels, rate)
+        spend("audio_seconds", len(block) / rate, "seconds of sounds")
         pieces.append(block[:, 0].copy() if channels == 1 else block.mean(axis=1))
     samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
     return checked(samples, rate, name)

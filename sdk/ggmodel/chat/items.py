@@ -47,6 +47,18 @@ def is_item(part: object) -> bool:
     return isinstance(kind, str) and kind in _TYPES
 
 
+def hold_items(messages: Sequence[Message]) -> bool:
+    """Whether messages seem to hold images, sounds or videos; malformed ones may be any."""
+    return any(
+        isinstance(message, Mapping)
+        and (
+            any(message.get(name) for name in LISTS)
+            or (isinstance(parts := message.get("content"), list) and any(map(is_item, parts)))
+        )
+        for message in messages
+    )
+
+
 def take_items(messages: Sequence[Message]) -> tuple[list[Any], list[Item]]:
     """The messages with a part of the bare type, {"type": KIND}, in place of each image, sound and
     video, and these in order, each with its kind.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ..bounds import limits
+from ..bounds import limits, spend
 from ..errors import ImageError
 from ..reading import given_bytes, too_large
 from .jpeg import BEGIN, check_jpeg
@@ -74,6 +74,7 @@ def open_image(source: Source) -> Image.Image:
     except Exception as error:  # decoders raise whatever a broken file leads them to
         raise ImageError(f"{name} cannot be opened: {error}; {_CONVERT}") from error
     with image:
+        spend("request_pixels", image.width * image.height, "pixels of pictures")
         return _upright(image, name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import copy
 import http.client
 import ipaddress
 import os
@@ -46,8 +47,15 @@ class Media:
         self._folders = [os.path.realpath(folder) for folder in folders]
         self._hosts = frozenset(host.lower() for host in hosts)
         self._public = public or _is_public
+        self._nbytes = 0
         # Slow hosts hold up nothing else than these threads.
         self._threads = ThreadPoolExecutor(_THREADS, "media")
+
+    def of_request(self) -> Media:
+        """The same for one request, whose files have a limit together."""
+        own = copy.copy(self)
+        own._nbytes = 0
+        return own
 
     async def fetch(self, url: str, param: str | None = None) -> bytes:
         """The bytes of a data URL, or of a URL that is allowed.
@@ -56,8 +64,19 @@ class Media:
             param: the field of the request, for messages.
 
         Raises:
-            Refused: it is no such URL, or is not allowed.
+            Refused: it is no such URL, is not allowed, or the files exceed `serve_items_bytes`.
         """
+        data = await self._fetched(url, param)
+        self._nbytes += len(data)
+        if self._nbytes > limits.serve_items_bytes:
+            raise _refused(
+                f"makes {self._nbytes:,} bytes with those before it, more than the limit "
+                "serve_items_bytes",
+                param,
+            )
+        return data
+
+    async def _fetched(self, url: str, param: str | None) -> bytes:
         if url[:5].lower() == "data:":
             return data_of(url, param)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bounds import spend
 from ..errors import Error, Unsupported, VideoError
 from ..extras import install_command
 from .frames import Choose, Video, check_count, check_decoded, chosen, room
@@ -60,7 +61,9 @@ def _decoded(container: Any, name: str, choose: Choose | None) -> Video:
     times = [float((stamp - stamps[0]) * stream.time_base) for stamp in stamps]
     kept = chosen(name, times, choose)
     last = int(kept[-1])
-    check_decoded(name, last + 1, (last + 1) * stream.width * stream.height)
+    to_decode = (last + 1) * stream.width * stream.height
+    check_decoded(name, last + 1, to_decode)
+    spend("video_decoded_pixels", to_decode, "pixels of videos to decode")
     result = room(name, len(kept), stream.width, stream.height)
     container.seek(0)
     wanted = {number: at for at, number in enumerate(kept.tolist())}

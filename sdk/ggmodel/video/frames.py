@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from ..bounds import limits
+from ..bounds import limits, spend
 from ..errors import OutOfMemory, VideoError
 from ..reading import too_large
 
@@ -85,6 +85,7 @@ def room(name: str, frames: int, width: int, height: int) -> NDArray[np.uint8]:
     if pixels > limits.video_pixels:
         size = f"{frames:,} frames of {width:,} × {height:,} pixels, {pixels:,} in all"
         raise VideoError(too_large(name, size, "video_pixels"))
+    spend("video_pixels", pixels, "pixels of videos")
     try:
         return np.empty((frames, height, width, 3), np.uint8)
     except MemoryError:

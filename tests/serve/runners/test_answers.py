@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import ggmodel
 from ggmodel.errors import (
     ConfigError,
     GrammarError,
     PromptError,
+    PromptTooLong,
     TemplateError,
     Unsupported,
 )
@@ -33,7 +36,9 @@ from ggmodel.serve.requests import (
     Tokenize,
     Transcribe,
 )
+from ggmodel.serve.runners.frames import Call, pack
 from ggmodel.serve.runners.ggmodel import GgmodelRunner
+from ggmodel.serve.runners.session import Pools
 from tests.serve.loops import Loop
 from tests.serve.runners.asking import GREETING, PROMPT, answered, generate, text_of
 from tests.serve.runners.conftest import ASSETS, STORIES
@@ -317,3 +322,59 @@ def test_a_transcript(loop: Loop, whisper_folder: Path):
         expected = ggmodel.transcribe(model, sound, prompt="Red dogs.")
     assert (found.text, found.language) == (expected.text, expected.language)
     assert found.seconds == pytest.approx(0.5, abs=0.01)
+
+
+def test_texts_wait_neither_for_pictures_nor_for_long_texts():
+    """Every thread for those, and for what is computed apart, stands still."""
+    pools, ended = Pools(), threading.Event()
+    picture = [{"role": "user", "content": [{"type": "image", "image": b"x"}]}]
+    slow: list[tuple[str, Any]] = [
+        ("generate", Generate(Chat(picture))),
+        ("tokenize", Tokenize(Chat([{"role": "user", "content": "", "images": [b"x"]}]))),
+        ("generate", Generate(["a", {"type": "image", "image": b"x"}])),
+        ("generate", Generate("a" * 100_000)),
+        ("generate", Generate("a", prompt_logprobs=1)),
+        ("embed", Embed(["a"])),
+    ]
+    try:
+        for method, request in slow * 8:
+            pools.submit(Call(1, method, pack(request)), request, lambda: ended.wait(60) and None)
+        for method, request in (
+            ("generate", Generate("a")),
+            ("generate", Generate(["a", 5])),
+            ("generate", Generate(GREETING)),
+            ("tokenize", Tokenize("a")),
+            ("detokenize", Detokenize([1])),
+            ("render", Render(GREETING)),
+        ):
+            pools.submit(Call(1, method, pack(request)), request, lambda: None).result(30)
+    finally:
+        ended.set()
+
+
+def test_tokens_are_not_told_of_endless_texts(loop: Loop, runner: GgmodelRunner):
+    text = "a" * ((1 << 22) + 1)
+    with pytest.raises(PromptTooLong, match="serve_tokenize_characters"):
+        loop.run(runner.tokenize(Tokenize(text)))
+    with pytest.raises(PromptError, match=r"the prompt has .* characters"):
+        loop.run(runner.embed(Embed([text])))
+    rows = loop.run(runner.embed(Embed([text], truncate=True)))
+    assert rows.tokens == [512]
+
+
+def test_pictures_of_a_request_have_a_limit_together(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GGMODEL_LIMIT_REQUEST_PIXELS", "5000")
+    shapes = loop.run(GgmodelRunner.start(str(ASSETS / "shapes.gguf"), {"gpu_layers": 0}))
+    data = io.BytesIO()
+    Image.new("RGB", (50, 50)).save(data, "PNG")
+    part = {"type": "image", "image": data.getvalue()}
+    try:
+        for n in (2, 3, 2):  # each request has its own sum
+            chat = Chat([{"role": "user", "content": [part] * n + [{"type": "text", "text": "?"}]}])
+            if n == 2:
+                loop.run(answered(shapes, generate(chat, max_tokens=1)))
+                continue
+            with pytest.raises(PromptError, match=r"7,500 pixels of pictures.*request_pixels"):
+                loop.run(answered(shapes, generate(chat, max_tokens=1)))
+    finally:
+        loop.run(shapes.close())

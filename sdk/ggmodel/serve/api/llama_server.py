@@ -76,7 +76,7 @@ def routes(server: Server) -> list[Route]:
 async def count(call: Call) -> None:
     """Count the tokens of a conversation."""
     given, server = await call.decode(ChatRequest), call.server
-    messages = await converted(given.messages, server.media)
+    messages = await converted(given.messages, server.media.of_request())
     async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
         asked = await ask(runner, await wish(given, messages, runner, call), server.settings)
         number = await prompt_tokens(runner, asked)

@@ -189,7 +189,7 @@ async def apply_template(call: Call) -> None:
 
 
 async def _chat(given: ChatPart, call: Call) -> Chat:
-    messages = await converted(given.messages or [], call.server.media)
+    messages = await converted(given.messages or [], call.server.media.of_request())
     variables = dated(given.chat_template_kwargs or {})
     if not given.add_generation_prompt:
         variables["add_generation_prompt"] = False

@@ -14,9 +14,10 @@ from typing import Any
 
 import msgspec
 
-from ...bounds import limits
+from ...bounds import limits, one_request
+from ...chat.items import hold_items
 from ...errors import Busy, Cancelled, Error, FormatError
-from ..requests import State
+from ..requests import Chat, State, Tokenize
 from .answers import Answer
 from .failures import failure_of
 from .frames import (
@@ -41,20 +42,34 @@ from .work import Work
 _READ = 1 << 18  # bytes
 _HELLO_SECONDS = 10.0  # until who connects must have said the secret
 _LAST_SECONDS = 1.0  # for the last message to one that is refused
-_QUICK = ("generate", "tokenize", "detokenize", "render")
+_SHORT = 1 << 16  # bytes of a request whose text is encoded in some milliseconds
+_KINDS = ("prompt", "text", "media", "call")
+_PROMPTS = ("generate", "tokenize", "detokenize", "render")
 
 
 class Pools:
-    """The threads in which requests are read and computed, until the engine has them."""
+    """The threads in which requests are read and computed, until the engine has them. Short texts
+    wait neither for long ones, nor for pictures that are decoded, nor for what the model computes
+    outside of the scheduler."""
 
     def __init__(self) -> None:
-        self._quick = ThreadPoolExecutor(4, "ggmodel-prompt")
-        self._long = ThreadPoolExecutor(4, "ggmodel-call")
+        self._threads = {kind: ThreadPoolExecutor(4, f"ggmodel-{kind}") for kind in _KINDS}
 
-    def submit(self, method: str, long: bool, work: Callable[[], None]) -> Future[None]:
-        """Calls `work` as soon as a thread is free."""
-        quick = method in _QUICK and not long
-        return (self._quick if quick else self._long).submit(work)
+    def submit(self, call: Call, request: Any, work: Callable[[], None]) -> Future[None]:
+        """Calls `work` as soon as a thread for requests of this kind is free."""
+        return self._threads[self._kind(call, request)].submit(work)
+
+    @staticmethod
+    def _kind(call: Call, request: Any) -> str:
+        if call.method not in _PROMPTS or getattr(request, "prompt_logprobs", None) is not None:
+            return "call"
+        prompt = request.text if isinstance(request, Tokenize) else getattr(request, "prompt", "")
+        if isinstance(prompt, Chat):
+            media = hold_items(prompt.messages)
+        else:
+            parts = prompt if isinstance(prompt, list) else ()
+            media = any(not isinstance(part, (int, str)) for part in parts)
+        return "media" if media else "prompt" if len(call.body) <= _SHORT else "text"
 
 
 @dataclass(eq=False)
@@ -180,8 +195,7 @@ class Session:
             self._post(Result(call.id, failure=failure_of(malformed)))
             return
         request = self._requests[call.id] = _Request(call.id, call.method)
-        long = getattr(body, "prompt_logprobs", None) is not None
-        request.future = self._pools.submit(call.method, long, lambda: self._run(request, body))
+        request.future = self._pools.submit(call, body, lambda: self._run(request, body))
 
     def _cancel(self, request: _Request) -> None:
         with request.lock:
@@ -197,10 +211,11 @@ class Session:
     def _run(self, request: _Request, body: Any) -> None:
         try:
             request.check()
-            if request.method == "generate":
-                self._generate(request, body)
-                return
-            answer = getattr(self._work, request.method)(body, request.check)
+            with one_request():
+                if request.method == "generate":
+                    self._generate(request, body)
+                    return
+                answer = getattr(self._work, request.method)(body, request.check)
             result = Result(request.id, pack(answer))
         except BaseException as error:
             result = Result(request.id, failure=failure_of(error))

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ...bounds import limits
 from ...chat.items import LISTS, item_of
-from ...errors import ConfigError, PromptError, Unsupported
+from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
 from ...runner import Grammar, LoadedModel
 from ...runner.requests.generation import Generation
 from ...runner.requests.prompts import Rendered
@@ -156,9 +157,12 @@ class Work:
     def tokenize(self, request: Tokenize, check: Check) -> Tokens:
         """The ids of a text or a chat; −1 in the places of images and other items."""
         if isinstance(request.text, Chat):
-            numbers = self.model.prompts.numbers(self._prompt(request.text)[0])
+            rendered = self._rendered(request.text)
+            _need_short(rendered.text)
+            numbers = self.model.prompts.numbers(self.model.prompts.chat(rendered))
             ids = [max(-1, int(n)) for n in numbers]
         else:
+            _need_short(request.text)
             ids = self._vocabulary().encode(
                 request.text, add_special=request.add_special, parse_special=request.special
             )
@@ -177,10 +181,11 @@ class Work:
 
     def embed(self, request: Embed, check: Check) -> Rows:
         """Raises ConfigError where `dimensions` are more than a row has."""
-        texts = [self.model.tokenize(t) if isinstance(t, str) else t for t in request.texts]
-        if request.truncate:
-            texts = [self._cut(ids) for ids in texts]
-        check()
+        texts: list[list[int]] = []
+        for text in request.texts:
+            check()
+            ids = self._encoded(text, request.truncate) if isinstance(text, str) else text
+            texts.append(self._cut(ids) if request.truncate else ids)
         rows = self.model.embed(
             texts,
             pooling=request.pooling,  # type: ignore[arg-type]
@@ -196,11 +201,23 @@ class Work:
         data = np.ascontiguousarray(rows, "<f4").tobytes()
         return Rows(data, len(rows), rows.shape[1], [len(ids) for ids in texts])
 
+    def _encoded(self, text: str, truncate: bool) -> list[int]:
+        """The ids of a text for a row; those of its beginning, where the end is cut off anyway."""
+        longest = self.model.prompts.longest_text(self._most)
+        if not truncate:
+            self.model.prompts.check_length(len(text), self._most)
+        return self.model.tokenize(text[:longest])
+
+    @property
+    def _most(self) -> int:
+        """Tokens of a text for a row."""
+        engine = self.model.engine
+        most = engine.context_length
+        return min(most, engine.batch_size) if engine.single_step else most
+
     def _cut(self, ids: list[int]) -> list[int]:
         """The first ids of a text that is too long, and the one that closes each."""
-        engine, tokenizer = self.model.engine, self.model.tokenizer
-        most = engine.context_length
-        most = min(most, engine.batch_size) if engine.single_step else most
+        tokenizer, most = self.model.tokenizer, self._most
         if len(ids) <= most:
             return ids
         closed = tokenizer is not None and tokenizer.add_eos
@@ -252,6 +269,15 @@ def _grammar(kind: str, text: str) -> Grammar:
     import msgspec
 
     return Grammar.choice(msgspec.json.decode(text, type=list[str]))
+
+
+def _need_short(text: str) -> None:
+    """Raises PromptTooLong for a text whose tokens nobody can want."""
+    if len(text) > limits.serve_tokenize_characters:
+        raise PromptTooLong(
+            f"the text has {len(text):,} characters; tokens are told of texts of up to "
+            f"{limits.serve_tokenize_characters:,} (the limit serve_tokenize_characters)"
+        )
 
 
 def _need_data(kind: str, item: Any) -> None:

@@ -146,7 +146,7 @@ async def wish(given: CountRequest, call: Call) -> Wish:
     if given.thinking is not None:
         variables["enable_thinking"] = given.thinking.type != "disabled"
     return Wish(
-        await converted(given.system, given.messages, call.server.media),
+        await converted(given.system, given.messages, call.server.media.of_request()),
         tools=[_schema_of(tool) for tool in tools],
         choice=_CHOICES[choice.type],
         function=choice.name if choice.type == "tool" else None,

@@ -100,7 +100,7 @@ async def create(call: Call) -> None:
     """Answer a conversation."""
     given = await call.decode(ChatRequest)
     n, server = given.choices, call.server
-    messages = await converted(given.messages, server.media)
+    messages = await converted(given.messages, server.media.of_request())
     async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
         state = runner.state
         asked = await ask(runner, await wish(given, messages, runner, call), server.settings)

@@ -194,7 +194,7 @@ def _kept(call: Call, id: str | None) -> Kept | None:
 
 async def _history(given: ResponseRequest, server: Server, before: Kept | None) -> list[Message]:
     """The messages that were kept, and the new ones; without the instructions."""
-    own = await converted(read_items(given.input), server.media, "input")
+    own = await converted(read_items(given.input), server.media.of_request(), "input")
     return [*(before.history if before else ()), *own]
 
 
