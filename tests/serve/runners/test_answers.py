@@ -23,6 +23,7 @@ from ggmodel.errors import (
     TemplateError,
     Unsupported,
 )
+from ggmodel.interrupts import until_set
 from ggmodel.ml import RunnerAtPort, get_devices_from_runner
 from ggmodel.serve.requests import (
     Chat,
@@ -338,7 +339,7 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
     ]
     try:
         for method, request in slow * 8:
-            pools.submit(Call(1, method, pack(request)), request, lambda: ended.wait(60) and None)
+            pools.submit(Call(1, method, pack(request)), request, lambda: until_set(ended))
         for method, request in (
             ("generate", Generate("a")),
             ("generate", Generate(["a", 5])),
