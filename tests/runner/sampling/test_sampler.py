@@ -264,6 +264,26 @@ def test_a_penalty_beyond_all_numbers_does_no_harm():
     assert sampling.sample(np.array([-1, -2], np.float32)) == 1
 
 
+@pytest.mark.parametrize("temperature", [0, 5e-324, 1.0, 1e308])
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        {"repeat_penalty": 0.01, "logit_bias": {0: 1e38, 1: -1e38}},
+        {"repeat_penalty": 1e308, "logit_bias": {0: -1e38}},
+        {"frequency_penalty": 1e38, "presence_penalty": -1e38},
+        {"frequency_penalty": -1e38, "presence_penalty": -1e38, "logit_bias": {1: -math.inf}},
+    ],
+    ids=range(4),
+)
+@pytest.mark.parametrize("rest", [{}, {"top_k": 0, "top_p": 5e-324, "min_p": 5e-324}])
+def test_the_largest_penalties_leave_numbers(temperature: float, penalties: dict, rest: dict):
+    sampling = Sampler(temperature, **penalties, **rest).begin([0, 0, 1, 2])
+    adjusted = sampling.sampler.adjust(np.array([5, -5, 0], np.float32), sampling.history)
+    assert (np.isfinite(adjusted) | (adjusted == penalties.get("logit_bias", {}).get(1))).all()
+    assert sampling.sampler.distribution(adjusted)[1].sum() == pytest.approx(1)
+    assert sampling.sample(np.array([5, -5, 0], np.float32)) in range(3)
+
+
 def test_logits_are_left_as_they_are():
     logits = np.random.default_rng(0).normal(size=100).astype(np.float32)
     copy = logits.copy()
@@ -300,8 +320,10 @@ def test_bias_that_leaves_nothing():
         {"top_k": 2.5},
         {"typical_p": 1.5},
         {"repeat_penalty": 0},
+        {"repeat_penalty": 1e-300},
         {"repeat_last_n": -2},
         {"frequency_penalty": math.nan},
+        {"frequency_penalty": 1e308},
         {"presence_penalty": -math.inf},
         {"logit_bias": {1: math.inf}},
         {"logit_bias": {1: math.nan}},

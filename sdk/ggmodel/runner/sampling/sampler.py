@@ -16,6 +16,7 @@ _STRIDE = 32
 _TINY = math.ulp(0.0)
 
 _BIAS = 1e38  # sums with logits stay below the largest float32
+_LARGEST = float(np.finfo(np.float32).max)
 # Least and largest value of each option; whole numbers are bounded by integers.
 _RANGES: dict[str, tuple[float, float]] = {
     "temperature": (0.0, math.inf),
@@ -24,10 +25,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "min_p": (0.0, 1.0),
     "seed": (-1, math.inf),
     "typical_p": (0.0, 1.0),
-    "repeat_penalty": (0.0, math.inf),
+    "repeat_penalty": (0.01, math.inf),
     "repeat_last_n": (-1, math.inf),
-    "frequency_penalty": (-math.inf, math.inf),
-    "presence_penalty": (-math.inf, math.inf),
+    "frequency_penalty": (-_BIAS, _BIAS),
+    "presence_penalty": (-_BIAS, _BIAS),
 }
 
 
@@ -79,7 +80,7 @@ class Sampler:
             rounded otherwise.
         typical_p: keeps the tokens whose information is closest to the expected one until their
             probabilities exceed this sum; 1 keeps all.
-        repeat_penalty: 1 is none.
+        repeat_penalty: 1 is none, 0.01 the least.
         repeat_last_n: tokens the penalties look back; 0 is none, −1 all.
         frequency_penalty: subtracted from a token's logit for each time it occurred; 0 is none.
         presence_penalty: subtracted once if it occurred; 0 is none.
@@ -113,8 +114,6 @@ class Sampler:
         self.logit_bias = dict(logit_bias or {})
         for name, (least, most) in _RANGES.items():
             _check(name, getattr(self, name), least, most)
-        if repeat_penalty == 0:
-            raise ConfigError("repeat_penalty is 0; it must be above 0, and 1 is none")
         for token, bias in self.logit_bias.items():
             _check("a token of logit_bias", token, 0, math.inf)
             if bias != -math.inf:
@@ -151,7 +150,7 @@ class Sampler:
         if not penalised and not self.logit_bias:
             return logits
         adjusted = logits.copy()
-        # In float64, rounded once per step; what leaves float32's range becomes ±∞.
+        # In float64, rounded once per step; what leaves float32's range becomes its largest number.
         with np.errstate(over="ignore"):
             if self.logit_bias:
                 if (outside := max(self.logit_bias)) >= len(logits):
@@ -166,7 +165,7 @@ class Sampler:
                 old = adjusted[ids].astype(np.float64)
                 new = np.where(old > 0, old / self.repeat_penalty, old * self.repeat_penalty)
                 new -= counts * self.frequency_penalty + self.presence_penalty
-                adjusted[ids] = new
+                adjusted[ids] = np.where(np.isinf(old), old, new.clip(-_LARGEST, _LARGEST))
         return adjusted
 
     def draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
