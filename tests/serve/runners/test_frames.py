@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from typing import Any
 
 import pytest
 
 from ggmodel.bounds import limits
 from ggmodel.errors import FormatError, PromptError
-from ggmodel.serve.requests import Begun, Ended, Failure, Generate, GrammarSpec, Piece, Token
+from ggmodel.serve.requests import (
+    Begun,
+    Ended,
+    Failure,
+    Generate,
+    GrammarSpec,
+    Piece,
+    State,
+    Text,
+    Token,
+)
 from ggmodel.serve.runners.frames import (
     Call,
     Cancel,
     Events,
+    Hello,
+    Ping,
     Result,
     Splitter,
     Taken,
+    Welcome,
+    answers,
     frame,
     from_client,
     from_runner,
     pack,
+    pack_answer,
     requests,
 )
+from ggmodel.serve.runners.session import Pools, Session
 
 GENERATE = Generate(
     ["a", 1, {"type": "image", "image": b"\x00\xff"}],
@@ -43,10 +61,10 @@ EVENTS = Events(
 
 def test_messages_come_out_as_they_went_in():
     call = Call(1, "generate", pack(GENERATE))
-    for message in (call, Cancel(9), Taken(2, 32)):
+    for message in (call, Cancel(9), Taken(2, 32), Ping()):
         assert from_client.decode(frame(message)[4:]) == message
     assert requests["generate"].decode(call.body) == GENERATE
-    for message in (Result(1, b"abc"), Result(2, failure=Failure("Error", "x")), EVENTS):
+    for message in (Result(1, b"abc"), Result(2, failure=Failure("Error", "x")), EVENTS, Ping()):
         assert from_runner.decode(frame(message)[4:]) == message
 
 
@@ -95,3 +113,71 @@ def nested(depth: int) -> dict[str, Any]:
 def test_a_request_that_no_message_can_hold(request_: Generate, what: str):
     with pytest.raises(PromptError, match=what):
         pack(request_)
+
+
+def test_texts_that_are_no_characters_can_be_sent():
+    metadata = {"a\udcff": ["\ud800b", {"c": "\udfff"}], "n": 2**63, "bytes": b"\xff"}
+    state = State("ggmodel", "\udcfe", "", [], [], 1, 1, 1, 1, 1, 1, 1, "")
+    state.metadata, state.special_ids = metadata, {"\udc80": 5}
+    welcome = from_runner.decode(frame(Welcome(state))[4:])
+    assert isinstance(welcome, Welcome) and welcome.state.path == "\ufffd"
+    assert welcome.state.special_ids == {"\ufffd": 5}
+    metadata["a\ufffd"] = ["\ufffdb", {"c": "\ufffd"}]
+    del metadata["a\udcff"]
+    assert welcome.state.metadata == metadata
+    events = Events([(1, Piece("é\ud83d", 7, TOKEN)), (2, Failure("Error", "\udc00"))])
+    found = from_runner.decode(frame(events)[4:])
+    assert found == Events([(1, Piece("é\ufffd", 7, TOKEN)), (2, Failure("Error", "\ufffd"))])
+    assert answers["render"].decode(pack_answer(Text("\udcffx"))) == Text("\ufffdx")
+
+
+def test_a_message_that_cannot_be_encoded():
+    with pytest.raises(FormatError, match="cannot be sent"):
+        frame(Events([(1, Begun([2**70]))]))
+
+
+class Unsendable:
+    """In place of `Work`, `Prepared` and `Generation`: answers have begun, and nothing follows."""
+
+    complete, generation = False, property(lambda self: self)
+
+    def prepare(self, body: Generate, check: Any) -> Unsendable:
+        one = Unsendable()
+        one.begun = Begun([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
+        return one
+
+    def take(self, room: int) -> list[Any]:
+        return []
+
+    def watch(self, tell: Any) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+def test_events_that_cannot_be_sent_end_their_request_alone():
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    state = State("ggmodel", "", "", [], [], 1, 1, 1, 1, 1, 1, 1, "")
+    session = Session(theirs, "", Unsendable(), state, Pools())  # type: ignore[arg-type]
+    thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
+    thread.start()
+    calls = [Call(id, "generate", pack(Generate([id % 2], {}))) for id in (1, 2, 3)]
+    with ours:
+        ours.sendall(b"".join(map(frame, calls)))
+        splitter, events = Splitter(1 << 20), dict[int, Any]()
+        while len(events) < 3:
+            for body in splitter.feed(ours.recv(1 << 16)):
+                message = from_runner.decode(body)
+                events |= dict(message.events if isinstance(message, Events) else ())
+    thread.join(20)
+    assert not thread.is_alive() and session._requests == {}
+    assert events[1] == events[3] == Begun([1] * 80)
+    assert events[2].error == "FormatError" and "cannot be sent" in events[2].message
+
+
+def test_events_of_many_that_are_too_long_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "frame_bytes", 200)
+    session = Session(*[None] * 5)  # type: ignore[arg-type]
+    data = session._frame_of([(id, Begun([id] * 80)) for id in (1, 2, 3)])
+    messages = [from_runner.decode(body) for body in Splitter(200).feed(data)]
+    assert messages == [Events([(id, Begun([id] * 80))]) for id in (1, 2, 3)]

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ggmodel.errors import Cancelled, DeviceLost, Error, FormatError, ModelNotFound
@@ -372,6 +373,26 @@ class TestStrangers:
             stranger = meet(f"GET {path} HTTP/1.1\r\n\r\n".encode())
             head = stranger._read().split(b"\r\n")[0]
             assert status in head
+
+
+def test_a_file_with_texts_that_are_no_utf_8(loop: Loop, tmp_path: Path):
+    data = bytearray(Path(STORIES).read_bytes())
+    at = data.index(b"general.name") + len("general.name") + 4
+    start = at + 8
+    end = start + int.from_bytes(data[at:start], "little")
+    data[start:end] = b"\xff" * (end - start)
+    (path := tmp_path / "bad.gguf").write_bytes(data)
+
+    async def work() -> None:
+        runner = await GgmodelRunner.start(str(path), {"gpu_layers": 0})
+        async with httpx.AsyncClient() as client:
+            state = (await client.get(f"http://127.0.0.1:{runner.port}/state")).json()
+        assert runner.state.metadata["general.name"] == "\ufffd" * (end - start)
+        assert state["metadata"]["general.name"] == "\ufffd" * (end - start)
+        assert (await answered(runner, generate()))[1]
+        await runner.close()
+
+    loop.run(work())
 
 
 def test_a_taken_port(by_hand: int):

@@ -6,6 +6,7 @@ Requests have numbers that the client chooses; answers to several go through eac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,10 @@ class Taken(Struct, tag=True, array_like=True):
     count: int
 
 
+class Ping(Struct, tag=True, array_like=True):
+    """Is sent back at once, whatever the model computes."""
+
+
 # from the runner
 
 
@@ -115,17 +120,24 @@ class Events(Struct, tag=True, array_like=True):
     events: list[tuple[int, Begun | Piece | Ended | Failure]]
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 _encoder = msgspec.msgpack.Encoder()
 greeting = msgspec.msgpack.Decoder(Hello)
-from_client = msgspec.msgpack.Decoder(Call | Cancel | Taken)
-from_runner = msgspec.msgpack.Decoder(Welcome | Result | Events)
+from_client = msgspec.msgpack.Decoder(Call | Cancel | Taken | Ping)
+from_runner = msgspec.msgpack.Decoder(Welcome | Result | Events | Ping)
 requests = {name: msgspec.msgpack.Decoder(kinds[0]) for name, kinds in METHODS.items()}
 answers = {name: msgspec.msgpack.Decoder(kinds[1] or Failure) for name, kinds in METHODS.items()}
 
 
 def pack(value: Any) -> bytes:
-    """A value as the body of a message; raises as `encoded`."""
+    """A request as the body of a message; raises as `encoded`."""
     return encoded(_encoder.encode, value)
+
+
+def pack_answer(value: Any) -> bytes:
+    """An answer as the body of a message."""
+    return lossy(_encoder.encode, value)
 
 
 def encoded(encode: Callable[[Any], bytes], value: Any) -> bytes:
@@ -147,13 +159,35 @@ def encoded(encode: Callable[[Any], bytes], value: Any) -> bytes:
         raise PromptError("the JSON of the request is nested too deeply") from None
 
 
+def lossy(encode: Callable[[Any], bytes], value: Any) -> bytes:
+    """A value as bytes; U+FFFD stands for lone surrogates, such as those of a file's metadata that
+    is no UTF-8."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return encode(_characters(msgspec.to_builtins(value, builtin_types=(bytes,))))
+
+
+def _characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_characters(key): _characters(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_characters(one) for one in value]
+    return value
+
+
 def frame(message: Struct) -> bytes:
     """The frame of a message.
 
     Raises:
-        FormatError: it exceeds `limits.frame_bytes`.
+        FormatError: it exceeds `limits.frame_bytes`, or cannot be encoded.
     """
-    body = _encoder.encode(message)
+    try:
+        body = lossy(_encoder.encode, message)
+    except (OverflowError, RecursionError) as error:
+        raise FormatError(f"a message between server and runner cannot be sent: {error}") from None
     if len(body) > limits.frame_bytes:
         raise FormatError(
             f"a message between server and runner has {len(body):,} bytes, more than "

@@ -16,7 +16,7 @@ from ...errors import ConfigError, Error
 from ...platforms.sockets import own_port
 from ...runner import LoadedModel
 from ..requests import Failure, State
-from .frames import HELLO_BYTES, Result, frame
+from .frames import HELLO_BYTES, Result, frame, lossy
 from .session import Pools, Session
 from .state import state_of
 from .work import Work
@@ -126,7 +126,7 @@ class Listener:
 
 def _json(value: Any) -> bytes:
     if isinstance(value, msgspec.Struct):
-        return msgspec.json.encode(value)
+        return lossy(msgspec.json.encode, value)
     return json.dumps(value).encode()
 
 

@@ -27,6 +27,7 @@ from .frames import (
     Call,
     Cancel,
     Events,
+    Ping,
     Result,
     Splitter,
     Taken,
@@ -34,7 +35,7 @@ from .frames import (
     frame,
     from_client,
     greeting,
-    pack,
+    pack_answer,
     requests,
 )
 from .work import Work
@@ -171,6 +172,8 @@ class Session:
         message = from_client.decode(encoded)
         if isinstance(message, Call):
             self._begin(message)
+        elif isinstance(message, Ping):
+            self._outbox.put(frame(message))
         elif (request := self._requests.get(message.id)) is None:
             return  # its answer was on the way
         elif isinstance(message, Cancel):
@@ -216,7 +219,7 @@ class Session:
                     self._generate(request, body)
                     return
                 answer = getattr(self._work, request.method)(body, request.check)
-            result = Result(request.id, pack(answer))
+            result = Result(request.id, pack_answer(answer))
         except BaseException as error:
             result = Result(request.id, failure=failure_of(error))
         if self._requests.pop(request.id, None) is not None:
@@ -266,5 +269,18 @@ class Session:
                 if one.answer.over:
                     self._requests.pop(one.id, None)
         if events:
-            parts.append(frame(Events(events)))
+            parts.append(self._frame_of(events))
         return b"".join(parts)
+
+    def _frame_of(self, events: list[tuple[int, Any]]) -> bytes:
+        """A message of events; a request whose events cannot be sent fails, and no other."""
+        try:
+            return frame(Events(events))
+        except Exception as error:
+            first = events[0][0]
+            if others := [event for event in events if event[0] != first]:
+                own = [event for event in events if event[0] == first]
+                return self._frame_of(own) + self._frame_of(others)
+            if (request := self._requests.get(first)) is not None:
+                self._cancel(request)
+            return frame(Events([(first, failure_of(error))]))
