@@ -12,7 +12,7 @@ import numpy as np
 from ggmodel import Grammar, LoadedModel
 from ggmodel.errors import Busy, ModelNotFound, Unsupported
 from ggmodel.runner.sampling import log_probabilities
-from ggmodel.serve.pool import Listed, same_name
+from ggmodel.serve.pool import Condition, Listed, same_name
 from ggmodel.serve.requests import (
     Begun,
     Chat,
@@ -189,6 +189,9 @@ class InProcessModels:
 
     async def listed(self) -> list[Listed]:
         return [Listed("stories", "stories.gguf", 0.0, 1, "0" * 64, self.runner.state)]
+
+    def conditions(self) -> dict[str, Condition]:
+        return {"stories": "ready"}
 
     async def unload(self, name: str) -> None:
         pass

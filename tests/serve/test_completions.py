@@ -179,6 +179,14 @@ def test_wrong_fields_are_named(http: httpx.Client, asked: Any, param: str):
     assert answer.json()["error"]["param"] == param
 
 
+def test_numbers_that_would_break_the_logits_are_400(http: httpx.Client):
+    wrong = {"repeat_penalty": 1e-300, "frequency_penalty": 1e300, "presence_penalty": -1e39}
+    for name, value in wrong.items():
+        answer = http.post("/v1/completions", json={"prompt": TEXT, name: value})
+        assert answer.status_code == 400
+        assert name in answer.json()["error"]["message"]
+
+
 def test_token_ids_out_of_range_are_400(http: httpx.Client):
     answer = http.post("/v1/completions", json={"prompt": [5, 99999]})
     assert answer.status_code == 400

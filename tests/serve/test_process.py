@@ -199,3 +199,45 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(Unsupported, match=r"uvicorn: pip install .*'uvicorn<1,>="):
         serve(**{p.name: p.default for p in inspect.signature(serve).parameters.values()})
+
+
+def conditions(server: Running) -> dict[str, str]:
+    began = time.monotonic()
+    found = httpx.get(f"{server.url}/health", timeout=10).json()
+    assert found["status"] == "ok" and time.monotonic() - began < 5
+    return found["models"]
+
+
+def wait_for(server: Running, condition: str) -> None:
+    end = time.monotonic() + 30
+    while (found := conditions(server)["stories"]) != condition:
+        assert time.monotonic() < end, f"{found}, never {condition}"
+        time.sleep(0.02)
+
+
+def test_a_runner_that_stands_still(start: Callable[..., Running]):
+    """While it loads, which may take any time; and later, when it is ended."""
+    limit = {"GGMODEL_LIMIT_RUNNER_SILENCE_SECONDS": "2"}
+    server = start(str(ASSETS / "stories.gguf"), "--pin", "stories", **limit)
+    end = time.monotonic() + 30
+    while not (loading := [pid for pid in server.runners() if is_runner(pid)]):
+        assert time.monotonic() < end
+    os.kill(loading[0], signal.SIGSTOP)
+    assert conditions(server) == {"stories": "loading"}
+    os.kill(loading[0], signal.SIGCONT)
+    wait_for(server, "ready")
+    with client(server) as asking:
+        stream = asking.chat.completions.create(model="stories", **LONG)
+        next(iter(stream))
+        os.kill(loading[0], signal.SIGSTOP)
+        with pytest.raises(openai.APIError, match="silent for"):
+            for _ in stream:
+                pass
+        found = asking.chat.completions.create(model="stories", **ASK, max_tokens=3)
+        assert found.choices[0].message.content
+    wait_for(server, "ready")
+    assert loading[0] not in server.runners()
+
+
+def is_runner(pid: int) -> bool:
+    return b"runners.process" in Path(f"/proc/{pid}/cmdline").read_bytes()

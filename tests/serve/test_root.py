@@ -16,7 +16,7 @@ from tests.serve.standin import InProcess
 
 
 def test_health(http: httpx.Client):
-    assert http.get("/health").json() == {"status": "ok"}
+    assert http.get("/health").json() == {"status": "ok", "models": {"stories": "ready"}}
     assert http.head("/health").content == b""
 
 

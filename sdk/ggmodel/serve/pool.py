@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from .requests import State
 from .runner import Runner
+
+Condition = Literal["unloaded", "loading", "ready", "silent", "failed"]
+"""Of a model. `silent`: its process answers no ping, and is ended if that goes on. `failed`:
+it has ended by itself or could not be loaded; the next request tries again."""
 
 
 class Listed(Struct):
@@ -70,6 +74,10 @@ class Models(Protocol):
 
     async def listed(self) -> list[Listed]:
         """All models: those named at start, and those of this machine's stores."""
+        ...
+
+    def conditions(self) -> dict[str, Condition]:
+        """Those of the models named at start, and of others that were asked for. Never waits."""
         ...
 
     async def unload(self, name: str) -> None:

@@ -49,7 +49,7 @@ class MadeUp:
 
     def __init__(self, name: str, options: Mapping[str, Any], needs: Needs):
         self.name, self.options, self.needs = name, options, needs
-        self.ended = self.closed = False
+        self.ended = self.closed = self.silent = False
 
     @property
     def state(self) -> State:
@@ -224,6 +224,34 @@ def test_a_caller_that_gives_up_does_not_end_the_load(loop: Loop):
         third.cancel()
         while len(engines.loaded) or pool._tasks:  # nobody wants either any more
             await asyncio.sleep(0.001)
+        await pool.close()
+
+    loop.run(work())
+
+
+def test_conditions(loop: Loop):
+    async def work() -> None:
+        pool, engines = pool_of()
+        assert pool.conditions() == dict.fromkeys(NAMES, "unloaded")
+        engines.gate.clear()
+        waiting = asyncio.ensure_future(use(pool, "m1"))
+        await settled()
+        assert pool.conditions() == dict.fromkeys(NAMES, "unloaded") | {"m1": "loading"}
+        engines.gate.set()
+        runner = await waiting
+        assert pool.conditions()["m1"] == "ready"
+        runner.silent = True
+        assert pool.conditions()["m1"] == "silent"
+        runner.ended = True
+        assert pool.conditions()["m1"] == "failed"
+        await use(pool, "m1")
+        assert pool.conditions()["m1"] == "ready"
+        engines.error = FormatError("no model")
+        with pytest.raises(LoadError):
+            await use(pool, "m2")
+        assert pool.conditions()["m2"] == "failed"
+        await pool.unload("m1")
+        assert pool.conditions()["m1"] == "unloaded"
         await pool.close()
 
     loop.run(work())

@@ -6,11 +6,15 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from ..pool import Condition
 from .openai.answered import PromptUsage, Timings
 
 
-class Health(Struct):
+class Health(Struct, omit_defaults=True):
+    """`models`: their names → conditions; left out for who has none of the server's keys."""
+
     status: Literal["ok"]
+    models: dict[str, Condition] | None = None
 
 
 class TokenPiece(Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -14,6 +15,7 @@ from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..openapi import document
 from ..requests import Chat, Detokenize, Rank, Render, Tokenize
+from ..security import Keys
 from ..server import Server
 from ..tools import functions
 from .answered import (
@@ -106,8 +108,12 @@ def routes(server: Server) -> list[Route]:
 
 
 async def health(call: Call) -> None:
-    """Tell that the server runs."""
-    await call.json({"status": "ok"})
+    """Tell that the server runs, and each model's condition."""
+    found = Health("ok")
+    with suppress(Refused):
+        Keys(call.server.settings.keys).check(call.headers)
+        found.models = call.server.models.conditions()
+    await call.json(found)
 
 
 async def openapi(call: Call) -> None:

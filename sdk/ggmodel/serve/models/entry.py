@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ...errors import DeviceLost, Error
+from ..pool import Condition
 from ..runner import Runner
 from ..runners.needs import Needs
 from .catalogue import Target
@@ -25,6 +26,11 @@ class Held(Runner, Protocol):
     needs: Needs
 
     @property
+    def silent(self) -> bool:
+        """Whether its process leaves pings unanswered."""
+        ...
+
+    @property
     def ended(self) -> bool:
         """Whether its process has ended."""
         ...
@@ -38,6 +44,7 @@ class Entry:
         users: requests that have or want the runner. active: those that have it.
         used: when the last one was done, by `time.monotonic`.
         keep_alive: seconds to stay after the last use; negative for ever.
+        starting: the runner is being started.
         loading: the memory of the model while it is being loaded.
         longest: context that a request may want; None before it was loaded.
     """
@@ -49,7 +56,7 @@ class Entry:
         self.options: Mapping[str, Any] = {}
         self.users = self.active = 0
         self.used = time.monotonic()
-        self.loading = Needs(0)
+        self.starting, self.loading = False, Needs(0)
         self.longest: int | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,6 +69,17 @@ class Entry:
         if self.runner is None or self.pinned or self.keep_alive < 0 or self.users:
             return None
         return time.time() + self.used + self.keep_alive - time.monotonic()
+
+    @property
+    def condition(self) -> Condition:
+        """See `Models.conditions`."""
+        if self.starting:
+            return "loading"
+        if self.runner is None:
+            return "failed" if self._failures else "unloaded"
+        if self.runner.ended:
+            return "failed"
+        return "silent" if self.runner.silent else "ready"
 
     def became(self, target: Target) -> None:
         """Its name stands for something else, of which nothing is known."""

@@ -14,7 +14,7 @@ import msgspec
 
 from ...errors import Busy, Cancelled, ConfigError, DeviceLost, Error, LoadError, ModelNotFound
 from ..errors import problem
-from ..pool import Listed, same_name
+from ..pool import Condition, Listed, same_name
 from ..request_log import note_model
 from ..runner import Runner
 from ..runners.engines import Engines
@@ -190,7 +190,7 @@ class ModelPool:
             raise Cancelled("the server ends")
         log.info("loading %s", entry.target.key)
         try:
-            entry.options = options
+            entry.options, entry.starting = options, True
             entry.runner = await self._engines.start(entry.target, options, admit)
             state = entry.runner.state
             if options == self._options:
@@ -203,7 +203,7 @@ class ModelPool:
             entry.note_failure(fault)
             raise fault from None
         finally:
-            entry.loading = Needs(0)
+            entry.starting, entry.loading = False, Needs(0)
         log.info("loaded %s", entry.target.key)
 
     async def _check(self, entry: Entry, options: Mapping[str, Any]) -> None:
@@ -294,6 +294,12 @@ class ModelPool:
                 one = msgspec.structs.replace(one, state=entry.runner.state, expires=entry.expires)
             result.append(one)
         return result
+
+    def conditions(self) -> dict[str, Condition]:
+        """See `Models.conditions`."""
+        named: dict[str, Condition] = dict.fromkeys(self._catalogue.named, "unloaded")
+        named.update((key, entry.condition) for key, entry in self._entries.items())
+        return named
 
     async def unload(self, name: str) -> None:
         """See `Models.unload`."""

@@ -11,7 +11,7 @@ import msgspec
 
 from ...errors import Busy, ConfigError, Unsupported
 from ..models.catalogue import Catalogue
-from ..pool import Listed
+from ..pool import Condition, Listed
 from ..request_log import note_model
 from ..runner import Runner
 from .asked import Replicas
@@ -77,6 +77,11 @@ class ReplicatedModels:
         found = await asyncio.to_thread(self._catalogue.listed)
         states = {one.name: (await self._started(one.name)).state for one in found}
         return [msgspec.structs.replace(one, state=states[one.name]) for one in found]
+
+    def conditions(self) -> dict[str, Condition]:
+        """See `Models.conditions`."""
+        started = self._replicas.items()
+        return {name: "ready" if one.started else "loading" for name, one in started}
 
     async def unload(self, name: str) -> None:
         """Raises Unsupported."""

@@ -27,6 +27,7 @@ from .frames import (
     Cancel,
     Events,
     Hello,
+    Ping,
     Result,
     Splitter,
     Taken,
@@ -41,6 +42,7 @@ from .questions import Questions
 log = logging.getLogger("ggmodel.serve")
 
 _HELLO_SECONDS = 30.0
+_PINGS = 10  # within `limits.runner_silence_seconds`
 
 
 class Conversation(Questions, asyncio.Protocol):
@@ -54,7 +56,7 @@ class Conversation(Questions, asyncio.Protocol):
         self.name = name
         self._state: State | None = None
         self._open: dict[int, _Open] = {}
-        self._last = 0
+        self._last = self._unanswered = 0
         self._lost: Error | None = None
         self._splitter = Splitter(limits.frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -75,6 +77,32 @@ class Conversation(Questions, asyncio.Protocol):
             await asyncio.wait_for(self._greeted, _HELLO_SECONDS)
         except (OSError, asyncio.TimeoutError) as error:
             raise DeviceLost(f"the runner of {self.name} does not answer: {error!r}") from error
+        self._ping()
+
+    def _ping(self) -> None:
+        """Asks a runner whether it lives, and gives up one that has been silent for long.
+
+        Pings are counted, not seconds: there are none while this process stands still itself.
+        """
+        if self._lost is not None:
+            return
+        if self._unanswered == _PINGS:
+            error = DeviceLost(
+                f"the process that computed {self.name} was silent for "
+                f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
+                "ended; the model is loaded again with the next request"
+            )
+            log.error("%s", error)
+            return self.lose(error)
+        self._unanswered += 1
+        self._write(Ping())
+        pause = limits.runner_silence_seconds / _PINGS
+        asyncio.get_running_loop().call_later(pause, self._ping)
+
+    @property
+    def silent(self) -> bool:
+        """Whether pings are left unanswered."""
+        return self._unanswered > 1
 
     @property
     def ended(self) -> bool:
@@ -93,6 +121,11 @@ class Conversation(Questions, asyncio.Protocol):
             one.fail(self._lost_again())
         self._open.clear()
         self._writable.set()
+
+    def lose(self, error: Error) -> None:
+        """Ends all requests and the connection to a runner that is of no use any more."""
+        self.fail(error)
+        self.hang_up()
 
     def _lost_again(self) -> Error:
         """The error for one more request."""
@@ -147,7 +180,7 @@ class Conversation(Questions, asyncio.Protocol):
         if self._open.pop(id, None) is not None:
             self._write(Cancel(id))
 
-    def _write(self, message: Hello | Cancel | Taken) -> None:
+    def _write(self, message: Hello | Cancel | Taken | Ping) -> None:
         self._write_bytes(frame(message))
 
     def _write_bytes(self, data: bytes) -> None:
@@ -176,8 +209,7 @@ class Conversation(Questions, asyncio.Protocol):
         if one is not None:
             one.fail(error)
         if isinstance(error, DeviceLost):  # the process lives, but its model is of no use
-            self.fail(error)
-            self.hang_up()
+            self.lose(error)
 
     # called by the event loop
 
@@ -185,9 +217,12 @@ class Conversation(Questions, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._unanswered = 0
         try:
             for encoded in self._splitter.feed(data):
                 message = from_runner.decode(encoded)
+                if isinstance(message, Ping):
+                    continue
                 if isinstance(message, Welcome):
                     self._state = message.state
                     self._greet(None)
@@ -221,7 +256,7 @@ class Conversation(Questions, asyncio.Protocol):
     def hang_up(self) -> None:
         """Ends the connection."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()  # to a process that stands still nothing can be flushed
 
 
 class _Open:

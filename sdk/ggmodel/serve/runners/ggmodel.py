@@ -125,6 +125,10 @@ class GgmodelRunner(Conversation):
             )
         self.fail(error)
 
+    def lose(self, error: Error) -> None:
+        super().lose(error)
+        self._child.kill()
+
     def broke(self) -> None:
         """Mostly the process has ended, and its post-mortem is on the way."""
 

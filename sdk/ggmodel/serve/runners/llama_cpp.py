@@ -64,6 +64,7 @@ class LlamaCppRunner:
         needs: the memory of its model: the size of its file.
     """
 
+    silent = False
     _child: Child
     pid: int
     _peer: HTTPPeer
