@@ -61,6 +61,11 @@ class GraphError(Error, RuntimeError):
     """A tensor, context or model is used where it does not belong (other graph, closed, …)."""
 
 
+class ArgumentError(TensorError, GraphError, ConfigError, TypeError):
+    """A function or method of `ggmodel.ml` got arguments of a wrong number, type or size; it counts
+    as an error of each part of that interface."""
+
+
 class ComputeError(Error, RuntimeError):
     """A computation failed or gave a useless result, such as NaN logits."""
 

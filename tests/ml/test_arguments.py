@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from ggmodel import ml
-from ggmodel.errors import ConfigError, Error, GraphError, TensorError, Unsupported
+from ggmodel.errors import ArgumentError, ConfigError, Error, GraphError, TensorError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, Context, DType, GPULayers, GPULayersList, Tensor
 from tests.ml.harness import METADATA, normal
@@ -41,6 +42,10 @@ def calls(method: Callable[..., Any]) -> Iterator[tuple[list[Any], dict[str, Any
     parameters = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
     required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     yield [], {"there_is_none": 3}
+    if required:
+        yield [], {}
+    if not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        yield [1] * (len(parameters) + 1), {}
     for wrong in WRONG:
         for p in parameters:
             if p.kind is p.VAR_POSITIONAL:
@@ -274,6 +279,63 @@ def test_a_closed_backend_makes_no_contexts():
 def test_parameters_of_backends(options: dict[str, Any]):
     with pytest.raises(ConfigError, match=next(iter(options))):
         BackendParams(**options)
+
+
+def public_things(backend: Backend) -> dict[str, object]:
+    """An object of each class that has methods, and the functions and classes that take some."""
+    ctx, info = backend.new_context(), ml.DeviceInfo("0", "CPU")
+    things: dict[str, object] = {
+        "backend": backend,
+        "context": ctx,
+        "tensor": ctx.input().from_floats([1, 2]),
+        "executable": backend.compile(backend.new_context().graph, ()),
+        "memory": backend.backend_memory(),
+        "cpu": backend.backend_memory().cpu,
+        "info": info,
+        "layers": GPULayersList([GPULayers("0", "CUDA", (1,))]),
+        "group": GPULayers("0", "CUDA", (1,)),
+        "port": ml.RunnerAtPort(1),
+    }
+    for name in ml.__all__:
+        thing = getattr(ml, name)
+        if inspect.isfunction(thing) or is_dataclass(thing):
+            things[name] = thing
+    return things
+
+
+def test_wrong_numbers_of_arguments_everywhere(backend: Backend):
+    """Also of methods that only the backends and executables of ggml have."""
+    tried = 0
+    for name, thing in public_things(backend).items():
+        whole = callable(thing)
+        for method in [""] if whole else methods(type(thing), "close"):
+            function: Any = thing if whole else getattr(thing, method)
+            wrong: list[tuple[tuple[int, ...], dict[str, int]]] = [((), {"there_is_none": 3})]
+            parameters = inspect.signature(function).parameters.values()
+            if any(p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD for p in parameters):
+                wrong.append(((), {}))
+            if all(p.kind is not p.VAR_POSITIONAL for p in parameters):
+                wrong.append(((1,) * (len(parameters) + 1), {}))
+            for args, kwargs in wrong:
+                with pytest.raises(ArgumentError) as caught:
+                    function(*args, **kwargs)
+                assert isinstance(caught.value, TypeError), (name, method)
+                tried += 1
+    assert tried > 300
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_inner_methods_of_backends_and_executables(backend: Backend, wrong: Any):
+    made: Any = backend
+    executable: Any = backend.compile(backend.new_context().graph, ())
+    for call in (
+        lambda: made.buffer(wrong, wrong, [wrong]),
+        lambda: made.write(wrong, b""),
+        lambda: made.batches_to_reserve(2, wrong or 3),
+        lambda: executable.value(wrong),
+    ):
+        with pytest.raises(Error):
+            call()
 
 
 def test_functions():

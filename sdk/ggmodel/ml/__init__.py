@@ -6,6 +6,7 @@ fastest.
 
 from ..errors import OutOfMemory
 from ..gguf_file.types import DType
+from .arguments import check_interface
 from .backend import Backend, CacheConfig
 from .context import Context
 from .devices import (
@@ -83,3 +84,5 @@ __all__ = [
     "system_info",
     "without_duplicates",
 ]
+
+check_interface(globals(), __all__)

@@ -7,18 +7,21 @@ need no checks of their own.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from enum import Enum
 from functools import wraps
 from itertools import chain, repeat
 from operator import index
 from typing import Any, TypeVar
 
-from ..errors import Error
+from ..errors import ArgumentError, Error
 
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WRONG = (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError)
+_WRONG = (
+    TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError, AssertionError
+)  # fmt: skip
 _OPERATORS = ("__mul__", "__rmul__", "__truediv__")
 
 
@@ -94,53 +97,90 @@ class _Annotated:
         return tuple(converted), kwargs
 
 
-def checked_call(error: type[Error], convert: bool = True) -> Callable[[F], F]:
-    """Has a function raise `error` where its arguments make Python or numpy fail.
+def _checked(function: F, convert: bool, calls: bool) -> F:
+    annotated: _Annotated | None = None  # made at the first call: most have none
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal annotated
+        converted = False
+        try:
+            if convert:
+                if annotated is None:
+                    annotated = _Annotated(function)
+                args, kwargs = annotated.convert(args, kwargs)
+            converted = True
+            return function(*args, **kwargs)
+        except Error:
+            raise
+        except _WRONG as reason:
+            signature = inspect.signature(function)
+            if calls and converted and _binds(signature, args, kwargs):
+                raise
+            names = [n for n in signature.parameters if n not in ("self", "cls")]
+            maker, name = function.__qualname__.rpartition(".")[::2]
+            shown = maker if name in ("__init__", "__new__") else name
+            what = f"{shown}({', '.join(names)})"
+            why = str(reason) or type(reason).__name__
+            raise ArgumentError(f"{what} cannot take these arguments: {why}") from reason
+
+    call.checked = True  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]  # of the same signature
+
+
+def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def checked_call(*, convert: bool = True, calls: bool = False) -> Callable[[F], F]:
+    """Has a function raise `ArgumentError` where its arguments make Python or numpy fail.
 
     Args:
         convert: arguments annotated `int`, `float` or `str` must be that, or become it without a
             change; else the function checks them itself.
+        calls: it calls functions of the caller's, whose own errors pass; of wrong arguments only
+            their number and names are told.
     """
-
-    def decorate(function: F) -> F:
-        annotated: _Annotated | None = None  # made at the first call: most have none
-
-        @wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            nonlocal annotated
-            try:
-                if convert:
-                    if annotated is None:
-                        annotated = _Annotated(function)
-                    args, kwargs = annotated.convert(args, kwargs)
-                return function(*args, **kwargs)
-            except Error:
-                raise
-            except _WRONG as reason:
-                names = [n for n in inspect.signature(function).parameters if n != "self"]
-                what = f"{function.__name__}({', '.join(names)})"
-                raise error(f"{what} cannot take these arguments: {reason}") from reason
-
-        return call  # type: ignore[return-value]  # of the same signature
-
-    return decorate
+    return lambda function: _checked(function, convert, calls)
 
 
-def checked_methods(
-    error: type[Error], *without: str, own: Collection[str] = ()
-) -> Callable[[C], C]:
-    """`checked_call` for the public methods of a class and its bases, and its operators.
+def checked_methods(*calling: str, own: Collection[str] = ()) -> Callable[[C], C]:
+    """`checked_call` for the public methods of a class and its bases, its operators, and the number
+    of its constructor's arguments. Methods that are checked already stay as they are.
 
     Args:
-        without: methods that call functions of the caller's, whose own errors pass.
+        calling: methods that call functions of the caller's, whose own errors pass.
         own: methods that check the types of numbers themselves.
     """
 
     def decorate(cls: C) -> C:
         for name, method in inspect.getmembers(cls, inspect.isfunction):
-            public = not name.startswith("_") and name not in without
-            if public or name in _OPERATORS:
-                setattr(cls, name, checked_call(error, name not in own)(method))
+            makes = name == "__init__" and name in vars(cls)
+            public = not name.startswith("_") or name in _OPERATORS or makes
+            if public and not hasattr(method, "checked"):
+                calls = name in calling or (makes and not hasattr(cls, "__dataclass_fields__"))
+                setattr(cls, name, _checked(method, name not in own and not makes, calls))
         return cls
 
     return decorate
+
+
+def check_interface(names: dict[str, Any], public: Iterable[str]) -> None:
+    """`checked_call` and `checked_methods` for the functions and classes of a module.
+
+    Args:
+        names: the module's, which are replaced.
+        public: those that are checked. Of enumerations and protocols nothing is.
+    """
+    for name in public:
+        value = names[name]
+        if inspect.isfunction(value) and not hasattr(value, "checked"):
+            names[name] = _checked(value, convert=True, calls=False)
+        elif inspect.isclass(value) and not (
+            issubclass(value, (Enum, Exception)) or getattr(value, "_is_protocol", False)
+        ):
+            checked_methods()(value)

@@ -56,7 +56,7 @@ class CacheConfig:
     parts: bool = False
 
 
-@checked_methods(GraphError, "load", "check_open", own=("new_context_size",))
+@checked_methods("load", own=("new_context_size",))
 class Backend(Shared):
     """A tensor library with the weights of one model, which threads use in turns.
 
@@ -73,6 +73,9 @@ class Backend(Shared):
 
     flash_attention: bool
     cache_config: CacheConfig
+
+    def __init_subclass__(cls) -> None:
+        checked_methods("load")(cls)
 
     def __init__(self, source: TensorSource, params: BackendParams):
         super().__init__()

@@ -36,7 +36,6 @@ def _arange(start: float, stop: float, step: float) -> Result:
 
 
 @checked_methods(
-    TensorError,
     "compute",
     "compute_with_notify",
     own=("empty", "zeros", "from_bytes", "from_floats", "from_ints"),

@@ -12,9 +12,6 @@ from dataclasses import dataclass, fields
 from pathlib import PurePath
 from typing import Any
 
-from ..errors import ConfigError
-from .arguments import checked_call
-
 _MIB = 1 << 20
 _SOFTWARE = "llvmpipe"  # Mesa's device that is the CPU
 
@@ -181,25 +178,21 @@ def _grouped(
     return list(groups.values())
 
 
-@checked_call(ConfigError)
 def by_library(devices: Iterable[DeviceInfo]) -> list[list[DeviceInfo]]:
     """Devices grouped by library, in the order first seen."""
     return _grouped(devices, lambda d: d.library)
 
 
-@checked_call(ConfigError)
 def by_performance(devices: Iterable[DeviceInfo]) -> list[list[DeviceInfo]]:
     """Devices grouped by speed (integrated or not), in the order first seen."""
     return _grouped(devices, lambda d: d.integrated)
 
 
-@checked_call(ConfigError)
 def by_free_memory(devices: Iterable[DeviceInfo]) -> list[DeviceInfo]:
     """Devices by free memory, ascending, integrated ones before all others: the last is best."""
     return sorted(devices, key=lambda d: (not d.integrated, d.free_memory))
 
 
-@checked_call(ConfigError)
 def flash_attention_supported(devices: Iterable[DeviceInfo]) -> bool:
     """Whether all of them have the fused attention op.
 
@@ -218,7 +211,6 @@ def _fuses(device: DeviceInfo) -> bool:
     return device.library.casefold() == "cpu" or device.library in ("Metal", "ROCm")
 
 
-@checked_call(ConfigError)
 def get_visible_devices_env(
     devices: Iterable[DeviceInfo], must_filter: bool = False
 ) -> dict[str, str]:
@@ -235,13 +227,11 @@ def get_visible_devices_env(
     return {variable: ",".join(ids) for variable, ids in visible.items()}
 
 
-@checked_call(ConfigError)
 def library_paths(devices: Iterable[DeviceInfo]) -> list[str]:
     """The folders of the devices' libraries, each once."""
     return list(dict.fromkeys(folder for d in devices for folder in d.library_path))
 
 
-@checked_call(ConfigError)
 def without_duplicates(devices: Sequence[DeviceInfo]) -> list[DeviceInfo]:
     """One description for each device, in the order first seen.
 

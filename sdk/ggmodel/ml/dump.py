@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import GraphError, TensorError
 from ..gguf_file.types import DType
-from .arguments import checked_call
 from .context import Context, run_once
 from .quantized import to_float32
 from .tensor import Tensor
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@checked_call(TensorError)
 def dump(
     first: Context | Tensor,
     second: Tensor | None = None,

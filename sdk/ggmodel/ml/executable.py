@@ -7,6 +7,7 @@ from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
+from .arguments import checked_methods
 from .node import Node
 from .turn import Turn
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+_CALLING = ("run", "run_each", "run_apart")
+
+
+@checked_methods(*_CALLING)
 class Executable(ABC):
     """A compiled graph, which runs any number of times. Any thread may use it: each call waits for
     its turn. `with executable.turn.lock:` keeps the turn from a run until its values are read.
@@ -27,6 +32,9 @@ class Executable(ABC):
     """
 
     states: Set[int] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        checked_methods(*_CALLING)(cls)
 
     def __init__(self, turn: Turn):
         self.turn = turn

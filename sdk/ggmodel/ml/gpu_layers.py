@@ -65,6 +65,7 @@ class GPULayersList(tuple[GPULayers, ...]):
 
     __slots__ = ()
 
+    @checked_call()
     def __new__(cls, devices: Iterable[GPULayers] = ()) -> GPULayersList:
         self = super().__new__(cls, devices)
         if not all(isinstance(g, GPULayers) for g in self):
@@ -94,7 +95,6 @@ class GPULayersList(tuple[GPULayers, ...]):
         return f"{self.sum() or ''}[{' '.join(map(str, self))}]"
 
 
-@checked_call(ConfigError)
 def gpu_layers_from_split(
     devices: Sequence[DeviceInfo],
     block_count: int,

@@ -12,6 +12,7 @@ from typing import Any
 from ..closing import closed_on_error
 from ..errors import ConfigError, Error, Unsupported
 from ..gguf_file import TensorSource, open_gguf
+from .arguments import checked_call
 from .backend import Backend
 from .params import BackendParams
 
@@ -39,6 +40,7 @@ def register_backend(name: str, factory: Factory) -> None:
     _factories[name] = factory
 
 
+@checked_call(convert=False, calls=True)
 def new_backend(
     source: TensorSource | str | Path,
     params: BackendParams | None = None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-@checked_methods(TensorError, own=("dim", "stride"))
+@checked_methods(own=("dim", "stride"))
 class Tensor(
     Elementwise,
     Products,
