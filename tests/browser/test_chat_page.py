@@ -8,59 +8,15 @@ docs/page.png anew.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-
-from tests.serving import running
+from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "examples" / "assets"
-MODELS = ("stories", "shapes", "tones")
 SECONDS = 60_000.0  # milliseconds that anything may take
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("home")
-    files = [str(ASSETS / f"{name}.gguf") for name in MODELS]
-    with running(*files, "--threads", "1", HOME=str(home)) as found:
-        yield found.url
-        found.stop()
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as program:
-        found = program.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser without history; any error on the page fails the test."""
-    found = browser.new_context(viewport={"width": 1100, "height": 720}, color_scheme="light")
-    found.set_default_timeout(SECONDS)
-    errors: list[str] = []
-    found.on("weberror", lambda error: errors.append(str(error.error)))
-    yield found
-    found.close()
-    assert not errors
-
-
-@pytest.fixture
-def page(context: BrowserContext, server: str) -> Page:
-    return opened(context, server)
-
-
-def opened(context: BrowserContext, url: str) -> Page:
-    page = context.new_page()
-    page.goto(url)
-    expect(page.locator("#model option")).to_have_count(len(MODELS))
-    return page
 
 
 def setting(page: Page, **values: str | bool) -> None:
@@ -185,8 +141,8 @@ def test_answers_obey_a_schema(page: Page):
     expect(page.locator(".failed")).to_have_text(re.compile("no JSON"))
 
 
-def test_two_tabs_share_conversations_and_not_their_places(context: BrowserContext, server: str):
-    one, other = opened(context, server), opened(context, server)
+def test_two_tabs_share_conversations_and_not_their_places(open_page: Callable[[], Page]):
+    one, other = open_page(), open_page()
     setting(one, max_tokens="5")
     ask(one, "A first message.")
     ask(other, "A second message.")
@@ -202,19 +158,53 @@ def test_two_tabs_share_conversations_and_not_their_places(context: BrowserConte
         expect(page.locator("#messages > li")).to_have_count(0)
 
 
-def test_what_a_model_writes_runs_nothing(page: Page):
-    page.evaluate(
-        """async () => {
-            const { blocks } = await import("/page/markdown.js");
-            const text = "<img src=x onerror=alert(1)> [a](javascript:alert(1)) **bold** `code`";
-            document.getElementById("messages").append(...blocks(text));
-        }"""
-    )
+HELD = """() => {
+    const real = window.fetch;
+    window.fetch = (url, init) => !String(url).includes("chat/completions") ? real(url, init) :
+        new Promise((answer) => window.begin = () => answer(new Response(new ReadableStream({
+            start(stream) {
+                window.send = (chunk) => stream.enqueue(
+                    new TextEncoder().encode(`data: ${JSON.stringify(chunk)}\n\n`));
+                window.end = () => stream.close();
+            }}))));
+}"""
 
-    assert page.locator("#messages img").count() == 0
-    assert page.locator("#messages a").count() == 0
-    expect(page.locator("#messages strong")).to_have_text("bold")
-    expect(page.locator("#messages code")).to_have_text("code")
+
+def test_a_message_says_what_it_waits_for_and_what_the_server_measured(page: Page):
+    page.evaluate(HELD)
+    page.fill("#text", "Tell me a story about a dog.")
+    page.press("#text", "Enter")
+    state, foot = page.locator(".assistant .state"), page.locator(".assistant .foot")
+
+    expect(state).to_have_text("Loading the model…")
+    expect(foot).to_be_hidden()
+    page.evaluate("begin()")
+    page.evaluate("send({choices: [{delta: {role: 'assistant', content: ''}}]})")
+    expect(state).to_have_text(re.compile(r"^Reading the prompt… \d+ tokens$"))
+    expect(foot).to_be_hidden()
+    page.evaluate("send({choices: [{delta: {content: 'Once'}}]})")
+    expect(state).to_be_hidden()
+    expect(foot.get_by_role("button", name="Regenerate")).to_be_visible()
+    page.evaluate(
+        """send({choices: [{delta: {}, finish_reason: "stop"}], timings: {prompt_n: 30, cache_n: 4,
+            prompt_per_second: 1203.44, predicted_n: 5, predicted_per_second: 57.06}})"""
+    )
+    page.evaluate("send({choices: [], usage: {prompt_tokens: 34, completion_tokens: 5}}); end()")
+
+    said = "5 tokens at 57.1/s · prompt: 30 tokens at 1203.4/s · 4 cached"
+    expect(page.locator(".assistant .said")).to_have_text(said)
+
+
+def test_an_answer_without_text_has_its_buttons(page: Page):
+    page.evaluate(HELD)
+    page.fill("#text", "Say nothing.")
+    page.press("#text", "Enter")
+    expect(page.locator(".assistant .state")).to_be_visible()
+
+    page.evaluate("begin(); end()")
+
+    expect(page.locator(".assistant .state")).to_be_hidden()
+    expect(page.locator(".assistant").get_by_role("button", name="Regenerate")).to_be_visible()
 
 
 def test_a_picture_for_a_model_without_eyes_is_refused(page: Page):

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 import ggmodel
 
@@ -68,14 +68,6 @@ def served(site: Path) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    with sync_playwright() as program:
-        found = program.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(params=[PHONE, DESK], ids=["phone", "desk"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
+from importlib.resources import files
 
 import httpx
 import pytest
@@ -21,7 +23,20 @@ def test_the_page_and_all_that_it_names_are_served(http: httpx.Client):
         part = http.get(f"/{name}")
         assert part.status_code == 200
         found |= {f"page/{other}" for other in re.findall(r'from "\./([^"]+)"', part.text)}
-    assert {"page/app.js", "page/style.css", "page/store.js"} <= seen
+    assert {"page/app.js", "page/style.css", "page/store.js", "page/markdown-it.js"} <= seen
+
+
+def test_the_reader_of_markdown_is_the_published_file():
+    folder = files("ggmodel.serve") / "page"
+    origin = (folder / "markdown-it.txt").read_text("utf-8")
+    data = (folder / "markdown-it.js").read_bytes()
+    parts = set(re.findall(rb"#region node_modules/([\w.-]+)/", data)) | {b"markdown-it"}
+    stated = dict(re.findall(r"^(\w+): (\S+)$", origin, re.MULTILINE))
+
+    assert stated["sha256"] == hashlib.sha256(data).hexdigest()
+    assert data.startswith(f"/*! {stated['package']} {stated['version']} ".encode())
+    assert parts <= {line.encode() for line in origin.splitlines()}  # each with its licence
+    assert sum(len(one.read_bytes()) for one in folder.iterdir()) < 300_000  # what a browser gets
 
 
 def test_nothing_of_other_hosts_is_loaded(http: httpx.Client):

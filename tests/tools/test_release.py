@@ -259,6 +259,7 @@ class TestContents:
             ([BINDING], "without the licence of ggmodel"),
             (["ggmodel/native/ggml/lib/libggml.so.1.2"], "without the licence of ggml"),
             ([LICENCE, "ggmodel.libs/libgomp-1.so"], r"brings ggmodel\.libs/libgomp-1\.so: say in"),
+            (["ggmodel/serve/page/markdown-it.js"], "without the licence of markdown-it"),
             (["ggmodel/__pycache__/x.py"], "do not belong there: ggmodel/__pycache__"),
             (["ggmodel/x.py.orig"], "do not belong there"),
         ],

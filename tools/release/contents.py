@@ -14,8 +14,9 @@ from . import Refused
 BUNDLED = {
     "ggmodel/native/_ggml_*": ("ggmodel", "ggmodel-*.dist-info/licenses/LICENSE"),
     "ggmodel/native/ggml/*": ("ggml", "ggmodel/native/ggml/LICENSE"),
+    "ggmodel/serve/page/markdown-it.js": ("markdown-it", "ggmodel/serve/page/markdown-it.txt"),
 }
-"""Binaries that wheels may bring → the part they belong to, and where its licence is."""
+"""Files of others, and binaries, that wheels may bring → their part, and where its licence is."""
 
 _BINARY = re.compile(r"\.(so|dll|dylib|pyd|a|lib|exe)(\.[\d.]+)?$")
 _STRAY = re.compile(r"(^|/)(__pycache__|\.git|\.cache|\.venv|\.DS_Store)(/|$)|\.py[co]$|~$|\.orig$")
@@ -67,9 +68,9 @@ def _check_names(path: Path, names: list[str]) -> None:
 def _parts(path: Path, names: list[str]) -> set[str]:
     parts = set()
     for name in names:
-        if not _BINARY.search(name):
-            continue
         found = [part for pattern, part in BUNDLED.items() if fnmatch.fnmatch(name, pattern)]
+        if not found and not _BINARY.search(name):
+            continue
         if not found:
             raise Refused(
                 f"{path.name} brings {name}: say in tools/release/contents.py what it is part of, "

@@ -1,6 +1,6 @@
 // The page: a list of conversations, one of them open, and a line to write in.
 
-import { answer, models } from "./client.js";
+import { answer, models, promptLength } from "./client.js";
 import { Attached, watchDrops } from "./items.js";
 import { element } from "./markdown.js";
 import { MessageView } from "./message.js";
@@ -100,22 +100,34 @@ function setRunning(now) {
   list.setAttribute("aria-busy", String(Boolean(now)));
 }
 
-/** Takes the pieces of an answer into a message. */
-async function take(pieces, message, shown, keeping) {
-  let first = 0;
-  let drawn = 0;
+/** Says how long the prompt is, if the model reads it for a while. */
+async function tellLength(asked, shown, signal) {
+  await new Promise((done) => setTimeout(done, 500));
+  if (!shown.waits || asked.some(({ items }) => items?.length)) return;
+  const count = await promptLength(at("model").value, asked, signal).catch(() => 0);
+  if (count && shown.waits) shown.wait(`Reading the prompt… ${count.toLocaleString("en")} tokens`);
+}
+
+/** Takes the pieces of an answer into a message; `reading` is called with the first of them. */
+async function take(pieces, message, shown, keeping, reading) {
+  let begins = true;
+  let nextDraw = 0;
   let kept = performance.now();
   for await (const piece of pieces) {
-    first ||= piece.text || piece.thought ? performance.now() : 0;
+    if (begins) reading();
+    begins = false;
+    if (piece.text || piece.thought) shown.wait("");
     message.text += piece.text;
     message.thought += piece.thought;
     message.tokens.push(...piece.tokens);
     message.usage = piece.usage ?? message.usage;
     message.reason = piece.reason ?? message.reason;
-    message.seconds = first ? (performance.now() - first) / 1000 : 0;
-    if (performance.now() - drawn > 50) {
+    message.timings = piece.timings ?? message.timings;
+    const begun = performance.now();
+    if (begun > nextDraw) {
       follow(() => shown.update());
-      drawn = performance.now();
+      const end = performance.now();
+      nextDraw = end + Math.max(50, 9 * (end - begun)); // a long text takes a tenth of the time
     }
     if (performance.now() - kept > 1000) {
       keeping();
@@ -133,19 +145,26 @@ async function ask(text, items = []) {
   here.messages.push(message);
   const shown = view(message);
   list.append(view(here.messages.at(-2)).node, shown.node);
+  shown.wait("Loading the model…");
   main.scrollTop = main.scrollHeight;
   const controller = new AbortController();
+  const { signal } = controller;
+  const reading = () => {
+    shown.wait("Reading the prompt…");
+    tellLength(asked, shown, signal);
+  };
   setRunning({ controller });
   await keep(here);
   if (location.hash.slice(1) !== here.id) history.replaceState(null, "", `#${here.id}`);
   listConversations();
   try {
-    await take(answer(at("model").value, asked, controller.signal), message, shown, () => keep(here));
+    await take(answer(at("model").value, asked, signal), message, shown, () => keep(here), reading);
   } catch (error) {
-    if (controller.signal.aborted) message.reason = "stopped";
+    if (signal.aborted) message.reason = "stopped";
     else message.failed = error.message;
   }
   setRunning(null);
+  shown.wait("");
   follow(() => shown.update());
   await keep(here);
   listConversations();

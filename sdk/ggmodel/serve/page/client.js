@@ -78,8 +78,16 @@ async function* events(response) {
   }
 }
 
+/** How many tokens a conversation has, without its pictures and sounds. */
+export async function promptLength(model, messages, signal) {
+  const asked = JSON.stringify({ model, messages: body(model, messages).messages });
+  const response = await checked(await fetch("tokenize", { method: "POST", headers: headers(), body: asked, signal }));
+  return (await response.json()).count;
+}
+
 /**
- * Answers a conversation: yields {text, thought, tokens, usage, reason}, each where it is new.
+ * Answers a conversation: yields {text, thought, tokens, usage, timings, reason}, each where it is new.
+ * The first piece is empty: the model is loaded, and reads the prompt.
  * Aborting the signal ends the request at the server, too.
  */
 export async function* answer(model, messages, signal) {
@@ -102,6 +110,7 @@ export async function* answer(model, messages, signal) {
       thought: delta.reasoning_content ?? delta.reasoning ?? "",
       tokens: choice?.logprobs?.content ?? [],
       usage: event.usage ?? null,
+      timings: event.timings ?? null,
       reason: choice?.finish_reason ?? null,
     };
   }

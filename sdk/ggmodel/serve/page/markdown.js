@@ -1,7 +1,21 @@
 // Markdown as elements. Text becomes text nodes, never HTML, so an answer cannot run anything.
 
-const INLINE =
-  /(`+)(.+?)\1|\*\*(.+?)\*\*|__(.+?)__|\*([^\s*](?:[^*]*[^\s*])?)\*|\[([^\]]+)\]\((https?:[^\s)]+)\)/;
+import MarkdownIt from "./markdown-it.js";
+
+const LONGEST = 200_000; // characters of Markdown; what is longer is shown as it is
+const DEEPEST = 20; // quotes and lists inside each other, of which a list counts twice; elements are twice as many
+const MOST = 50_000; // tokens: a short text can make a table of many cells
+
+const parser = new MarkdownIt({ html: false, linkify: true, breaks: true });
+parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // main.py is a file
+parser.validateLink = (url) => /^(https?:\/\/|mailto:)/i.test(url);
+parser.block.ruler.before("table", "deep", (state, start, end, silent) => {
+  if (state.level < DEEPEST || silent) return false;
+  const token = state.push("code_block", "code", 0);
+  token.content = state.getLines(start, end, 0, false);
+  state.line = end;
+  return true;
+});
 
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -13,88 +27,63 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-function inline(text) {
-  const made = [];
-  for (let found; (found = INLINE.exec(text)); ) {
-    const [whole, , code, strong, strong2, emphasis, label, url] = found;
-    if (found.index) made.push(text.slice(0, found.index));
-    if (code !== undefined) made.push(element("code", {}, code));
-    else if (strong ?? strong2) made.push(element("strong", {}, ...inline(strong ?? strong2)));
-    else if (emphasis) made.push(element("em", {}, ...inline(emphasis)));
-    else made.push(element("a", { href: url, rel: "noreferrer noopener", target: "_blank" }, label));
-    text = text.slice(found.index + whole.length);
-  }
-  return text ? [...made, text] : made;
-}
-
-function fenced(lines, at, fence) {
-  let end = at + 1;
-  while (end < lines.length && !lines[end].trim().startsWith(fence)) end += 1;
-  const code = lines.slice(at + 1, end).join("\n");
+function code({ content, info }) {
+  const text = content.replace(/\n$/, "");
+  const language = info.trim().split(/\s/)[0] || null;
   const copy = element("button", { type: "button", class: "copy" }, "Copy");
-  copy.addEventListener("click", () => navigator.clipboard?.writeText(code));
-  return [element("pre", {}, element("code", {}, code), copy), end + 1];
+  copy.addEventListener("click", () => navigator.clipboard?.writeText(text));
+  const pre = element("pre", { tabindex: "0" }, element("code", {}, text));
+  return element("div", { class: "code", "data-language": language }, pre, copy);
 }
 
-function list(lines, at, ordered) {
-  const mark = ordered ? /^\s*\d+[.)]\s+/ : /^\s*[-*+]\s+/;
-  const items = [];
-  while (at < lines.length && mark.test(lines[at])) {
-    items.push(element("li", {}, ...inline(lines[at].replace(mark, ""))));
-    at += 1;
-  }
-  return [element(ordered ? "ol" : "ul", {}, ...items), at];
-}
+const link = (href) => ({ href, rel: "noreferrer noopener", target: "_blank" });
 
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
-
-function table(lines, at) {
-  const row = (line, name) => element("tr", {}, ...cells(line).map((c) => element(name, {}, ...inline(c))));
-  const rows = [row(lines[at], "th")];
-  at += 2;
-  while (at < lines.length && lines[at].includes("|")) rows.push(row(lines[at++], "td"));
-  return [element("table", {}, ...rows), at];
-}
-
-function block(lines, at) {
-  const line = lines[at];
-  const fence = /^\s*(```+|~~~+)/.exec(line);
-  if (fence) return fenced(lines, at, fence[1]);
-  const heading = /^(#{1,6})\s+(.*)/.exec(line);
-  if (heading) {
-    const level = Math.min(6, heading[1].length + 2);
-    return [element(`h${level}`, {}, ...inline(heading[2])), at + 1];
-  }
-  if (/^\s*[-*+]\s+/.test(line)) return list(lines, at, false);
-  if (/^\s*\d+[.)]\s+/.test(line)) return list(lines, at, true);
-  if (/^\s*>/.test(line)) {
-    let end = at;
-    while (end < lines.length && /^\s*>/.test(lines[end])) end += 1;
-    const inner = lines.slice(at, end).map((l) => l.replace(/^\s*>\s?/, "")).join("\n");
-    return [element("blockquote", {}, ...blocks(inner)), end];
-  }
-  if (line.includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)+\|?\s*$/.test(lines[at + 1] ?? "")) {
-    return table(lines, at);
-  }
-  let end = at + 1;
-  while (end < lines.length && lines[end].trim() && !/^\s*(```|~~~|#{1,6}\s|[-*+]\s|\d+[.)]\s|>)/.test(lines[end])) end += 1;
-  const children = lines.slice(at, end).flatMap((l, i) => [...(i ? [element("br")] : []), ...inline(l)]);
-  return [element("p", {}, ...children), end];
-}
-
-/** The elements of a text. */
-export function blocks(text) {
-  const lines = text.split("\n");
-  const made = [];
-  let at = 0;
-  while (at < lines.length) {
-    if (!lines[at].trim()) {
-      at += 1;
-      continue;
+/** The node of a token that holds no others, in a parent. */
+function leaf(token, parent) {
+  switch (token.type) {
+    case "fence":
+    case "code_block":
+      return code(token);
+    case "code_inline":
+      return element("code", {}, token.content);
+    case "image": {
+      const label = token.content || token.attrGet("src");
+      return parent.closest("a") ? label : element("a", link(token.attrGet("src")), label);
     }
-    const [one, next] = block(lines, at);
-    made.push(one);
-    at = next;
+    case "hr":
+    case "hardbreak":
+    case "softbreak":
+      return element(token.type === "hr" ? "hr" : "br");
+    default:
+      return token.content;
+  }
+}
+
+/** The element of a token that holds those up to its end. */
+function branch(token) {
+  if (token.type === "link_open") return element("a", link(token.attrGet("href")));
+  if (token.type === "heading_open") return element(`h${Math.min(6, Number(token.tag[1]) + 2)}`);
+  const align = /text-align:(\w+)/.exec(token.attrGet("style"))?.[1] ?? null;
+  return element(token.tag, { start: token.attrGet("start"), class: align });
+}
+
+/** The nodes of a text. */
+export function blocks(text) {
+  const tokens = text.length > LONGEST ? [] : parser.parse(text, {}).flatMap((one) => one.children ?? one);
+  if (text.length > LONGEST || tokens.length > MOST) return [element("div", { class: "plain" }, text)];
+  const made = [];
+  const open = []; // the elements around the next token
+  for (const token of tokens) {
+    if (token.hidden) continue; // the paragraphs of a tight list
+    const parent = open.at(-1);
+    if (token.nesting < 0) open.pop();
+    else if (token.nesting && open.length >= 2 * DEEPEST) open.push(parent);
+    else {
+      const node = token.nesting ? branch(token) : leaf(token, parent);
+      if (parent) parent.append(node);
+      else made.push(node);
+      if (token.nesting) open.push(node);
+    }
   }
   return made;
 }

@@ -31,17 +31,21 @@ function tokens(all) {
   });
 }
 
+/** A number of tokens with the server's rate. */
+function rated(count, rate) {
+  const tokens = `${count} token${count === 1 ? "" : "s"}`;
+  return rate ? `${tokens} at ${rate.toFixed(1)}/s` : tokens;
+}
+
 function footer(message) {
-  const { usage, seconds, reason, failed } = message;
+  const { usage, timings, reason, failed } = message;
   const said = [];
   if (failed) said.push(failed);
   else if (reason === "stopped") said.push("stopped");
   else if (reason === "length") said.push("cut off: the limit of tokens was reached");
-  if (usage) {
-    const n = usage.completion_tokens;
-    said.push(`${n} token${n === 1 ? "" : "s"}`);
-    if (seconds > 0 && n > 1) said.push(`${((n - 1) / seconds).toFixed(1)} tokens/s`);
-  }
+  if (usage) said.push(rated(usage.completion_tokens, timings?.predicted_per_second));
+  if (timings?.prompt_n) said.push(`prompt: ${rated(timings.prompt_n, timings.prompt_per_second)}`);
+  if (timings?.cache_n) said.push(`${timings.cache_n} cached`);
   return said.join(" · ");
 }
 
@@ -56,13 +60,26 @@ export class MessageView {
     this.said = element("span", { class: "said" });
     const buttons = Object.entries(actions).map(([label, act]) =>
       element("button", { type: "button", onclick: act }, label));
+    this.foot = element("div", { class: "foot" }, ...buttons, this.said);
+    this.state = element("p", { class: "state", hidden: true });
     const items = (message.items ?? []).map(shown);
     this.node = element("li", { class: message.role },
       element("p", { class: "who" }, message.role === "user" ? "You" : "Model"),
       ...(items.length ? [element("div", { class: "items" }, ...items)] : []),
       this.thinking, this.content,
-      element("div", { class: "foot" }, ...buttons, this.said));
+      this.state, this.foot);
     this.update();
+  }
+
+  /** Says what the answer waits for, in place of its buttons; "" ends that. */
+  wait(state) {
+    this.state.textContent = state;
+    this.state.hidden = !state;
+    this.foot.hidden = Boolean(state);
+  }
+
+  get waits() {
+    return !this.state.hidden;
   }
 
   update() {
@@ -72,7 +89,10 @@ export class MessageView {
     const plain = role === "user" || Boolean(known?.length);
     this.content.classList.toggle("plain", plain);
     if (known?.length) this.append(known);
-    else this.content.replaceChildren(...(plain ? [text] : blocks(text)));
+    else {
+      this.content.replaceChildren(...(plain ? [text] : []));
+      if (!plain) for (const block of blocks(text)) this.content.append(block); // too many for one call
+    }
     this.said.textContent = footer(this.message);
     this.said.classList.toggle("failed", Boolean(this.message.failed));
   }
