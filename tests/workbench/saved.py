@@ -14,6 +14,7 @@ from ggmodel.workbench.activations import Activations
 from tests.golden import files
 from tests.golden.files import Picture
 from tests.golden.gemma3 import cases as gemma3
+from tests.golden.idefics3 import cases as idefics3
 from tests.golden.llama.cases import llama
 from tests.golden.llama4 import cases as llama4
 from tests.golden.mllama import cases as mllama
@@ -44,6 +45,8 @@ SMALL = {
     "num_hidden_layers": 2,
     "num_key_value_heads": 1,
 }
+_TILED: dict[str, Any] = {"vision_config": {"image_size": 8, "patch_size": 2}, "scale_factor": 2}
+_WIDE = Picture("wide", (3, 3, 8, 8), {"grid": [1, 2]})
 CASES = {
     "llama": Case(
         "llama", llama(hidden_size=32, intermediate_size=64, vocab_size=48), [1, 9, 30, 17, 40]
@@ -100,6 +103,22 @@ CASES = {
         ),
         [1, 9, gemma3.NEWLINES, gemma3.BEGIN, gemma3.IMAGE, gemma3.END, gemma3.NEWLINES],
         Picture("red", (1, 3, 8, 8)),
+    ),
+    # Two tiles and a view of the whole, whose patches the projector merges.
+    "idefics3": Case(
+        "idefics3",
+        idefics3.idefics3(
+            {
+                **_TILED["vision_config"],
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+            },
+            None,
+            **{**SMALL, "num_hidden_layers": 1},
+        ),
+        [1, 9, *idefics3.image_tokens(_TILED, _WIDE), 7],
+        _WIDE,
     ),
     "llama4": Case(
         "llama4",

@@ -143,9 +143,15 @@ def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) ->
         return max(row.input.nmse, wiring.cached.get(row.path, 0.0))
     if any(r.wrong for r in before):
         return math.inf
+    if row in wiring.tower:  # the reference may lay out the input in another way
+        makers = (
+            r for r in before if any(row is reader for reader, _ in wiring.readers.get(r, ()))
+        )
+        fine = (r.result.nmse for r in makers if r.result and r.verdict in ("equal", "follows"))
+        return max(fine, default=0.0)
     # It may read rows of an image.
     seen = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
-    return 0.0 if row in wiring.tower else max(seen, default=0.0)
+    return max(seen, default=0.0)
 
 
 def _outermost(readers: Sequence[tuple[ModuleDiff, bool]]) -> list[tuple[ModuleDiff, bool]]:
