@@ -162,6 +162,10 @@ class Unsupported(Error, NotImplementedError):
     """An unsupported feature; the message says which ones are supported."""
 
 
+class NotInstalled(Unsupported):
+    """A library beside ggmodel cannot be imported; the message names it."""
+
+
 def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
     """A module's `__getattr__` that knows its former names.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ggmodel.audio import Audio
+from ggmodel.errors import NotInstalled, Unsupported
 from ggmodel.workbench import reference
 from ggmodel.workbench.reference import _located
 
@@ -88,3 +89,19 @@ def test_voxtrals_processor_takes_a_sound_by_its_parts(monkeypatch: pytest.Monke
     whole = np.arange(8 * 80.0).reshape(8, 80)
     assert np.array_equal(found["input_features"], [whole[:, :40], whole[:, 40:]])
     assert (asked["pad_to_multiple_of"], asked["truncation"]) == (6400, False)
+
+
+@pytest.mark.parametrize(
+    ("cause", "raised"), [(ImportError("needs torchvision"), NotInstalled), (OSError, Unsupported)]
+)
+def test_a_processor_that_lacks_a_library_is_told_from_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, cause: Any, raised: type[Exception]
+):
+    def from_pretrained(*_: Any, **__: Any) -> None:
+        raise cause
+
+    auto = SimpleNamespace(from_pretrained=from_pretrained)
+    monkeypatch.setattr(reference, "_need", lambda name: SimpleNamespace(AutoProcessor=auto))
+    with pytest.raises(Unsupported) as error:
+        reference.item_inputs("folder", "a", "image", None)
+    assert error.type is raised

@@ -1,8 +1,9 @@
 """The command line: thin, since everything it prints comes from elsewhere.
 
 Exit status: 0; 1 for an error of ggmodel or of the system, printed as `error: …` (`GGMODEL_DEBUG=1`
-shows where it came from); 2 for wrong usage; 70 for a bug; 130 after Ctrl-C, 143 after SIGTERM; 141
-when the reader of the output has gone.
+shows where it came from); 2 for wrong usage; 69 if a library that the command needs cannot be
+imported; 70 for a bug; 130 after Ctrl-C, 143 after SIGTERM; 141 when the reader of the output has
+gone.
 
 Commands import what they need when they run, so that `--help` stays instant.
 """

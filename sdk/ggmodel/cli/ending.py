@@ -15,13 +15,14 @@ from typing import Any, NoReturn
 
 import typer
 
-from ..errors import Error
+from ..errors import Error, NotInstalled
 from ..platforms import processes
 from ..platforms.processes import NO_READER
 from .terminal import printable, say
 
 FAILED = 1
-BUG = 70  # sysexits.h calls it an internal software error
+# As in sysexits.h: a program that this one needs is missing, and an internal software error.
+UNAVAILABLE, BUG = 69, 70
 _OF_STREAMS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 _SOON = 0.01  # seconds; a finalizer has ended by then, mostly
 _LONGEST = 400  # characters of a message that is not ours
@@ -161,7 +162,10 @@ def _failed(error: BaseException, shown: Callable[[object], str] = str) -> int:
         return 128 + signal.SIGINT
     if processes.has_no_reader(error):
         return NO_READER
-    status, message = (FAILED, shown(error)) if isinstance(error, Error) else _told(error)
+    if isinstance(error, Error):
+        status, message = UNAVAILABLE if isinstance(error, NotInstalled) else FAILED, shown(error)
+    else:
+        status, message = _told(error)
     if debugging():
         with suppress(OSError):
             traceback.print_exception(error)

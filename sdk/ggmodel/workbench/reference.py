@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..convert.checkpoint import Checkpoint
-from ..errors import ConfigError, PromptError, Unsupported
+from ..errors import ConfigError, NotInstalled, PromptError, Unsupported
 from .activations import Activations
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ def run(
         embeds: the whole model's result is hidden states: that of transformers without its head.
 
     Raises:
-        Unsupported: torch or transformers is missing, or transformers lacks the architecture.
+        NotInstalled: torch, transformers, or what transformers needs for this model is missing.
+        Unsupported: transformers lacks the architecture.
         FormatError: the folder is no checkpoint.
         PromptError: transformers refuses the inputs.
     """
@@ -96,14 +97,16 @@ def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str
         item: what the model's modality has opened.
 
     Raises:
-        Unsupported: transformers is missing, or the folder has no processor.
+        NotInstalled: transformers, or what the processor needs is missing.
+        Unsupported: the folder has no processor, or this one does not take the item.
     """
     transformers = _need("transformers")
     try:
         processor = transformers.AutoProcessor.from_pretrained(folder, trust_remote_code=False)
         made = _processed(processor, text, kind, item)
     except Exception as error:
-        raise Unsupported(
+        raised = NotInstalled if isinstance(error, ImportError) else Unsupported
+        raise raised(
             f"the processor of {folder} does not take this {kind}: {type(error).__name__}: {error}"
         ) from error
     found = {k: np.asarray(v) for k, v in made.items() if k not in ("attention_mask", "labels")}
@@ -145,7 +148,7 @@ def _need(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # libraries that do not fit one another raise all kinds
-        raise Unsupported(f"{name} cannot be imported ({error}): {_INSTALL}") from None
+        raise NotInstalled(f"{name} cannot be imported ({error}): {_INSTALL}") from None
 
 
 def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, Any]) -> Any:
@@ -154,7 +157,7 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
     try:
         cls = getattr(transformers, name, None) if isinstance(name, str) else None
     except ImportError as error:  # transformers imports its modules only now
-        raise Unsupported(
+        raise NotInstalled(
             f"transformers cannot import {name}: {error.__cause__ or error}"
         ) from error
     if not isinstance(cls, type) or not issubclass(cls, transformers.PreTrainedModel):
