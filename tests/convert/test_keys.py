@@ -405,3 +405,20 @@ def test_a_second_use_of_yarns_scale_is_declared():
     made = from_hf(ScoredLlama, own, weights)
     assert made.metadata["llama.rope.scaling.score_scale"] == 2.0
     assert paper_magnitude(40, 1.0) ** 2 == pytest.approx(1.8739, abs=1e-4)  # DeepSeek-V3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("vocab_size", -5, "must be 1 to"),
+        ("tie_word_embeddings", "yes", "must be"),
+        ("attention_bias", "x", "must be"),
+        ("mlp_bias", 3, "must be"),
+        ("max_position_embeddings", 1e30, "must be"),
+        ("max_position_embeddings", 1 << 70, "must be"),
+    ],
+)
+def test_impossible_values_of_what_tensors_tell(key: str, value: object, reason: str):
+    golden = load_golden("llama", "plain_gqa")
+    with pytest.raises(ConfigError, match=f"(?s){key}.*{reason}"):
+        from_hf(Llama, golden.config | {key: value}, golden.weights())

@@ -13,14 +13,23 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
+from ..gguf_file.metadata import check_kind
 from ..model import Config, Model, config_class
 from ..model.config import key_fields, steps
 from ..model.fields import MISSING
 
-# Without effect on results: about training, sampling, saving, and how outputs are returned. The
-# shapes of tensors, or which there are, tell the same as those of the last two lines.
-WITHOUT_EFFECT = tuple(
-    "architectures model_type auto_map *name_or_path dtype torch_dtype transformers_version "
+# The shapes of tensors, or which there are, tell the same as these. Their kinds of values:
+_BY_TENSORS = dict.fromkeys("attention_bias mlp_bias qkv_bias tie_word_embeddings".split(), bool)
+_BY_TENSORS |= dict.fromkeys(
+    "vocab_size vision_output_dim projector_input_dim projector_output_dim".split(), int
+)
+_CHECKED = {**_BY_TENSORS, "max_position_embeddings": int}
+_MOST = 1 << 31  # of a size
+# Without effect on results: about training, sampling, saving, and how outputs are returned.
+WITHOUT_EFFECT = (
+    *_BY_TENSORS,
+    *"architectures model_type auto_map *name_or_path dtype torch_dtype transformers_version "
     "*initializer_range initializer_factor *dropout *dropout_prob *_pdrop *_dropout_p layerdrop "
     "use_cache return_dict output_attentions output_hidden_states output_router_logits "
     "gradient_checkpointing pretraining_tp chunk_size_feed_forward "
@@ -29,9 +38,7 @@ WITHOUT_EFFECT = tuple(
     "task_specific_params finetuning_task cache_implementation *attn_implementation *_attn_mode "
     "experts_implementation use_flash_attn use_return_dict torchscript pruned_* "
     "use_bfloat16 tokenizer_class sep_token* quantization_config compression_config "
-    "*_attn_implementation_internal for_inference unsloth* kernel_config "
-    "vocab_size attention_bias mlp_bias qkv_bias tie_word_embeddings "
-    "vision_output_dim projector_input_dim projector_output_dim".split()
+    "*_attn_implementation_internal for_inference unsloth* kernel_config".split(),
 )
 TABLE = Path(__file__).with_name("reference_keys.json")
 _ROPES = ("rope_parameters", "rope_scaling")
@@ -166,6 +173,9 @@ def unread_keys(
 
     Returns:
         key → its value, and the value that is supported.
+
+    Raises:
+        ConfigError: a size or switch whose value tensors tell holds something impossible.
     """
     reference = reference or {}
     declared = config_class(architecture)
@@ -180,6 +190,7 @@ def unread_keys(
         k: v for k, v in reference.items() if ":" not in k or k.partition(":")[0] in prepared
     }
     leaves = dict(_leaves(given, reference))
+    _check_values(leaves)
     absent = [k for k, v in reference.items() if v is not None and not _present(given, k)]
     found: dict[str, str] = {}
     for path in (*leaves, *absent):
@@ -202,6 +213,16 @@ def unread_keys(
             only += _SCORES if scores else ""
             found[path] = f"{path} is {value!r:.60}; supported: {only}"
     return found
+
+
+def _check_values(leaves: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a value that cannot be, of a key that need not be read."""
+    for path, value in leaves.items():
+        kind = None if ":" in path else _CHECKED.get(path.rpartition(".")[2])
+        if kind is not None:
+            value = check_kind(path, value, kind, "config.json")
+            if kind is int and not 0 < value <= _MOST:
+                raise ConfigError(f"config.json: {path} is {value}; it must be 1 to {_MOST}")
 
 
 def every_key(given: Mapping[str, Any]) -> dict[str, None]:
