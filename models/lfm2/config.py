@@ -12,7 +12,7 @@ from ggmodel.errors import ConfigError
 def _width(hf: Mapping[str, Any]) -> int:
     """The width of feed-forward parts; config.json may have one that is yet to be adjusted."""
     width = hf.get("block_ff_dim", hf.get("intermediate_size"))
-    factor, step = hf.get("block_ffn_dim_multiplier"), hf.get("block_multiple_of")
+    factor, step = hf.get("block_ffn_dim_multiplier"), hf.get("block_multiple_of", 256)
     if not hf.get("block_auto_adjust_ff_dim"):
         return width
     width = int(2 * width / 3)
