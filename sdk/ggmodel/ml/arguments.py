@@ -174,7 +174,7 @@ def check_interface(names: dict[str, Any], public: Iterable[str]) -> None:
 
     Args:
         names: the module's, which are replaced.
-        public: those that are checked. Of enumerations and protocols nothing is.
+        public: those that are checked; enumerations and protocols stay as they are.
     """
     for name in public:
         value = names[name]
