@@ -71,7 +71,8 @@ class Limits:
         serve_send_seconds: how long a client may take nothing of its answer.
         serve_stored: answers of /v1/responses that are kept for later requests.
         serve_stored_bytes: memory of all of them.
-        serve_tokenize_characters: a text or a chat whose tokens are asked for, not an answer.
+        serve_tokenize_characters: a text or a chat whose tokens are asked for, and that is longer
+            than what the context holds.
         serve_tools: functions that a request offers to the model.
         store_files: files and folders looked at in one folder of a store of models; a cache of a
             thousand models has some 20,000.
@@ -142,7 +143,7 @@ class Limits:
     serve_send_seconds: float = 60.0
     serve_stored: int = 1000
     serve_stored_bytes: int = 256 << 20
-    serve_tokenize_characters: int = 1 << 22
+    serve_tokenize_characters: int = 1 << 18
     serve_tools: int = 256
     store_files: int = 100_000
     template_characters: int = 1 << 18

@@ -178,11 +178,13 @@ class Ranks(Struct):
 
 
 class Tokenize(Struct):
-    """Asks for token ids. Special tokens in the text count as such if `special`."""
+    """Asks for token ids, and with `pieces` for the text of each. Special tokens in the text count
+    as such if `special`."""
 
     text: str | Chat
     add_special: bool = True
     special: bool = True
+    pieces: bool = False
 
 
 class Tokens(Struct):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..conversation import dated
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
 from ..openapi import document
-from ..requests import Chat, Detokenize, Rank, Render, Tokenize
+from ..requests import Chat, Detokenize, Rank, Render, Tokenize, Tokens
 from ..security import Keys
 from ..server import Server
 from ..tools import functions
@@ -140,26 +141,33 @@ async def tokenize(call: Call) -> None:
         text = given.prompt if given.prompt is not None else given.content or ""
     special = given.add_special if theirs else given.add_special_tokens
     async with call.server.models.use(given.model) as runner:
-        found = await runner.tokenize(Tokenize(text, special, given.parse_special))
+        pieces = given.with_pieces if theirs else given.return_token_strs
+        found = await runner.tokenize(Tokenize(text, special, given.parse_special, bool(pieces)))
         length = runner.state.context_length
     if theirs:
-        pieces = [_piece(id, data) for id, data in zip(found.ids, found.pieces, strict=True)]
-        return await call.json({"tokens": pieces if given.with_pieces else found.ids})
+        tokens = await asyncio.to_thread(_pieces, found) if pieces else found.ids
+        return await call.json({"tokens": tokens})
     answer: dict[str, Any] = {
         "count": len(found.ids),
         "max_model_len": length,
         "tokens": found.ids,
     }
-    if given.return_token_strs:
+    if pieces:
         answer["token_strs"] = [data.decode("utf-8", "replace") for data in found.pieces]
     await call.json(answer)
 
 
-def _piece(id: int, data: bytes) -> dict[str, Any]:
-    try:
-        return {"id": id, "piece": data.decode()}
-    except UnicodeDecodeError:
-        return {"id": id, "piece": list(data)}
+def _pieces(found: Tokens) -> list[dict[str, Any]]:
+    """Each token with its text, or with its bytes where they are none."""
+
+    def piece(data: bytes) -> str | list[int]:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return list(data)
+
+    pairs = zip(found.ids, found.pieces, strict=True)
+    return [{"id": id, "piece": piece(data)} for id, data in pairs]
 
 
 async def detokenize(call: Call) -> None:

@@ -158,15 +158,25 @@ class Work:
         """The ids of a text or a chat; −1 in the places of images and other items."""
         if isinstance(request.text, Chat):
             rendered = self._rendered(request.text)
-            _need_short(rendered.text)
+            self._need_short(rendered.text)
             numbers = self.model.prompts.numbers(self.model.prompts.chat(rendered))
             ids = [max(-1, int(n)) for n in numbers]
         else:
-            _need_short(request.text)
+            self._need_short(request.text)
             ids = self._vocabulary().encode(
                 request.text, add_special=request.add_special, parse_special=request.special
             )
-        return Tokens(ids, [self.bytes_of(id) for id in ids])
+        return Tokens(ids, [self.bytes_of(id) for id in ids] if request.pieces else [])
+
+    def _need_short(self, text: str) -> None:
+        """Raises PromptTooLong for a text that is longer than the limit and than any prompt."""
+        most = self.model.prompts.longest_text(self.model.engine.context_length)
+        most = max(most, limits.serve_tokenize_characters)
+        if len(text) > most:
+            raise PromptTooLong(
+                f"the text has {len(text):,} characters; tokens are told of texts of up to "
+                f"{most:,} (the limit serve_tokenize_characters, or what the context holds)"
+            )
 
     def detokenize(self, request: Detokenize, check: Check) -> Text:
         return Text(self.model.detokenize(request.ids))
@@ -269,15 +279,6 @@ def _grammar(kind: str, text: str) -> Grammar:
     import msgspec
 
     return Grammar.choice(msgspec.json.decode(text, type=list[str]))
-
-
-def _need_short(text: str) -> None:
-    """Raises PromptTooLong for a text whose tokens nobody can want."""
-    if len(text) > limits.serve_tokenize_characters:
-        raise PromptTooLong(
-            f"the text has {len(text):,} characters; tokens are told of texts of up to "
-            f"{limits.serve_tokenize_characters:,} (the limit serve_tokenize_characters)"
-        )
 
 
 def _need_data(kind: str, item: Any) -> None:
