@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ggmodel.chat import ChatTemplate
@@ -100,3 +102,11 @@ def test_tools_are_json():
 def test_what_cannot_be_written_is_refused(template: str):
     with pytest.raises(Unsupported, match=r"the chat template of m in Ollama .*; pass template="):
         as_jinja(template, "m")
+
+
+@pytest.mark.parametrize("template", ["{" * 200_000, "{{ - " * 50_000, "{{}" * 70_000])
+def test_an_action_without_an_end_is_noticed_at_once(template: str):
+    begun = time.thread_time()
+    with pytest.raises(Unsupported, match="an action that does not end"):
+        as_jinja(template, "x")
+    assert time.thread_time() - begun < 5  # minutes, where each brace looks for the end again

@@ -87,16 +87,18 @@ def _nodes(template: str) -> list[tuple[str, str]]:
     """("text", …) and ("action", …) in order, blanks trimmed as the actions ask for it."""
     nodes: list[tuple[str, str]] = []
     at, trim = 0, False
-    for match in _ACTION.finditer(template):
-        text = template[at : match.start()]
+    while (begin := template.find("{{", at)) >= 0:
+        if (end := template.find("}}", begin)) < 0:
+            raise Unsupported("has an action that does not end")
+        text = template[at:begin]
         text = text.lstrip(" \t\r\n") if trim else text
+        match = _ACTION.fullmatch(template, begin, end + 2)
+        assert match is not None
         nodes.append(("text", text.rstrip(" \t\r\n") if match[1] else text))
-        at, trim = match.end(), bool(match[3])
+        at, trim = end + 2, bool(match[3])
         if not match[2].strip().startswith("/*"):
             nodes.append(("action", match[2].strip()))
     text = template[at:]
-    if "{{" in text:
-        raise Unsupported("has an action that does not end")
     nodes.append(("text", text.lstrip(" \t\r\n") if trim else text))
     return [node for node in nodes if node[1]]
 
