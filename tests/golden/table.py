@@ -42,6 +42,9 @@ The column "split" has the worst of the first item. An embedding model computes 
 there, and compares all rounded weights with the same weights in F32. Types of tensors are those of
 `ggmodel convert`: norms, routers and vision towers stay F32.
 
+Goldens are given pixels and spectra; their preparation is tested apart
+([images.md](images.md#pixels), [audio.md](audio.md#opened-and-prepared)).
+
 Tests hold all this, fused attention, and files by llama.cpp's converter. The references come from
 {versions}. `python -m tests.golden.table` writes this page.
 

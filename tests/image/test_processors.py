@@ -5,6 +5,8 @@ are the same operations in the same order.
 """
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +24,14 @@ from ggmodel.image import (
     split_tiles,
     tile_grids,
 )
+from ggmodel.models.llama4.image import tiles_of as llama4_tiles
+from ggmodel.models.mllama.image import tiles_of as mllama_tiles
+from ggmodel.models.mllama.image import tiles_used
 from tests.image.noise import LARGE, RESIZED, SIDE, SIZES, noise
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
+HALF = {"image_mean": 0.5, "image_std": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -45,30 +51,22 @@ def placed(size, side, most, single):
     return canvas, fit(size, limit, single)
 
 
-def gemma3(image, side=SIDE):
-    return normalize(resize(composite(image), (side, side)), 0.5, 0.5)
+def gemma3(image):
+    return normalize(resize(composite(image), (SIDE, SIDE)), 0.5, 0.5)
 
 
-def llama4(image, side=SIDE, most=16):
-    image = composite(image)
-    canvas, size = placed(image.size, side, most, single=True)
-    rows, columns = canvas[1] // side, canvas[0] // side
-    pixels = normalize(pad(resize(image, size), canvas), 0.5, 0.5, bfloat16=True)
-    tiles = split_tiles(pixels, rows, columns)
-    if len(tiles) > 1:
-        whole = normalize(resize(image, (side, side)), 0.5, 0.5, bfloat16=True)
-        tiles = np.concatenate([tiles, whole[None]])
-    return tiles, (rows, columns)
+def llama4(image):
+    h: Any = SimpleNamespace(tile=SIDE, tiles=16, resample="bilinear", **HALF)
+    pixels = llama4_tiles(image, h)
+    return pixels.values, pixels.data["aspect_ratio"]
 
 
-def mllama(image, side=SIDE, most=4):
-    image = composite(image)
-    canvas, size = placed(image.size, side, most, single=False)
-    grid = canvas[1] // side, canvas[0] // side
-    pixels = normalize(pad(resize(image, size), canvas), MEAN, STD)
-    tiles = np.zeros((most, 3, side, side), np.float32)
-    tiles[: grid[0] * grid[1]] = split_tiles(pixels, *grid)
-    return tiles, 1 + tile_grids(most).index(grid), grid[0] * grid[1]
+def mllama(image):
+    clip = {"image_mean": MEAN, "image_std": STD}
+    h: Any = SimpleNamespace(tile=SIDE, tiles=4, resample="bilinear", **clip)
+    pixels = mllama_tiles(image, h)
+    ratio = pixels.data["aspect_ratio_id"]
+    return pixels.values, ratio, tiles_used(ratio, 4)
 
 
 @pytest.mark.parametrize("n", range(len(RESIZED)))
