@@ -9,6 +9,7 @@ import pytest
 
 from ggmodel import names
 from ggmodel.errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
+from ggmodel.serve.errors import problem
 
 from .conftest import Homes
 from .hub_server import Hub
@@ -102,8 +103,11 @@ def test_a_cut_connection_goes_on_where_it_ended(hub: Hub, monkeypatch: pytest.M
 
 def test_half_a_download_is_never_found(hub: Hub, homes: Homes):
     hub.cuts = 1000
-    with pytest.raises(DownloadError, match=r"the same command goes on where it stopped"):
+    with pytest.raises(DownloadError, match=r"the same command goes on where it stopped") as raised:
         names.find("org/repo")
+    assert raised.type is DownloadError  # by whose name other processes know it
+    answer = problem(raised.value)
+    assert (answer.status, answer.code) == (502, "download_failed")
     assert not names.stored()
     with pytest.raises(ModelNotFound):
         names.find("org/repo", download=False)

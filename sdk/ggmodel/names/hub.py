@@ -142,7 +142,9 @@ class Repository:
                     for nbytes in self._received(content, out, deadline):
                         report(nbytes)
                     return
-                except _BrokenConnection:
+                except DownloadError as error:
+                    if error.__cause__ is None:  # the hub refuses; no connection broke
+                        raise
                     if out.tell() - mark >= _PROGRESS:
                         cuts, mark = 0, out.tell()
                     cuts += 1
@@ -165,8 +167,8 @@ class Repository:
                 self._need_time(deadline)
                 out.write(piece)
                 yield len(piece)
-        if out.tell() < content.size:
-            raise _BrokenConnection(self._cut(f"{content.path} ends after {out.tell():,} bytes"))
+            if out.tell() < content.size:
+                raise ConnectionError(f"{content.path} ends after {out.tell():,} bytes")
 
     def _download_xet(self, content: Content, file: Path, report: Callable[[int], None]) -> None:
         from huggingface_hub.file_download import xet_get
@@ -283,7 +285,8 @@ class Repository:
 
     @contextmanager
     def _converted(self) -> Iterator[None]:
-        """Errors of the HTTP library and of Xet, whose names change, in our words."""
+        """Errors of the HTTP library and of Xet, whose names change, in our words; they stay as the
+        cause."""
         try:
             yield
         except Error:
@@ -291,13 +294,10 @@ class Repository:
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise  # of a file that is written
-            raise _BrokenConnection(self._cut(_first_line(error))) from error
-
-    def _cut(self, reason: str) -> str:
-        return (
-            f"{self._name} cannot be downloaded: {reason}; the same command goes on where it "
-            "stopped"
-        )
+            raise DownloadError(
+                f"{self._name} cannot be downloaded: {_first_line(error)}; the same command goes "
+                "on where it stopped"
+            ) from error
 
     def _need_time(self, deadline: float) -> None:
         if time.monotonic() > deadline:
@@ -305,10 +305,6 @@ class Repository:
 
     def _nonsense(self, what: str) -> DownloadError:
         return DownloadError(f"{self._name}: the hub {what}; try again later, or check HF_ENDPOINT")
-
-
-class _BrokenConnection(DownloadError):
-    """The hub cannot be reached, or its answer ends early."""
 
 
 def is_plain(path: str) -> bool:
