@@ -137,6 +137,12 @@ def test_hostile_forms_take_a_linear_time(body: bytes):
     assert time.thread_time() - began < 2
 
 
+def test_a_wrong_form_writes_nothing_to_the_log(caplog: pytest.LogCaptureFixture):
+    with pytest.raises(Refused, match="the form is damaged"):
+        read_form(b"--x\r\n", "multipart/form-data; boundary=b")
+    assert not caplog.records
+
+
 def test_forms_are_read_beside_the_event_loop(hears: str, monkeypatch: pytest.MonkeyPatch):
     reading, may_end = threading.Event(), threading.Event()
 

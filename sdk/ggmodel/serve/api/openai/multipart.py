@@ -15,7 +15,7 @@ _HEADER_BYTES = 4096  # of a part's header line, and of the request's content-ty
 _NAME_BYTES = 256
 _PIECE = 1 << 18  # bytes that are searched without giving back Python's lock
 
-logging.getLogger("python_multipart").propagate = False  # warns of each wrong form
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # warns of each wrong form
 
 
 def read_form(body: bytes, content_type: str) -> dict[str, list[bytes]]:
