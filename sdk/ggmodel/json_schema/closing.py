@@ -28,8 +28,9 @@ _Keys = dict[tuple[str, str], None] | None
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """A copy in which objects that list properties take no others.
 
-    Objects stay open that say so by `additionalProperties`, and those that list none. Names that
-    are required are listed with the others. Definitions in use move to the root's "$defs".
+    Objects stay open that say so by `additionalProperties`, and those without `properties` and
+    `patternProperties`; empty `properties` close them, as in llama.cpp. Names that are required are
+    listed with the others. Definitions in use move to the root's "$defs".
 
     Raises:
         GrammarError: it is nested too deeply, refers to itself at one value, combines what is no

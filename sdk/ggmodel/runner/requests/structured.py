@@ -53,10 +53,10 @@ class Grammar:
         """JSON that a schema, a dict or JSON text, describes.
 
         Objects take the keys that the schema lists and no others, unless `additionalProperties`
-        says otherwise; an object that lists none takes any. The JSON is one line, with a space at
-        most, after a colon or a comma; the schema's "x-guidance" may say otherwise (see
-        llguidance). Integers in the schema must lie within 64 bits and be exact as 64-bit floats,
-        as all up to 2^53 are.
+        says otherwise; an object without `properties` takes any, one with empty ones none. The JSON
+        is one line, with a space at most, after a colon or a comma; the schema's "x-guidance" may
+        say otherwise (see llguidance). Integers in the schema must lie within 64 bits and be exact
+        as 64-bit floats, as all up to 2^53 are.
         """
         try:
             text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
