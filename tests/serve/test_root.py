@@ -10,9 +10,10 @@ import openai
 import pytest
 
 from ggmodel.serve.models import ModelPool
+from ggmodel.serve.pool import Listed
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
-from tests.serve.standin import InProcess
+from tests.serve.standin import InProcess, InProcessModels
 
 
 def test_health(http: httpx.Client):
@@ -89,6 +90,22 @@ def test_the_model_is_described(http: httpx.Client):
     found = http.get("/props").json()
     assert found["default_generation_settings"]["n_ctx"] == 512
     assert found["modalities"] == {"vision": False, "audio": False}
+
+
+def test_of_names_that_differ_in_capitals_the_exact_one_is_described(
+    http: httpx.Client, models: InProcessModels, monkeypatch: pytest.MonkeyPatch
+):
+    names = ("Stories", "stories")
+
+    async def listed() -> list[Listed]:
+        return [Listed(name, f"/{name}.gguf", 0.0, 1) for name in names]
+
+    monkeypatch.setattr(models, "listed", listed)
+    for name in names:
+        for tag in ("", ":latest"):
+            assert http.get(f"/v1/models/{name}{tag}").json()["id"] == name
+            shown = http.post("/api/show", json={"model": name + tag}).json()
+            assert shown["modelfile"] == f"FROM /{name}.gguf\n"
 
 
 def test_the_page_and_its_files(http: httpx.Client):

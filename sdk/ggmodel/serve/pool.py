@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
@@ -40,6 +40,17 @@ def same_name(name: str, other: str) -> bool:
     """Whether two names mean one model: capitals and the tag "latest" make no difference, as in
     Ollama."""
     return _plain(name) == _plain(other)
+
+
+def best_name(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is spelt like `name`, or else differs by the tag alone, or else means
+    the same model; None if there is none."""
+    untagged = name.removesuffix(":latest")
+    return max(
+        (one for one in names if same_name(one, name)),
+        key=lambda one: (one == name, one.removesuffix(":latest") == untagged),
+        default=None,
+    )
 
 
 def _plain(name: str) -> str:

@@ -157,21 +157,41 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_tag_latest_may_be_there_or_not(store: Path):
     catalogue = Catalogue({"own": __file__, "old:latest": __file__}, stores=True)
-    for name, key in (
-        ("own", "own"),
-        ("own:latest", "own"),
-        ("Own:Latest", "own"),
-        ("old", "old:latest"),
-        ("tiny", "tiny:latest"),
-        ("tiny:latest", "tiny:latest"),
-        ("org/repo:latest", "org/repo"),
-        ("org/repo/m.gguf:latest", "org/repo/m.gguf"),
+    for name, key, source in (
+        ("own", "own", __file__),
+        ("own:latest", "own", __file__),
+        ("Own:Latest", "own", __file__),
+        ("old", "old:latest", __file__),
+        ("tiny", "tiny:latest", "tiny"),
+        ("tiny:latest", "tiny:latest", "tiny:latest"),
+        ("org/repo:latest", "org/repo", "org/repo"),
+        ("org/repo/m.gguf:latest", "org/repo/m.gguf", "org/repo/m.gguf"),
     ):
-        assert catalogue.look(name).key == key
+        target = catalogue.look(name)
+        assert (target.key, target.source) == (key, source)
     for name in ("own:7b", "other:latest", ":latest"):
         with pytest.raises(ModelNotFound):
             catalogue.look(name)
     assert Catalogue({"tiny": __file__}, stores=True).look("tiny:latest").key == "tiny"
+
+
+def test_of_names_that_differ_in_capitals_the_exact_one_is_meant():
+    catalogue = Catalogue({"M": __file__, "m": __file__}, stores=False)
+    for name, key in (("M", "M"), ("m", "m"), ("M:latest", "M"), ("m:latest", "m")):
+        assert catalogue.look(name).key == key
+
+
+def test_not_all_spellings_of_a_name_are_remembered(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ggmodel.serve.models.catalogue._SPELLINGS", 3)
+    catalogue = Catalogue({"abc": __file__}, stores=False)
+
+    async def work() -> None:
+        for name in ("abc", "Abc", "aBc", "abC", "ABC", "abc"):
+            assert (await catalogue.target(name)).key == "abc"
+            assert name in catalogue._found
+
+    loop.run(work())
+    assert len(catalogue._found) == 3
 
 
 def test_every_model_has_a_digest_that_changes_with_it(store: Path, tmp_path: Path):
@@ -269,6 +289,28 @@ def test_closing_ends_a_load(loop: Loop):
         assert not engines.started
 
     loop.run(work())
+
+
+def test_a_load_that_the_end_cancels_is_no_error_in_the_log(
+    loop: Loop, caplog: pytest.LogCaptureFixture
+):
+    async def start(target: Target, options: Any, admit: Admit) -> MadeUp:
+        try:
+            return await asyncio.Future()
+        except asyncio.CancelledError:
+            raise Cancelled(f"the server unloads {target.key}") from None
+
+    async def work() -> None:
+        pool, engines = pool_of()
+        engines.start = start  # type: ignore[method-assign]
+        waiting = asyncio.ensure_future(use(pool, "m1"))
+        await settled()
+        await pool.close()
+        with pytest.raises(Cancelled):
+            await waiting
+
+    loop.run(work())
+    assert "cannot load" not in caplog.text
 
 
 class TestKeepAlive:
@@ -602,6 +644,23 @@ class TestProcesses:
                 assert states["stories"] is None and states["shapes"] is not None
                 details = {one.name: one.details["architecture"] for one in await pool.listed()}
                 assert details == {"stories": "llama", "shapes": "gemma3"}
+
+        loop.run(work())
+
+    def test_a_name_of_the_hub_with_the_tag_latest(self, loop: Loop, store: Path):
+        put_hub(
+            store.parents[5] / "hf" / "hub", "org/tales", {"m.gguf": Path(STORIES).read_bytes()}
+        )
+
+        async def work() -> None:
+            pool = ModelPool(options={"gpu_layers": 0})
+            try:
+                async with pool.use("org/tales:latest") as runner:
+                    assert text_of((await answered(runner, generate(max_tokens=2)))[1])
+                async with pool.use("org/tales") as other:
+                    assert other is runner
+            finally:
+                await pool.close()
 
         loop.run(work())
 

@@ -18,10 +18,11 @@ from ...errors import Error, ModelNotFound
 from ...gguf_file import open_gguf
 from ...gguf_file.metadata import KeyValues
 from ...names import Stored, find_stored, stored
-from ..pool import Listed, same_name
+from ..pool import Listed, best_name
 
 _DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _REMEMBERED = 60.0  # seconds until the stores are looked through again
+_SPELLINGS = 1000  # that are remembered; a name has as many as its letters have capitals
 
 
 @dataclass(frozen=True)
@@ -73,33 +74,30 @@ class Catalogue:
                     raise
                 return await self.target(None)  # not remembered: there is no end of such names
             self._found[name] = time.monotonic(), target
+            if len(self._found) > _SPELLINGS:
+                del self._found[next(iter(self._found))]
         return target
 
     def look(self, name: str) -> Target:
         """The model of a name, looked up anew. For a thread; raises as `target`."""
-        own = name if name in self.named else self._own(name)
+        own = best_name(name, self.named)
         if own is not None:
             source = self.named[own]
             return Target(own, source, _place(source))
         return self._stored(name)
 
-    def _own(self, name: str) -> str | None:
-        """The model given at start that a name means, spelt another way."""
-        return next((own for own in self.named if same_name(own, name)), None)
-
     def _stored(self, name: str) -> Target:
-        found = None
-        if self._stores:
+        # Programs add the tag to names of the hub, too, where it means nothing.
+        spellings = (name, name.removesuffix(":latest")) if self._stores else ()
+        for spelling in dict.fromkeys(spellings):
             with suppress(Error):  # it is no name, or cannot be used: the list says why
-                # Programs add the tag to names of the hub, too, where it means nothing.
-                found = find_stored(name) or find_stored(name.removesuffix(":latest"))
-        if found is None:
-            known = ", ".join(self.named) or "none"
-            stores = ", and no store of this machine has it" if self._stores else ""
-            raise ModelNotFound(
-                f"there is no model {name[:200]!r}{stores}; models named at start: {known}"
-            )
-        return Target(found.name, name, found.path, stored=True)
+                if found := find_stored(spelling):
+                    return Target(found.name, spelling, found.path, stored=True)
+        known = ", ".join(self.named) or "none"
+        stores = ", and no store of this machine has it" if self._stores else ""
+        raise ModelNotFound(
+            f"there is no model {name[:200]!r}{stores}; models named at start: {known}"
+        )
 
     def forget(self) -> None:
         """Looks all names up anew."""
@@ -123,7 +121,7 @@ class Catalogue:
         if self._stores:
             known = {one.path for one in found}
             for one in _usable(stored()):
-                if str(one.path) not in known and self._own(one.name) is None:
+                if str(one.path) not in known and best_name(one.name, self.named) is None:
                     found.append(_listed(one.name, one.path, one.nbytes, one.store, one.digest))
         for one in found:
             one.details = {**one.details, **self._header(one.path)}

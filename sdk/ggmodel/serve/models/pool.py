@@ -196,7 +196,8 @@ class ModelPool:
             if options == self._options:
                 entry.longest = max(state.trained_context, state.context_length)
         except Error as error:
-            if options != self._options:  # which the request wanted
+            # The server ends, or it is the request that wanted these options.
+            if self._closed or options != self._options:
                 raise
             log.error("cannot load %s: %s", entry.target.key, error)
             fault = _of_server(error, entry.target)

@@ -11,7 +11,7 @@ from .... import __version__
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
 from ...errors import Refused
-from ...pool import Listed, same_name
+from ...pool import Listed, best_name
 from ...requests import State
 from ...server import Server
 from .answered import RunningModels, ShownModel, Tags, Version
@@ -77,7 +77,8 @@ async def show(call: Call) -> None:
     async with models.use(name) as runner:
         state = runner.state
     listed = await models.listed()
-    model = next((one for one in listed if same_name(one.name, name)), None)
+    best = best_name(name, (one.name for one in listed))
+    model = next((one for one in listed if one.name == best), None)
     model = model or next((one for one in listed if one.path == state.path), None)
     if model is None:
         raise ModelNotFound(f"no model is called {name!r:.200}; /api/tags lists all")

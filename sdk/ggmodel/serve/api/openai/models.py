@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from ....errors import ModelNotFound
 from ...endpoint import Answers, Call, Handler, route
-from ...pool import Listed, same_name
+from ...pool import Listed, best_name
 from ...server import Server
 from .answered import Model, ModelList
 from .shapes import OPENAI
@@ -34,8 +34,10 @@ async def list_models(call: Call) -> None:
 async def show_model(call: Call) -> None:
     """Describe a model."""
     name = call.path["model"]
-    for one in await call.server.models.listed():
-        if same_name(one.name, name):
+    listed = await call.server.models.listed()
+    best = best_name(name, (one.name for one in listed))
+    for one in listed:
+        if one.name == best:
             return await call.json(_shown(one))
     raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
 
