@@ -140,6 +140,27 @@ def test_arguments_of_calls(template: str, tokenizer: Tokenizer):
 
 
 @pytest.mark.parametrize(
+    ("parameters", "right", "wrong"),
+    [
+        ({"$ref": "#/$defs/x", "$defs": {"x": A}}, '{"a":1}', "{}"),
+        ({"anyOf": [A, B]}, '{"b":1}', '{"c":1}'),
+        ({"allOf": [A, B]}, '{"a":1,"b":1}', '{"a":1,"b":1,"c":1}'),
+        ({"type": "object"}, '{"a":1}', "[]"),
+        (_object(), "{}", '{"a":1}'),
+    ],
+)
+def test_arguments_obey_what_any_schema_says(
+    parameters: Schema, right: str, wrong: str, tokenizer: Tokenizer
+):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    kind, text = reply_format("<tool_call>").grammar(tools, parallel=False) or ("", "")
+    assert kind == "lark"
+    grammar, call = Grammar.lark(text), '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
+    assert _obeys(grammar, call % right, tokenizer)
+    assert not _obeys(grammar, call % wrong, tokenizer)
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)}

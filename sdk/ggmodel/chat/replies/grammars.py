@@ -178,12 +178,7 @@ class _Rules:
         return f"{self._text(head)} {self._arguments(name)}"
 
     def _arguments(self, name: str) -> str:
-        schema = dict(self._tools.parameters[name])
-        if not schema:
-            schema = {"type": "object"}
-        elif not schema.get("properties") and "additionalProperties" not in schema:
-            schema |= {"properties": {}, "additionalProperties": False}
-        return self._json({"type": "object", **schema}, name)
+        return self._json({"type": "object", **self._tools.parameters[name]}, name)
 
     def _call(self, name: str) -> str:
         block, form = self._block, self._block.form
