@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggmodel import Input, MultimodalEmbedding
+from ggmodel import Input, MultimodalEmbedding, nn
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.ml import RopeType
 from ggmodel.nn import Rope, grid_positions, rope_sections
@@ -63,11 +63,22 @@ def test_sections_that_do_not_fit(kind: RopeType, sections: tuple[int, ...]):
         Rope(16, type=kind, sections=sections)
 
 
-def test_sections_beyond_the_pairs():
-    """transformers cuts those of an interleaved rope; runs of pairs are all of them."""
-    assert Rope(4, type=RopeType.IMROPE, sections=(11, 11, 10, 0)).components == 4
-    with pytest.raises(ConfigError, match="2 together, not all"):
-        Rope(4, type=RopeType.MROPE, sections=(11, 11, 10, 0))
+@pytest.mark.parametrize("pairs", [2, 8, 32, 64])
+@pytest.mark.parametrize("three", [(24, 20, 20), (11, 11, 10), (3, 2, 1), (0, 9, 0), (1, 0, 40)])
+def test_sections_of_an_interleaved_rope(pairs: int, three: tuple[int, int, int]):
+    """Wider or narrower than the rope: transformers' slices (modeling_qwen3_vl,
+    `apply_interleaved_mrope`) give the second and third component the same pairs."""
+
+    class Config(nn.RopeConfig):
+        rope_dims = 2 * pairs
+
+    want = [0] * pairs
+    for k in (1, 2):
+        want[k : 3 * three[k] : 3] = [k] * len(want[k : 3 * three[k] : 3])
+    sections = nn.Rotary(Config()).rope(RopeType.IMROPE, (*three, 0)).sections
+    assert sum(sections) == pairs
+    found = [i % 3 if i < 3 * sections[i % 3] else 0 for i in range(pairs)]
+    assert found == want
 
 
 @pytest.mark.parametrize("kind", [RopeType.NORM, RopeType.NEOX, RopeType.VISION])

@@ -20,7 +20,7 @@ class Rope:
     Attributes:
         dims: number of rotated elements of a head.
         sections: for the types MROPE and IMROPE, how many pairs have each of four position
-            components. Those of MROPE add up to the pairs; IMROPE leaves out what goes beyond them.
+            components. They add up to the pairs.
         base: of the frequencies.
         scale: factor on positions; linear scaling by s is 1/s.
         factors: F32 [dims/2], divide the frequencies.
@@ -56,12 +56,10 @@ class Rope:
                 f"a rope of type {RopeType(self.type).name} with sections {list(sections)}; "
                 "MROPE and IMROPE have sections, and VISION is an op of its own, Tensor.rope"
             )
-        over, interleaved = sum(sections) - self.dims // 2, self.type is RopeType.IMROPE
-        if not fits or over < 0 or (over and not interleaved) or not any(sections[:3]):
+        if not fits or sum(sections) != self.dims // 2 or not any(sections[:3]):
             raise ConfigError(
                 f"a rope of {self.dims} dims with sections {list(sections)}; four numbers of "
-                f"pairs are needed, {self.dims // 2} together{' or more' * interleaved}, not all "
-                "of them in the fourth"
+                f"pairs are needed, {self.dims // 2} together, not all of them in the fourth"
             )
 
     @property

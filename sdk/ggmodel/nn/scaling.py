@@ -280,8 +280,8 @@ class Rotary(Module):
         """The rope of layers with scaled positions, to declare in `caches()`.
 
         Args:
-            sections: see `Rope.sections`. Three count as four: the last has the pairs of IMROPE
-                that the others leave over, or none.
+            sections: see `Rope.sections`. Three count as four. Those of IMROPE have every third
+                pair each, and no more than there are; the fourth has what they leave over.
 
         Raises:
             Unsupported: an unknown `rope.scaling.type`.
@@ -305,5 +305,7 @@ class Rotary(Module):
             )
         four = (*sections, 0)[:4] if sections else ()
         if type is RopeType.IMROPE and len(four) == 4:
-            four = (*four[:3], max(four[3], h.rope_dims // 2 - sum(four[:3])))
+            pairs = h.rope_dims // 2
+            three = [min(n, (pairs + 2 - k) // 3) for k, n in enumerate(four[:3])]
+            four = (*three, pairs - sum(three))
         return Rope(h.rope_dims, h.rope_base, scale, type, factors, magnitude, four)

@@ -136,7 +136,7 @@ CASES: dict[str, dict[str, Any]] = {
         partial_rotary_factor=...,
         rope_parameters={
             "mrope_interleaved": True,
-            "mrope_section": [11, 11, 10],
+            "mrope_section": [24, 20, 20],
             "partial_rotary_factor": 0.125,
             "rope_theta": 100.0,
             "rope_type": "default",
