@@ -38,12 +38,16 @@ def _gating(hf: Mapping[str, Any]) -> int | None:
     return SIGMOID if hf.get("num_experts") else None
 
 
+def _biased(hf: Mapping[str, Any]) -> bool | None:
+    return None if hf.get("use_expert_bias", True) or not hf.get("num_experts") else False
+
+
 SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
 
 
 class Lfm2Config(nn.DecoderConfig):
     # The tensors tell the same.
-    assumed = {"conv_bias": ..., "tie_embedding": ..., "use_expert_bias": ...}
+    assumed = {"conv_bias": ..., "tie_embedding": ...}
 
     ffn: int = kv("feed_forward_length", hf=_width)
     each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
@@ -57,6 +61,8 @@ class Lfm2Config(nn.DecoderConfig):
     gating: int = kv("expert_gating_func", hf=_gating, default=SIGMOID)
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
     expert_scale: float = kv("expert_weights_scale", hf="routed_scaling_factor", default=1.0)
+    # Not a key of llama.cpp: the bias is then zeros.
+    biased: bool = kv("use_expert_bias", hf=_biased, default=True)
     activation: Any = "silu"
     kv_heads: Any = property(lambda h: max(h.each_kv_heads))
     three_widths = property(lambda h: 3 * h.width)

@@ -82,16 +82,31 @@ def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
     return gguf(name, hf=Stack(f"experts.{{}}.{hf}", "experts"), shape=(*shape, "experts"))
 
 
-def _no_bias(hf: Mapping[str, Any]) -> np.ndarray | None:
+def _no_bias(hf: Mapping[str, Any]) -> np.ndarray:
     """Zeros for checkpoints without, since llama.cpp needs a bias."""
-    return None if hf["use_expert_bias"] else np.zeros(hf["num_experts"], np.float32)
+    if hf.get("use_expert_bias", True):
+        raise ConfigError("use_expert_bias is true, but there is no expert_bias")
+    return np.zeros(hf["num_experts"], np.float32)
+
+
+class IfBiased(Operation):
+    """Zeros in place of a bias that use_expert_bias leaves out, as in transformers."""
+
+    def to_gguf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
+        return x if config.biased else np.zeros_like(x)
+
+    def to_hf(self, x: np.ndarray, config: Lfm2Config) -> np.ndarray:
+        return x
 
 
 class Experts(nn.GatedExperts):
     config: Lfm2Config
     router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
     bias: Tensor = gguf(
-        "exp_probs_b.bias", hf=("expert_bias", Computed(_no_bias)), shape=("experts",)
+        "exp_probs_b.bias",
+        hf=("expert_bias", Computed(_no_bias)),
+        op=IfBiased(),
+        shape=("experts",),
     )
     gate: ExpertLinear = _experts("ffn_gate_exps", "w1", "width", "expert_ffn")
     up: ExpertLinear = _experts("ffn_up_exps", "w3", "width", "expert_ffn")

@@ -142,6 +142,23 @@ def test_store_chooses_how_a_tensor_is_kept():
     assert str(source.info("output_norm.weight").dtype) == "F32"
 
 
+@pytest.mark.parametrize("biased", [True, False])
+def test_use_expert_bias_says_whether_experts_have_a_bias(biased: bool):
+    """transformers ignores the tensor of a checkpoint that says it has none."""
+    golden = load_golden("lfm2", "experts")
+    weights, name = golden.weights(), "model.layers.1.feed_forward.expert_bias"
+    rest = {k: v for k, v in weights.items() if not k.endswith("expert_bias")}
+    config = golden.config | {"use_expert_bias": biased}
+    bias = value(from_hf(find("lfm2moe"), config, weights), "blk.1.exp_probs_b.bias")
+    np.testing.assert_array_equal(bias, weights[name] * biased)
+    if biased:
+        with pytest.raises(ConfigError, match="use_expert_bias is true, but there is no expert_b"):
+            from_hf(find("lfm2moe"), config, rest)
+    else:
+        bias = value(from_hf(find("lfm2moe"), config, rest), "blk.1.exp_probs_b.bias")
+        assert not bias.any()
+
+
 # configs
 
 

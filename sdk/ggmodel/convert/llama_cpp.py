@@ -104,7 +104,7 @@ _QWEN3 = (
 )
 _OF_EXPERTS = (
     *("expert_feed_forward_length", "leading_dense_block_count", "expert_gating_func"),
-    *("expert_weights_norm", "expert_weights_scale"),
+    *("expert_weights_norm", "expert_weights_scale", "use_expert_bias"),
 )
 
 # Constants of llama.cpp's Gemma 3n: its first layers drop 95% of the activations.
@@ -205,6 +205,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _WIDE,
         _fixed("expert_weights_norm", True),
         _fixed("expert_weights_scale", 1.0),
+        _without_effect("use_expert_bias"),  # then the bias is zeros
     ),
     "bert": (
         _fixed("hidden_activation", "gelu", "gelu_new", "gelu_pytorch_tanh"),
