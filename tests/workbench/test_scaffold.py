@@ -507,6 +507,26 @@ def test_small_configurations_keep_the_sizes_of_heads():
     assert small["pad_token_id"] is None  # the default of a class may be beyond the vocabulary
 
 
+def test_small_configurations_have_a_layer_with_experts():
+    small = shrunk({"num_hidden_layers": 61, "first_k_dense_replace": 3})
+    assert small["num_hidden_layers"] == 4
+    small = shrunk({"num_hidden_layers": 3, "first_k_dense_replace": 61})
+    assert small["num_hidden_layers"] == 3
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"attn_layer_offset": None, "num_hidden_layers": 8},
+        {"attn_layer_offset": 4},
+        {"num_heads": 4, "head_dim": 16, "expand": 2},
+        {"num_heads": 4, "head_dim": 16, "expand": 2, "hidden_size": None},
+    ],
+)
+def test_small_configurations_of_keys_without_a_value(config: dict[str, object]):
+    assert shrunk(config).keys() == config.keys()
+
+
 def test_small_configurations_keep_tokens_within_the_vocabulary():
     small = shrunk(
         {

@@ -65,12 +65,14 @@ def shrunk(config: Mapping[str, Any], head_dim: int | None = None) -> dict[str, 
         if isinstance(kinds, list) and kinds:
             n = max(2, *(kinds.index(kind) + 1 for kind in set(map(str, kinds)) if kind in kinds))
             small["num_hidden_layers"] = max(n, small.get("num_hidden_layers", 2))
-    for name, value in config.items():
-        if name.endswith("_layer_offset"):  # the first layer of its kind, in Jamba
-            small["num_hidden_layers"] = max(value + 1, small["num_hidden_layers"])
+    count = config.get("num_hidden_layers")
+    for name, first in config.items():  # the first layer of its kind, in Jamba and DeepSeek
+        of_kind = name.endswith(("_layer_offset", "first_k_dense_replace"))
+        if of_kind and isinstance(first, int) and isinstance(count, int):
+            small["num_hidden_layers"] = max(min(first + 1, count), small["num_hidden_layers"])
     layers = small.get("depth", small.get("num_hidden_layers"))
     for name, value in config.items():
-        if isinstance(value, list) and len(value) == config.get("num_hidden_layers"):
+        if isinstance(value, list) and len(value) == count:
             small[name] = value[:layers]
         # "fullatt_block_indexes"
         if name.endswith("_indexes") and isinstance(value, list) and isinstance(layers, int):
@@ -80,7 +82,7 @@ def shrunk(config: Mapping[str, Any], head_dim: int | None = None) -> dict[str, 
         small["num_key_value_heads"] = small["num_attention_heads"]
     for names in _STATE_HEADS:
         n, size, groups, factor = (config.get(name) for name in names)
-        if n and size and factor and n * size == factor * config["hidden_size"]:
+        if n and size and factor and n * size == factor * (config.get("hidden_size") or 0):
             small[names[0]] = n = max(1, small["hidden_size"] * factor // size)
             small[names[2]] = min(groups or 1, n)
     return small
