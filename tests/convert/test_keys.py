@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,10 @@ REFUSED = {
     "other grids of tiles": (
         ("mllama", "images", {"vision_config.supported_aspect_ratios": [[1, 1], [4, 1]]}),
         r"supported_aspect_ratios is \[\[1, 1\], \[4, 1\]\]; supported: \[\[1, 1\], \[1, 2\]",
+    ),
+    "another rope in a tower": (
+        ("mistral3", "images", {"vision_config.rope_parameters": {"rope_type": "linear"}}),
+        "rope_parameters.rope_type is 'linear'; supported: 'default' or 'axial'",
     ),
     "texts seen both ways": (
         ("gemma3", "every_6th", {"use_bidirectional_attention": True}),
@@ -422,3 +427,17 @@ def test_impossible_values_of_what_tensors_tell(key: str, value: object, reason:
     golden = load_golden("llama", "plain_gqa")
     with pytest.raises(ConfigError, match=f"(?s){key}.*{reason}"):
         from_hf(Llama, golden.config | {key: value}, golden.weights())
+    for part in ("audio_config", "quantization_config"):  # which a llama does not have
+        from_hf(Llama, golden.config | {part: {key: value}}, golden.weights())
+
+
+@pytest.mark.parametrize("part", ["", "vision_config."])
+@pytest.mark.parametrize("case", ["images", "pixtral"])
+def test_two_bases_of_one_rope(part: str, case: str):
+    golden = load_golden("mistral3", case)
+    config = changed(golden.config, {f"{part}rope_parameters": {"rope_theta": 5e4}})
+    architecture = find_hf(config["architectures"])
+    for base, reason in ((5e4, ""), (1e4, f"{part}rope_theta is 10000.0, {part}rope_parameters")):
+        context = pytest.raises(ConfigError, match=reason) if reason else nullcontext()
+        with context:
+            from_hf(architecture, changed(config, {f"{part}rope_theta": base}), golden.weights())

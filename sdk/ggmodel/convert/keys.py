@@ -190,7 +190,9 @@ def unread_keys(
         k: v for k, v in reference.items() if ":" not in k or k.partition(":")[0] in prepared
     }
     leaves = dict(_leaves(given, reference))
-    _check_values(leaves)
+    text = {k for k in leaves if any("." not in name for name in _canonical(k))}
+    checked = text.union(read, reference)  # not parts that no field reads
+    _check_values({k: v for k, v in leaves.items() if k in checked})
     absent = [k for k, v in reference.items() if v is not None and not _present(given, k)]
     found: dict[str, str] = {}
     for path in (*leaves, *absent):
@@ -198,7 +200,8 @@ def unread_keys(
         key = next(iter(names & assumed.keys()), None)
         default = _default(path, reference)
         value = leaves.get(path, default)
-        if value == "axial" and path.startswith("vision_config."):
+        grid = path.startswith("vision_config.") and _of_rope(path) is not None
+        if value == "axial" and grid:
             value = "default"  # what transformers called the rope of rows and columns before
         scores = path.endswith(_TWICE) and not known
         if names.intersection(named if scores else read) or (
@@ -210,19 +213,28 @@ def unread_keys(
         counts = path in reference or _of_rope(path) is not None
         if counts and supported is not ... and (value or None) != (supported or None):
             only = "none (leave it out)" if supported is None else f"{supported!r:.80}"
+            only += " or 'axial'" if grid and supported == "default" else ""
             only += _SCORES if scores else ""
             found[path] = f"{path} is {value!r:.60}; supported: {only}"
     return found
 
 
 def _check_values(leaves: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a value that cannot be, of a key that need not be read."""
+    """Raises ConfigError for a value that cannot be, of a key that need not be read, and for two
+    bases of one rope."""
     for path, value in leaves.items():
         kind = None if ":" in path else _CHECKED.get(path.rpartition(".")[2])
         if kind is not None:
             value = check_kind(path, value, kind, "config.json")
             if kind is int and not 0 < value <= _MOST:
                 raise ConfigError(f"config.json: {path} is {value}; it must be 1 to {_MOST}")
+        within = "rope_parameters.rope_theta"
+        outer = path.removesuffix(within) + "rope_theta"
+        if path.endswith(within) and leaves.get(outer, value) != value:
+            raise ConfigError(
+                f"config.json: {outer} is {leaves[outer]!r:.40}, {path} is {value!r:.40}; one rope "
+                "has one base: remove the wrong one"
+            )
 
 
 def every_key(given: Mapping[str, Any]) -> dict[str, None]:
