@@ -137,12 +137,12 @@ def locked(path: Path, purpose: str, seconds: float = _LOCK_SECONDS) -> Iterator
     ends, however that is. File systems without locks have none.
 
     Args:
-        path: the file of the lock, which stays and names the last holder.
+        path: the file of the lock, which stays and names the last holder where the disk has room.
         purpose: what the lock is held for, shown to those who wait in vain.
         seconds: how long to wait for another holder.
 
     Raises:
-        WriteError: another one holds it too long (named), or the file cannot be written.
+        WriteError: another one holds it too long (named), or the file cannot be opened.
     """
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def locked(path: Path, purpose: str, seconds: float = _LOCK_SECONDS) -> Iterator
                     f"{path.parent} is locked by {holder}; wait for its end, or end it"
                 )
             time.sleep(_LOCK_POLL)
-        with naming(path):
+        with suppress(OSError):  # a full disk must not keep anybody from removing files
             os.ftruncate(number, 0)
             os.write(number, f"process {os.getpid()}, {purpose}".encode("utf-8", "replace"))
         yield

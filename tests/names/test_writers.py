@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -57,6 +58,19 @@ def test_a_lock_names_its_holder_and_ends_with_it(holder: tuple[subprocess.Popen
         assert path.read_text().endswith(", mine")
         with pytest.raises(WriteError, match="mine"), locked(path, "again", seconds=0.05):
             pass  # threads of one process exclude each other, too
+
+
+def test_a_full_disk_is_freed(homes: Homes, monkeypatch: pytest.MonkeyPatch):
+    upload()
+    made.make("old", FILES)
+
+    def write(number: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ggmodel.atomic.os.write", write)
+        made.delete("old")
+    assert not made.is_made("old")
 
 
 def test_a_model_that_is_made_beside_a_removal_is_whole(
