@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
 
 from ggmodel import names
 from ggmodel.errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
+from ggmodel.names import xet
 from ggmodel.serve.errors import problem
 
 from .conftest import Homes
-from .hub_server import Hub
+from .hub_server import Answer, Hub
 from .stores import COMMIT
 
 Q4, VISION = b"GGUF" + bytes(range(256)) * 400, b"GGUF that sees"
@@ -113,6 +119,122 @@ def test_half_a_download_is_never_found(hub: Hub, homes: Homes):
         names.find("org/repo", download=False)
     hub.cuts = 0
     assert names.find("org/repo").path.read_bytes() == Q4
+
+
+def _cut(hub: Hub) -> None:
+    hub.cuts = 1000
+    with pytest.raises(DownloadError, match=r"the same command goes on where it stopped"):
+        names.find("org/repo")
+    hub.cuts = 0
+
+
+def _interrupted(hub: Hub) -> None:
+    def interrupt(share: float) -> None:
+        if share > 0.2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        names.find("org/repo", progress=interrupt)
+
+
+@pytest.mark.parametrize("stop", [_cut, _interrupted])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_same_command_goes_on(hub: Hub, homes: Homes, stop, is_whole: bool):
+    """Also with a hub that sends the whole file whatever range is asked for."""
+    stop(hub)
+    (part,) = homes.hub.rglob("*.incomplete")
+    nbytes = part.stat().st_size
+    assert 0 < nbytes < len(Q4)
+
+    def alter(answer: Answer) -> None:
+        if is_whole and answer.status == 206:
+            answer.status, answer.body = 200, Q4
+            answer.headers["Content-Length"] = str(len(Q4))
+
+    hub.alter = alter
+    hub.asked.clear()
+    assert names.find("org/repo").path.read_bytes() == Q4 and not part.exists()
+    ranges = [r for method, path, r in hub.asked if method == "GET" and "/content/" in path]
+    assert ranges == [f"bytes={nbytes}-"]
+
+
+def test_what_is_here_needs_no_room(hub: Hub, homes: Homes, monkeypatch: pytest.MonkeyPatch):
+    _cut(hub)
+    (part,) = homes.hub.rglob("*.incomplete")
+    free = type("Usage", (), {"free": (64 << 20) + len(Q4) - part.stat().st_size})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: free)
+    assert names.find("org/repo").path.read_bytes() == Q4
+
+
+def test_a_part_is_no_link(hub: Hub, homes: Homes):
+    _cut(hub)
+    (part,) = homes.hub.rglob("*.incomplete")
+    part.unlink()
+    victim = homes.home / "victim"
+    victim.write_bytes(b"mine")
+    part.symlink_to(victim)
+    assert names.find("org/repo").path.read_bytes() == Q4 and victim.read_bytes() == b"mine"
+
+
+def test_addresses_that_expire(hub: Hub):
+    """The target of a redirect is valid once."""
+    valid = False
+
+    def alter(answer: Answer) -> None:
+        nonlocal valid
+        if answer.kind == "content" and not valid:
+            answer.status, answer.body = 403, b""
+            answer.headers["Content-Length"] = "0"
+        valid = answer.kind == "resolve"
+
+    hub.alter, hub.cuts = alter, 2
+    assert names.find("org/repo").path.read_bytes() == Q4
+
+
+def test_a_file_is_fetched_by_one_at_a_time(hub: Hub):
+    both = threading.Barrier(2, timeout=30)
+
+    def alter(answer: Answer) -> None:
+        if answer.kind == "about":
+            both.wait()
+        if answer.kind == "content":
+            threading.Event().wait(0.2)
+
+    hub.alter = alter
+    with ThreadPoolExecutor(2) as pool:
+        models = [*pool.map(names.find, ["org/repo"] * 2)]
+    assert models[0] == models[1] and models[0].path.read_bytes() == Q4
+    assert len(downloads(hub)) == 2
+
+
+@pytest.mark.parametrize("nbytes", [1000, 1001])
+def test_files_of_xet_are_counted(monkeypatch: pytest.MonkeyPatch, nbytes: int):
+    """As hf_xet does, which reports in a thread of its own, and loses what is raised there."""
+    aborted: list[bool] = []
+    counted: list[int] = []
+
+    def xet_get(*, expected_size: int, tqdm_class: type, **options: object) -> None:
+        with XetDownloadProgressReporter(
+            reconstruction_desc="", total=expected_size, log_level=0, tqdm_class=tqdm_class
+        ) as reporter:
+            for done in (600, nbytes):
+                amounts = dict.fromkeys(
+                    ["total_bytes", "total_bytes_completed", "total_transfer_bytes_completed"], done
+                )
+                rates = dict.fromkeys(
+                    ["total_bytes_completion_rate", "total_transfer_bytes_completion_rate"], 1.0
+                )
+                with suppress(Error):
+                    reporter.update_progress(SimpleNamespace(**amounts, **rates))
+
+    monkeypatch.setattr("huggingface_hub.file_download.xet_get", xet_get)
+    monkeypatch.setattr(
+        "huggingface_hub.utils._xet.abort_xet_session", lambda: aborted.append(True)
+    )
+    with pytest.raises(DownloadError) if nbytes > 1000 else nullcontext():
+        xet.receive(None, 1000, Path("x"), {}, counted.append, DownloadError("too many bytes"))
+    assert sum(counted) == min(nbytes, 1000) - 400 * (nbytes > 1000)
+    assert bool(aborted) == (nbytes > 1000)
 
 
 def test_damage_is_found_and_removed(hub: Hub, homes: Homes):

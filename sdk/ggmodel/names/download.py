@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..atomic import naming, private_folder, replace, write_text
+from ..atomic import locked, naming, replace, write_text
 from ..errors import DownloadError, FormatError, ModelNotFound
 from . import folder, hub_cache, own
 from .digests import verify
 from .found import Found, Progress
 from .grammar import HubName
-from .hub import Repository
+from .hub import Content, Repository
 from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
 from .inside import inside
 from .terminal_progress import announced
@@ -72,7 +72,7 @@ def download(name: HubName, checkpoint: bool = False, progress: Progress | None 
         raise ModelNotFound(f"{name} is not to be asked of the hub: HF_HUB_OFFLINE forbids it")
     repository = Repository(name)
     plan = _planned(repository, name, checkpoint)
-    with naming(plan.root):
+    with naming(plan.root, after="the same command goes on where it stopped"):
         for _ in range(_TRIES):
             blobs = _fetch(repository, plan, progress)
             _verify(plan, blobs)
@@ -129,20 +129,44 @@ def _fetch(repository: Repository, plan: Plan, progress: Progress | None) -> dic
     if not (missing := plan.missing):
         return {}
     nbytes = sum(plan.files[file] for file in missing)
-    _check_room(plan, nbytes)
-    blobs = {}
+    contents = [repository.content(plan.commit, file, plan.files[file]) for file in missing]
+    blobs = [plan.repo / "blobs" / content.digest for content in contents]
+    _check_room(plan, nbytes - sum(map(_present, blobs)))
     with announced(str(plan.name), len(plan.files), nbytes, progress) as report:
-        for file in missing:
-            content = repository.content(plan.commit, file, plan.files[file])
-            blobs[file] = blob = plan.repo / "blobs" / content.digest
-            if blob.exists():
-                report(content.size)
-                continue
-            blob.parent.mkdir(parents=True, exist_ok=True)
-            with private_folder(blob) as work:
-                repository.download(content, work / "content", report)
-                replace(work / "content", blob)
-    return blobs
+        for content, blob in zip(contents, blobs, strict=True):
+            # huggingface_hub takes this lock, too.
+            lock = plan.root / ".locks" / plan.repo.name / f"{blob.name}.lock"
+            with locked(lock, f"downloading {plan.name!s:.100}", content.seconds):
+                _fetch_blob(repository, content, blob, report)
+    return dict(zip(missing, blobs, strict=True))
+
+
+def _fetch_blob(
+    repository: Repository, content: Content, blob: Path, report: Callable[[int], None]
+) -> None:
+    if blob.exists():
+        report(content.size)
+        return
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        repository.download(content, _part(blob), report)
+        replace(_part(blob), blob)
+    finally:
+        if not _present(blob):
+            _part(blob).unlink(missing_ok=True)
+
+
+def _part(blob: Path) -> Path:
+    """A blob as far as it came."""
+    return blob.with_name(f"{blob.name}.incomplete")
+
+
+def _present(blob: Path) -> int:
+    """Bytes of a blob that need no download."""
+    for path in (blob, _part(blob)):
+        with suppress(OSError):
+            return os.lstat(path).st_size
+    return 0
 
 
 def _verify(plan: Plan, blobs: Mapping[str, Path]) -> None:

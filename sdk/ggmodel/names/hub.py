@@ -10,18 +10,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
+from .. import __version__
+from ..atomic import private_folder
 from ..bounds import limits
 from ..errors import DownloadError, Error, ModelNotFound
-from ..platforms.files import unfit
+from ..platforms import files
 from ..reading import too_large
+from . import xet
 from .grammar import HubName
 from .hub_cache import is_commit, is_digest
 
@@ -37,6 +41,7 @@ _WAITS = (1.0, 2.0, 4.0)  # seconds before a busy hub is asked again
 _CUTS = 5  # times that a connection may end before it has brought so many bytes:
 _PROGRESS = 1 << 20
 _LARGEST = 1 << 62  # bytes of a file
+_PART = os.O_RDWR | os.O_CREAT | files.NO_LINKS | files.BINARY
 _XET_HASH = re.compile(r"[0-9a-f]{64}")
 _PATH_BYTES, _NAME_BYTES = 1024, 255  # of a path in a repository, and between its slashes
 _LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -54,7 +59,7 @@ class Content:
     Attributes:
         digest: the hash of its content, of 64 digits (SHA-256) or 40 (git); the name of its blob.
         size: in bytes, by the list of files.
-        url: to download it from.
+        url: of the hub; it leads to the content by redirects, whose targets are valid for a while.
         xet: huggingface_hub's description of a file in Xet's storage; None for others.
     """
 
@@ -63,6 +68,11 @@ class Content:
     size: int
     url: str
     xet: Any
+
+    @property
+    def seconds(self) -> float:
+        """How long its download may take."""
+        return _PATIENCE + self.size / _SLOWEST
 
 
 class Repository:
@@ -122,26 +132,34 @@ class Repository:
             digest = etag.removeprefix("W/").strip('"')
             if not is_digest(digest):
                 raise self._nonsense(f"has no digest of {path:.200} but {digest[:100]!r}")
-            url = _target(response) or str(response.url)
             return Content(path, digest, size, url, self._xet(response))
 
     def download(self, content: Content, file: Path, report: Callable[[int], None]) -> None:
-        """Writes a file; what was cut off goes on.
+        """Writes a file, or what it lacks; after an error it is there as far as it came. From Xet's
+        storage it comes whole or not at all.
 
         Args:
-            report: called with the bytes that came.
+            report: called with the bytes that are there at first, and with those that come.
         """
         if content.xet is not None:
-            self._download_xet(content, file, report)
+            with private_folder(file) as work, self._converted("fetches the missing files"):
+                part, headers = work / "content", self._headers(self._endpoint)
+                xet.receive(content.xet, content.size, part, headers, report, self._excess(content))
+                files.replace(part, file)
             return
-        deadline = time.monotonic() + _PATIENCE + content.size / _SLOWEST
-        cuts, mark = 0, 0
-        with open(file, "wb") as out:
-            while True:
+        deadline = time.monotonic() + content.seconds
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(file).st_mode):
+                file.unlink()  # a link leads out of the store
+        with open(os.open(file, _PART, 0o666), "r+b") as out:
+            if out.seek(0, os.SEEK_END) > content.size:
+                _empty(out)
+            report(out.tell())
+            cuts, mark = 0, out.tell()
+            while out.tell() < content.size:
                 try:
                     for nbytes in self._received(content, out, deadline):
                         report(nbytes)
-                    return
                 except DownloadError as error:
                     if error.__cause__ is None:  # the hub refuses; no connection broke
                         raise
@@ -150,7 +168,7 @@ class Repository:
                     cuts += 1
                     if cuts > _CUTS:
                         raise
-                time.sleep(_WAITS[0])
+                    time.sleep(_WAITS[0])
 
     def _received(self, content: Content, out: BinaryIO, deadline: float) -> Iterator[int]:
         """Writes what is left of a file; the bytes of each piece, negative for what is dropped."""
@@ -158,29 +176,17 @@ class Repository:
         headers = {"Range": f"bytes={done}-"} if done else {}
         with self._answer("GET", content.url, headers) as response:
             if done and response.status_code != 206:  # all of it
-                out.seek(0)
-                out.truncate()
+                _empty(out)
                 yield -done
             for piece in response.iter_bytes():
                 if out.tell() + len(piece) > content.size:
-                    raise self._nonsense(f"sends more bytes of {content.path} than it lists")
+                    _empty(out)
+                    raise self._excess(content)
                 self._need_time(deadline)
                 out.write(piece)
                 yield len(piece)
             if out.tell() < content.size:
                 raise ConnectionError(f"{content.path} ends after {out.tell():,} bytes")
-
-    def _download_xet(self, content: Content, file: Path, report: Callable[[int], None]) -> None:
-        from huggingface_hub.file_download import xet_get
-
-        with self._converted():
-            xet_get(
-                incomplete_path=file,
-                xet_file_data=content.xet,
-                headers=self._headers(self._endpoint),
-                expected_size=content.size,
-                tqdm_class=_counter(report),
-            )
 
     def _xet(self, response: Any) -> Any:
         """The description of a file in Xet's storage, where that can be used. Its address gets the
@@ -188,11 +194,11 @@ class Repository:
         from huggingface_hub.utils import parse_xet_file_data_from_response
         from huggingface_hub.utils._runtime import is_xet_available
 
-        xet = parse_xet_file_data_from_response(response, self._endpoint)
-        if xet is None or not is_xet_available():
+        content = parse_xet_file_data_from_response(response, self._endpoint)
+        if content is None or not is_xet_available():
             return None
-        ours = _origin(xet.refresh_route) == _origin(self._endpoint)
-        return xet if ours and _XET_HASH.fullmatch(xet.file_hash) else None
+        ours = _origin(content.refresh_route) == _origin(self._endpoint)
+        return content if ours and _XET_HASH.fullmatch(content.file_hash) else None
 
     def _json(self, url: str) -> tuple[Any, str]:
         """An answer, and the address of its next page; "" for none."""
@@ -251,16 +257,20 @@ class Repository:
             time.sleep(wait)
 
     def _headers(self, url: str) -> dict[str, str]:
-        """The token is the hub's alone."""
-        from huggingface_hub.utils import build_hf_headers
+        """The token is the hub's alone. huggingface_hub's own headers ask the hub for more."""
+        from huggingface_hub import get_token
+        from huggingface_hub.constants import HF_HUB_DISABLE_IMPLICIT_TOKEN
 
+        headers = {"User-Agent": f"ggmodel/{__version__}"}
         ours = _origin(url) in (_origin(self._endpoint), _origin(_ENDPOINT))
-        return build_hf_headers(token=None if ours else False, library_name="ggmodel")
+        if ours and not HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
 
     def _need_success(self, response: Any) -> None:
         status, code = response.status_code, response.headers.get("X-Error-Code")
         name, repo = self._name, self._name.repo
-        if response.headers.get("Content-Encoding", "identity") not in ("identity", "gzip"):
+        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise self._nonsense("compresses its answer, which may be a bomb")
         if 200 <= status < 300 or _target(response):
             return
@@ -284,9 +294,13 @@ class Repository:
         raise DownloadError(f"{name}: {reason}")
 
     @contextmanager
-    def _converted(self) -> Iterator[None]:
+    def _converted(self, after: str = "goes on where it stopped") -> Iterator[None]:
         """Errors of the HTTP library and of Xet, whose names change, in our words; they stay as the
-        cause."""
+        cause.
+
+        Args:
+            after: the thing that the same command does.
+        """
         try:
             yield
         except Error:
@@ -295,13 +309,15 @@ class Repository:
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise  # of a file that is written
             raise DownloadError(
-                f"{self._name} cannot be downloaded: {_first_line(error)}; the same command goes "
-                "on where it stopped"
+                f"{self._name} cannot be downloaded: {_first_line(error)}; the same command {after}"
             ) from error
 
     def _need_time(self, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise self._nonsense("is too slow")
+
+    def _excess(self, content: Content) -> DownloadError:
+        return self._nonsense(f"sends more bytes of {content.path} than it lists")
 
     def _nonsense(self, what: str) -> DownloadError:
         return DownloadError(f"{self._name}: the hub {what}; try again later, or check HF_ENDPOINT")
@@ -314,7 +330,7 @@ def is_plain(path: str) -> bool:
         path.isprintable()
         and "\\" not in path
         and len(path.encode()) <= _PATH_BYTES
-        and all(p not in ("", ".", "..") and not unfit(p) for p in parts)
+        and all(p not in ("", ".", "..") and not files.unfit(p) for p in parts)
         and all(len(part.encode()) <= _NAME_BYTES for part in parts)
     )
 
@@ -334,6 +350,11 @@ def _target(response: Any) -> str:
     return urljoin(str(response.url), location) if location else ""
 
 
+def _empty(file: BinaryIO) -> None:
+    file.seek(0)
+    file.truncate()
+
+
 def _origin(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     return parts.scheme, parts.netloc.lower()
@@ -343,27 +364,3 @@ def _first_line(error: BaseException) -> str:
     """Without addresses: they may hold a password or a signature."""
     text = re.sub(r"( for url)?:? '?\w+://\S+", "", str(error)).strip()
     return repr((text.partition("\n")[0] or type(error).__name__)[:300])[1:-1]
-
-
-def _counter(report: Callable[[int], None]) -> type[Any]:
-    """A class in place of tqdm's bars, which counts bytes."""
-
-    class Counter:
-        def __init__(self, *args: Any, initial: float = 0, **options: Any):
-            report(int(initial or 0))
-
-        def update(self, n: float | None = 1) -> None:
-            report(int(n or 0))
-
-        def __enter__(self) -> Counter:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def __getattr__(self, name: str) -> Callable[..., None]:
-            if name.startswith("_") or name == "update_transfer":
-                raise AttributeError(name)
-            return lambda *args, **options: None
-
-    return Counter
