@@ -42,11 +42,15 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Homes:
 
 @pytest.fixture
 def hub(homes: Homes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub without repositories, which downloads come from."""
+    """A hub without repositories, which downloads come from. huggingface_hub asks it, too."""
     monkeypatch.delenv("HF_HUB_OFFLINE")
     # A download waits seconds before it goes on.
     monkeypatch.setattr("ggmodel.names.hub.time.sleep", lambda seconds: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(homes.home / "no-token"))
     with serving(Hub()) as served:
         monkeypatch.setenv("HF_ENDPOINT", served.url)
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", served.url)
+        monkeypatch.setattr("huggingface_hub.constants.AGENT_HARNESSES_PATH", str(homes.home / "x"))
+        monkeypatch.setattr("huggingface_hub.utils._detect_agent._registry", None)
         yield served
+        assert not served.strange

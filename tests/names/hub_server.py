@@ -50,6 +50,7 @@ class Hub:
         commit: of all repositories.
         revision: a name of that commit beside main.
         asked: method, path and range of each request.
+        strange: paths of requests that ggmodel has no reason for.
         alter: changes an answer before it is sent.
     """
 
@@ -61,6 +62,7 @@ class Hub:
     commit: str = COMMIT
     revision: str = "v2"
     asked: list[tuple[str, str, str]] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
     alter: Callable[[Answer], None] = lambda answer: None
     url: str = ""
 
@@ -110,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._about(*match.groups())
         if match := _RESOLVE.fullmatch(path):
             return self._resolve(*match.groups())
+        hub.strange.append(path)
         return self._error(404, "")
 
     def _about(self, repo: str, kind: str | None, revision: str | None) -> None:
