@@ -93,7 +93,6 @@ def test_each_header_and_field(hub: Hub, homes: Homes, monkeypatch: pytest.Monke
     """A download is right or an error, and touches nothing outside of the stores."""
     (homes.home / "cwd").mkdir()
     monkeypatch.chdir(homes.home / "cwd")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     fields: dict[str, int] = dict.fromkeys(KINDS, 0)
 
     def count(answer: Answer) -> None:
@@ -103,6 +102,7 @@ def test_each_header_and_field(hub: Hub, homes: Homes, monkeypatch: pytest.Monke
     hub.alter = count
     names.pull("org/repo")
     assert fields == FIELDS
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     before, right, errors = state(homes), 0, 0
     for number, change in enumerate(changes(hub, homes.home / "victim")):
         hub.repos["org/repo"]["m-Q4_K_M.gguf"] = b"GGUF%d" % number  # which is not here yet
