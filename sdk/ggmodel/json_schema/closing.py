@@ -78,8 +78,7 @@ class _Closing:
         keys = [others, _listed(schema), *(self._together(group) for _, group in groups)]
         if "allOf" in made:
             made["allOf"] = []
-        for i, (name, group) in enumerate(groups, 2):
-            around = self._union([*keys[:i], *keys[i + 1 :]])
+        for (name, group), around in zip(groups, self._others(keys)[2:], strict=True):
             if name == "allOf":
                 made["allOf"].append(self._closed(group[0], around))
             elif name != "$ref":
@@ -146,13 +145,21 @@ class _Closing:
                 self._keys[id(schema)] = self._union([_listed(schema), *groups])
         return self._union([self._keys[id(one)] for one in schemas if isinstance(one, dict)])
 
+    def _others(self, keys: list[_Keys]) -> list[_Keys]:
+        """For each element, the union of all others."""
+        before, after = list[_Keys]([{}]), list[_Keys]([{}])
+        for i in range(len(keys) - 1):
+            before.append(self._union([before[-1], keys[i]]))
+            after.append(self._union([keys[-1 - i], after[-1]]))
+        return [self._union(pair) for pair in zip(before, reversed(after), strict=True)]
+
     def _union(self, keys: Iterable[_Keys]) -> _Keys:
         union = dict[tuple[str, str], None]()
         for some in keys:
             if some is None:
                 return None
+            self._charge(len(some))
             union |= some
-        self._charge(len(union))
         return union
 
     def _charge(self, characters: int) -> None:
