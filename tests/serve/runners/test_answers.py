@@ -329,6 +329,7 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
     """Every thread for those, and for what is computed apart, stands still."""
     pools, ended = Pools(), threading.Event()
     picture = [{"role": "user", "content": [{"type": "image", "image": b"x"}]}]
+    own = Chat([{"role": "user", "content": "a"}], template="{{ messages }}")
     slow: list[tuple[str, Any]] = [
         ("generate", Generate(Chat(picture))),
         ("tokenize", Tokenize(Chat([{"role": "user", "content": "", "images": [b"x"]}]))),
@@ -336,6 +337,10 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
         ("generate", Generate("a" * 100_000)),
         ("generate", Generate("a", prompt_logprobs=1)),
         ("embed", Embed(["a"])),
+        ("render", Render(own)),
+        ("tokenize", Tokenize(own)),
+        ("generate", Generate(own)),
+        ("generate", Generate("a", grammar=GrammarSpec("regex", "a+"))),
     ]
     try:
         for method, request in slow * 8:

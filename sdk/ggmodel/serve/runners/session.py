@@ -17,7 +17,7 @@ import msgspec
 from ...bounds import limits, one_request
 from ...chat.items import hold_items
 from ...errors import Busy, Cancelled, Error, FormatError
-from ..requests import Chat, State, Tokenize
+from ..requests import Chat, State
 from .answers import Answer
 from .failures import failure_of
 from .frames import (
@@ -44,14 +44,14 @@ _READ = 1 << 18  # bytes
 _HELLO_SECONDS = 10.0  # until who connects must have said the secret
 _LAST_SECONDS = 1.0  # for the last message to one that is refused
 _SHORT = 1 << 16  # bytes of a request whose text is encoded in some milliseconds
-_KINDS = ("prompt", "text", "media", "call")
+_KINDS = ("prompt", "text", "media", "template", "grammar", "call")
 _PROMPTS = ("generate", "tokenize", "detokenize", "render")
 
 
 class Pools:
     """The threads in which requests are read and computed, until the engine has them. Short texts
-    wait neither for long ones, nor for pictures that are decoded, nor for what the model computes
-    outside of the scheduler."""
+    wait neither for long ones, nor for pictures that are decoded, nor for templates and grammars of
+    requests, nor for what the model computes outside of the scheduler."""
 
     def __init__(self) -> None:
         self._threads = {kind: ThreadPoolExecutor(4, f"ggmodel-{kind}") for kind in _KINDS}
@@ -64,8 +64,13 @@ class Pools:
     def _kind(call: Call, request: Any) -> str:
         if call.method not in _PROMPTS or getattr(request, "prompt_logprobs", None) is not None:
             return "call"
-        prompt = request.text if isinstance(request, Tokenize) else getattr(request, "prompt", "")
+        if getattr(request, "grammar", None) is not None:
+            return "grammar"
+        fields = {"tokenize": "text", "render": "chat"}
+        prompt = getattr(request, fields.get(call.method, "prompt"), "")
         if isinstance(prompt, Chat):
+            if prompt.template is not None:
+                return "template"
             media = hold_items(prompt.messages)
         else:
             parts = prompt if isinstance(prompt, list) else ()
