@@ -89,6 +89,7 @@ _YARN = (
     _of_yarn("beta_slow", 1.0),
     _of_yarn("ext_factor", 1.0),
     _of_yarn("truncate", True),
+    _without_effect("rope.scaling.dynamic_factor"),  # neither program computes with it
 )
 _SILU = (*_YARN, _fixed("hidden_activation", "silu", "swish"))
 _TANH = (*_YARN, _fixed("hidden_activation", "gelu_pytorch_tanh", "gelu_new", "gelu_fast"))
