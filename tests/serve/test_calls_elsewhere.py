@@ -80,7 +80,8 @@ def test_the_result_of_a_call_goes_on(claude: anthropic.Anthropic):
         {"role": "user", "content": [result]},
     ]
 
-    again = claude.messages.create(**{**ASKED, "messages": history, "tool_choice": {"type": "any"}})
+    asked = {**ASKED, "messages": history, "tool_choice": {"type": "any"}, "max_tokens": 200}
+    again = claude.messages.create(**asked)
 
     assert again.stop_reason == "tool_use"
     assert again.usage.input_tokens > 0
