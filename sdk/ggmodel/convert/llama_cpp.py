@@ -152,6 +152,7 @@ FIXED: Mapping[str, Sequence[Fixed]] = {
         _of_yarn("truncate", True),
         _fixed("hidden_activation", "silu", "swish"),
         _without_effect("vocab_size"),
+        _without_effect("rope.scaling.dynamic_factor"),
         _of_images("rope.freq_base", 1e4),
     ),
     "gemma2": (
