@@ -7,7 +7,8 @@ together, as `unevaluatedProperties: false` at the value would: each of them tak
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from ..bounds import limits
@@ -78,7 +79,7 @@ class _Closing:
         keys = [others, _listed(schema), *(self._together(group) for _, group in groups)]
         if "allOf" in made:
             made["allOf"] = []
-        for (name, group), around in zip(groups, self._others(keys)[2:], strict=True):
+        for (name, group), around in zip(groups, islice(self._others(keys), 2, None), strict=True):
             if name == "allOf":
                 made["allOf"].append(self._closed(group[0], around))
             elif name != "$ref":
@@ -145,13 +146,15 @@ class _Closing:
                 self._keys[id(schema)] = self._union([_listed(schema), *groups])
         return self._union([self._keys[id(one)] for one in schemas if isinstance(one, dict)])
 
-    def _others(self, keys: list[_Keys]) -> list[_Keys]:
+    def _others(self, keys: list[_Keys]) -> Iterator[_Keys]:
         """For each element, the union of all others."""
-        before, after = list[_Keys]([{}]), list[_Keys]([{}])
-        for i in range(len(keys) - 1):
-            before.append(self._union([before[-1], keys[i]]))
-            after.append(self._union([keys[-1 - i], after[-1]]))
-        return [self._union(pair) for pair in zip(before, reversed(after), strict=True)]
+        behind = list[_Keys]([{}])
+        for some in reversed(keys[1:]):
+            behind.append(self._union([some, behind[-1]]))
+        before: _Keys = {}
+        for some in keys:
+            yield self._union([before, behind.pop()])
+            before = None if before is None or some is None else before | some
 
     def _union(self, keys: Iterable[_Keys]) -> _Keys:
         union = dict[tuple[str, str], None]()
