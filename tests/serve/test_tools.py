@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import openai
 import pytest
+
+from ggmodel.chat.replies import ReplyFormat
 
 # Marks the family whose calls are JSON between these tags.
 TEMPLATE = """{{ bos_token }}{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
@@ -167,3 +171,26 @@ def test_arguments_of_calls_are_closed(client: openai.OpenAI):
     own = {"type": "function", "function": {"name": "paint", "parameters": OPEN}}
     (call,) = calls(client.chat.completions.create(**{**ASKED, "tools": [own]}))
     assert list(json.loads(call.function.arguments)) == ["colour"]
+
+
+def test_grammars_that_take_long_delay_no_other_request(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+):
+    ended, begun = threading.Event(), threading.Semaphore(0)
+
+    def grammar(*_: Any, **__: Any) -> None:
+        begun.release()
+        ended.wait(60)
+
+    monkeypatch.setattr(ReplyFormat, "grammar", grammar)
+    asked = {key: value for key, value in ASKED.items() if key != "extra_body"}
+    with ThreadPoolExecutor(48) as threads:
+        waiting = [threads.submit(http.post, "/v1/chat/completions", json=asked) for _ in range(40)]
+        try:
+            assert begun.acquire(timeout=30)
+            # A large body is decoded in a thread, too.
+            body = {"model": "stories", "content": "a", "other": " " * (2 << 20)}
+            assert http.post("/tokenize", json=body, timeout=20).status_code == 200
+        finally:
+            ended.set()
+        assert {one.result(60).status_code for one in waiting} == {400}  # it gave none

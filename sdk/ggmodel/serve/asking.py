@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -19,6 +21,8 @@ from .server import Settings
 
 _ADDED = 4  # tokens
 _ENDING = 4096  # characters of a prompt in which a thought may have begun
+# Grammars of large schemas take seconds: nothing else waits for these threads.
+_GRAMMARS = ThreadPoolExecutor(2, "ggmodel-grammar")
 
 
 @dataclass
@@ -180,7 +184,7 @@ async def _call_grammar(
     if wish.function is not None:
         tools = [tool for tool in tools if tool["function"]["name"] == wish.function]
         parallel = False
-    found = await asyncio.to_thread(
+    make = partial(
         form.grammar,
         tools,
         wish.choice,
@@ -189,6 +193,7 @@ async def _call_grammar(
         special=runner.state.special_ids if form.special else {},
         ending=(await runner.render(Render(chat))).text[-_ENDING:],
     )
+    found = await asyncio.get_running_loop().run_in_executor(_GRAMMARS, make)
     if found is not None:
         return GrammarSpec(*found)  # type: ignore[arg-type]
     if wish.choice == "auto":
