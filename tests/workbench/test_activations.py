@@ -40,7 +40,9 @@ def test_what_is_saved_is_read(tmp_path: Path):
 
 @pytest.mark.parametrize("name", CASES)
 def test_files_are_small_and_of_their_case(name: str):
-    assert (HERE / f"{name}.npz").stat().st_size < 60_000
+    # Idefics3 takes a picture as several, each with its rows of all modules.
+    most = 110_000 if name == "idefics3" else 60_000
+    assert (HERE / f"{name}.npz").stat().st_size < most
     found = saved(name)
     assert found.ids == CASES[name].ids
     assert found.config == CASES[name].config

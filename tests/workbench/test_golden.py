@@ -112,7 +112,9 @@ def test_what_transformers_refuses_is_an_error_of_the_case(
     stand_in = SimpleNamespace(quiet=lambda: None, Case=lambda *_: SimpleNamespace(compute=compute))
     monkeypatch.setitem(sys.modules, "ggmodel.workbench.golden.reference", stand_in)
     monkeypatch.setattr(golden, "reference", stand_in, raising=False)  # as an import would
-    with pytest.raises(ConfigError, match=r"'plain_gqa' cannot .* no such model type$"):
+    with pytest.raises(
+        ConfigError, match=r"'plain_gqa' cannot .* no such model type and a page of advice$"
+    ):
         next(update(folder))
 
 

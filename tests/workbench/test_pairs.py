@@ -88,6 +88,7 @@ def test_every_case_is_of_an_architecture_with_names_for_all():
     assert {case.arch for case in CASES.values()} == {
         "llama",
         "gemma3",
+        "idefics3",
         "llama4",
         "mllama",
         "qwen2audio",

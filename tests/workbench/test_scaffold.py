@@ -170,7 +170,7 @@ def test_another_family_corrects_names_and_adds_modules(tmp_path: Path):
         'gate: Linear = gguf("ffn_gate", hf="w1", shape=("width", "ffn"))',
         'norm: RMSNorm = gguf("token_embd_norm", hf="model.embedding_norm", shape=("width",))',
         'eps: float = kv("attention.layer_norm_rms_epsilon", hf="norm_eps")',
-        'kernel: int = kv("shortconv.l_cache", hf="conv_L_cache")',  # as lfm2 calls it
+        'conv_L_cache: int = kv("shortconv.l_cache", hf="conv_L_cache")',
         'layer_types: list = kv("layer_types", hf="layer_types")',
         'in_proj: Linear = gguf("shortconv.in_proj", hf="in_proj", shape=("width", None))',
         'conv: Conv | None = gguf(hf="conv")',
