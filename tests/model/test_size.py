@@ -22,7 +22,7 @@ LIMITS = {
     "gpt_oss": 85,
     "idefics3": 350,
     "internvl": 370,
-    "lfm2": 145,
+    "lfm2": 158,
     "llama": 45,
     "llama4": 310,
     "mistral": 40,
