@@ -53,7 +53,9 @@ COMMANDS: dict[str, str] = {
     "golden": f"llama --goldens {ROOT}/tests/golden --case tied",
 }
 # No such port, no requests, no Whisper, a path, no such model; no torch has a status of its own.
-FAIL = dict.fromkeys(("worker", "runner", "serve", "batch", "transcribe", "pull", "rm"), 1)
+FAIL: dict[str, int] = dict.fromkeys(
+    ("worker", "runner", "serve", "batch", "transcribe", "pull", "rm"), 1
+)
 FAIL["diff"] = 69
 NAMED = [c for c, text in COMMANDS.items() if text.startswith(("MODEL", "FOLDER"))]
 READERS = {

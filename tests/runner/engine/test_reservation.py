@@ -39,7 +39,8 @@ def taken(backend: GGMLBackend) -> int:
     states = [n.storage.handle for n in backend._states.values() if isinstance(n.storage, State)]
     handles = [*(b.handle for b in (*groups, *states)), backend.inputs._handle]
     buffers = sum(map(lib.ggml_backend_buffer_get_size, handles))
-    return buffers + backend.compute_for(backend.new_context().graph)._actual  # type: ignore
+    compute: Any = backend.compute_for(backend.new_context().graph)
+    return buffers + sum(compute._taken(device) for device in compute.sizes)
 
 
 def both(source: TensorSource, shape: dict) -> list[BackendMemory]:
