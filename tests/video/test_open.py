@@ -171,7 +171,7 @@ MP4 = b"\0\0\0\x18ftypmp42"
 
 def test_other_files_need_a_package(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(Unsupported, match=r"the package av.*ggmodel\[video\]"):
+    with pytest.raises(Unsupported, match=r"the package av.*pip install .*av"):
         open_video(MP4)
 
 
