@@ -12,8 +12,8 @@ from .requests import State
 from .runner import Runner
 
 Condition = Literal["unloaded", "loading", "ready", "silent", "failed"]
-"""Of a model. `silent`: its process answers no ping, and is ended if that goes on. `failed`:
-it has ended by itself or could not be loaded; the next request tries again."""
+"""A model's condition. `silent`: its process answers no ping, and is ended if that goes on.
+`failed`: it has ended by itself or could not be loaded; the next request tries again."""
 
 
 class Listed(Struct):
@@ -88,7 +88,7 @@ class Models(Protocol):
         ...
 
     def conditions(self) -> dict[str, Condition]:
-        """Those of the models named at start, and of others that were asked for. Never waits."""
+        """Conditions of the models named at start and of others asked for. Never waits."""
         ...
 
     async def unload(self, name: str) -> None:

@@ -212,7 +212,7 @@ class Http(Fuzzer):
         return [] if sum(map(float, found)) <= 1 else found
 
     def measured(self) -> tuple[int, int, int]:
-        """Those of the server and all runners together."""
+        """Bytes, files and threads of the server and all runners together."""
         sums = [0, 0, 0]
         for process in (self.server.process.pid, *self.server.runners()):
             with suppress(OSError):
