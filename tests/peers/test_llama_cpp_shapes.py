@@ -75,6 +75,7 @@ REASONS: dict[str, list[str]] = {
     "stands in meta": ["models: -.data[].architecture", "models: +.data[].meta.*"],
     "of ggml's enumerations": ["models: -.data[].meta.*"],
     "Ollama's list is at /api/tags": ["models: -.models"],
+    "the state of each model": ["health: +.models"],
     "which engine computes a model, and whether it is loaded": ["models: +.data[].*"],
     "vLLM's name of the text": ["no tokens: +.prompt"],
     "OpenAI's code is a word or null, its param the field": [
@@ -88,11 +89,11 @@ REASONS: dict[str, list[str]] = {
 
 
 def answer(client: Any, path: str, body: Any) -> tuple[int, Any]:
-    """The status and the answer; of a stream, the events that begin and end it."""
+    """The status and the answer; of a stream, the events but pings that begin and end it."""
     found = client.get(path) if body is None else client.post(path, json=body)
     if not (body and body.get("stream")):
         return found.status_code, found.json()
-    told = events(found.text)
+    told = [event for event in events(found.text) if event.get("type") != "ping"]
     return found.status_code, [told[0], told[1], told[-2], told[-1]]
 
 
