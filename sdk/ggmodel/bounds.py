@@ -67,6 +67,7 @@ class Limits:
         serve_logprobs: log-probabilities that a request may want: for each token of its answers,
             and of its prompts where it wants them, that token's and the likeliest ones'. Each takes
             some 300 bytes.
+        serve_messages: messages of a request, the parts of their contents and their calls included.
         serve_prompts: prompts, texts or documents in a request to the server.
         serve_send_seconds: how long a client may take nothing of its answer.
         serve_stored: answers of /v1/responses that are kept for later requests.
@@ -137,8 +138,9 @@ class Limits:
     serve_fetch_seconds: float = 20.0
     serve_items: int = 64
     serve_items_bytes: int = 256 << 20
-    serve_json_values: int = 1 << 21
+    serve_json_values: int = 1 << 19
     serve_logprobs: int = 1 << 22
+    serve_messages: int = 1 << 14
     serve_prompts: int = 4096
     serve_send_seconds: float = 60.0
     serve_stored: int = 1000

@@ -209,6 +209,49 @@ def test_json_of_too_many_values_is_refused(url: str, monkeypatch: pytest.Monkey
     assert httpx.post(f"{url}{CHAT}", content=b"[" + b"{}," * 999).status_code == 413
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "message"),
+    [
+        (CHAT, "messages", {"role": "user", "content": "a"}),
+        ("/v1/responses", "input", {"role": "user", "content": "a"}),
+        ("/v1/messages", "messages", {"role": "user", "content": "a"}),
+        ("/api/chat", "messages", {"role": "user", "content": "a"}),
+        ("/apply-template", "messages", {"role": "user", "content": "a"}),
+        ("/tokenize", "messages", {"role": "user", "content": "a"}),
+    ],
+    ids=lambda one: one if isinstance(one, str) and "/" in one else "",
+)
+def test_too_many_messages_are_refused_before_they_are_converted(
+    url: str, path: str, name: str, message: Any
+):
+    body = {"model": "stories", "max_tokens": 1, name: [message] * 100_000}
+    answer = httpx.post(f"{url}{path}", json=body)
+    assert answer.status_code == 413
+    assert "serve_messages" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "blocks"),
+    [
+        (CHAT, "messages", [{"type": "text", "text": "a"}]),
+        ("/v1/responses", "input", [{"type": "input_text", "text": "a"}]),
+        ("/v1/messages", "messages", [{"type": "text", "text": "a"}]),
+        ("/v1/messages", "messages", [{"type": "tool_result", "tool_use_id": "a", "content": 0}]),
+    ],
+)
+def test_parts_of_messages_count_as_messages(
+    url: str, path: str, name: str, blocks: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "serve_messages", 100)
+    inner = [{"type": "text", "text": "a"}] * 100
+    content = [{**one, "content": inner} if "content" in one else one for one in blocks]
+    content *= 1 if "content" in blocks[0] else 100
+    body = {"model": "stories", "max_tokens": 1, name: [{"role": "user", "content": content}]}
+    answer = httpx.post(f"{url}{path}", json=body)
+    assert answer.status_code == 413
+    assert "serve_messages" in answer.text
+
+
 def test_bodies_that_do_not_come_are_given_up(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "serve_body_seconds", 0.05)
     held = threading.Event()

@@ -139,18 +139,22 @@ async def decoded(body: bytes, kind: type[T]) -> T:
     Raises:
         Refused: it is no such JSON; names the field.
     """
+    try:
+        if len(body) < _LARGE:
+            return _decoded(body, kind)
+        return await asyncio.to_thread(_decoded, body, kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise wrong_body(error) from None
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
     if sum(map(body.count, (b",", b"[", b"{"))) > limits.serve_json_values:
         raise Refused(
             "the JSON of the request has too many values (the limit serve_json_values is "
             f"{limits.serve_json_values:,})",
             413,
         )
-    try:
-        if len(body) < _LARGE:
-            return msgspec.json.decode(body, type=kind)
-        return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise wrong_body(error) from None
+    return msgspec.json.decode(body, type=kind)
 
 
 async def ignored(body: bytes, kind: type) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -60,6 +60,38 @@ def dated(variables: Mapping[str, Any]) -> dict[str, Any]:
     today = datetime.now()
     dates = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y")}
     return {**dates, **variables}
+
+
+def check_count(messages: Sequence[Any], param: str = "messages") -> None:
+    """Refuses more messages than would be converted in a moment, before they are.
+
+    Args:
+        messages: structs or objects with a `content` and `tool_calls`, maybe.
+        param: the field of the request that they are, for the message.
+
+    Raises:
+        Refused: they and the parts of their contents are more than `limits.serve_messages`.
+    """
+    count = len(messages)
+    if count <= limits.serve_messages:
+        count += sum(map(_parts, messages))
+    if count > limits.serve_messages:
+        raise Refused(
+            f"{param}: more than {limits.serve_messages:,} messages and parts of their contents "
+            "(the limit serve_messages)",
+            413,
+            param=param,
+        )
+
+
+def _parts(message: Any) -> int:
+    """The parts of a message and, as those of results of tools, within these."""
+    count = 0
+    for name in ("content", "tool_calls"):
+        get = message.get if isinstance(message, dict) else lambda key: getattr(message, key, None)
+        if isinstance(parts := get(name), list):
+            count += len(parts) + sum(_parts(one) for one in parts if isinstance(one, dict))
+    return count
 
 
 def checked(messages: list[Message]) -> list[Message]:

@@ -42,6 +42,7 @@ from .questions import Questions
 log = logging.getLogger("ggmodel.serve")
 
 _HELLO_SECONDS = 30.0
+_LARGE = 1 << 20  # bytes of a request that take a noticeable time to copy
 _PINGS = 10  # within `limits.runner_silence_seconds`
 
 
@@ -167,7 +168,9 @@ class Conversation(Questions, asyncio.Protocol):
         if self._lost is not None:
             raise self._lost_again()
         self._last += 1
-        id, data = self._last, frame(Call(self._last, method, pack(request)))
+        id, body = self._last, pack(request)
+        call = Call(id, method, body)
+        data = frame(call) if len(body) < _LARGE else await asyncio.to_thread(frame, call)
         await self._writable.wait()
         if self._lost is not None:
             raise self._lost_again()
@@ -185,7 +188,7 @@ class Conversation(Questions, asyncio.Protocol):
 
     def _write_bytes(self, data: bytes) -> None:
         if self._lost is None and self._transport is not None:
-            self._transport.write(data)
+            self._transport.write(memoryview(data))  # what is left of bytes would be copied twice
 
     def _take(self, message: Result | Events) -> None:
         """Hands an answer to who waits for it."""

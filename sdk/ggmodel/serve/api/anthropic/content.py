@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ...conversation import Message, Part, item_part, simplified, text_part, tool_call
+from ...conversation import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...errors import Refused
 from ...media import Media, from_base64
 
@@ -28,8 +28,10 @@ async def converted(
     own.
 
     Raises:
-        Refused: a block is wrong, or the URL of an image not allowed.
+        Refused: there are too many, a block is wrong, or the URL of an image not allowed.
     """
+    check_count(messages)
+    check_count(system if isinstance(system, list) else [], "system")
     found: list[Message] = []
     if system:
         found.append({"role": "system", "content": await _content(system, "system", media)})

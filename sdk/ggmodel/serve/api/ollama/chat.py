@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ...answers import Answer, Called, Reply, whole
 from ...asking import Wish, ask
-from ...conversation import Message, arguments_of, tool_call
+from ...conversation import Message, arguments_of, check_count, tool_call
 from ...endpoint import Answers, Call, route
 from ...errors import Refused
 from ...server import Server
@@ -64,6 +64,7 @@ def routes(server: Server) -> list[Route]:
 async def chat(call: Call) -> None:
     """Answer a conversation, in Ollama's shape."""
     given, server, clock = await call.decode(ChatRequest), call.server, Clock()
+    check_count(given.messages or ())
     wish = Wish(
         [_message(one, i) for i, one in enumerate(given.messages or ())],
         tools=[_tool(one, i) for i, one in enumerate(given.tools or ())],

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...conversation import Message, Part, item_part, simplified, text_part, tool_call
+from ...conversation import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...errors import Refused
 from ...media import Media, from_base64
 
@@ -50,8 +50,9 @@ async def converted(
         where: the field of the request that they are, for messages.
 
     Raises:
-        Refused: a part of a content is wrong, or its URL not allowed.
+        Refused: there are too many, a part of a content is wrong, or its URL not allowed.
     """
+    check_count(messages, where)
     return [await _converted(one, f"{where}[{i}]", media) for i, one in enumerate(messages)]
 
 

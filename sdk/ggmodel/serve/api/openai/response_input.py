@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ...conversation import check_count
 from ...errors import Refused, wrong_body
 from .messages import ChatMessage, Function, ToolCall
 
@@ -20,6 +21,7 @@ def read_items(given: str | list[Item] | None) -> list[ChatMessage]:
     """
     if isinstance(given, str):
         return [ChatMessage("user", given)]
+    check_count(given or (), "input")
     found: list[ChatMessage] = []
     reasoning: str | None = None
     for i, item in enumerate(given or ()):
