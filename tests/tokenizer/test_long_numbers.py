@@ -53,7 +53,7 @@ def test_a_number_takes_a_time_that_grows_with_its_length(pre: str, tail: str):
     assert time.monotonic() - before < 20  # once minutes
 
 
-@pytest.mark.parametrize("pre", set(PRE_TOKENIZERS) - set(GROUPING) - {"cohere2moe"})
+@pytest.mark.parametrize("pre", sorted(set(PRE_TOKENIZERS) - set(GROUPING) - {"cohere2moe"}))
 def test_other_texts_stay_whole(pre: str):
     text = "1" * 10_000
     assert list(cut(text, PRE_TOKENIZERS[pre].splits)) == [text]
