@@ -75,6 +75,8 @@ OF_SYSTEMS = $(shell git grep -lE "^ *(import|from) (os|signal|socket|select|mma
     -- setup.py "sdk/*.py" native | sed "s|^native|sdk/ggmodel/native|")
 
 .DEFAULT_GOAL := help
+# Tests start hundreds of processes, which would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
@@ -103,8 +105,9 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
 	    $(BIN)/python -m pytest -q $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
 
+# A file's tests stay together: they share fixtures. Three processes keep two cores busy, as many tests wait.
 test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 
 test-peers: $(VENV)/peers $(PEER)  ## compare with other projects; downloads their published vectors, builds llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if " skipped" in done.stdout.splitlines()[-1]:
         pytest.skip(done.stdout)
     return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts long files first where several processes share the files: none is left for the end."""
+    if not hasattr(config, "workerinput"):
+        return
+    weights: Counter[Path] = Counter()
+    for item in items:
+        weights[item.path] += 1 if item.get_closest_marker("slow") is None else 10_000
+    items.sort(key=lambda item: -weights[item.path])
 
 
 @pytest.hookimpl(trylast=True)
