@@ -51,8 +51,9 @@ class Limits:
             of its sounds are together at most `audio_seconds`, the pixels of its videos
             `video_pixels` and `video_decoded_pixels`.
         runner_requests: requests that a runner has not answered yet, those that wait included.
-        runner_silence_seconds: how long a model's process may leave the server's pings unanswered
-            before it is ended; it answers while it computes (docs/reliability.md).
+        runner_silence_seconds: how long a model's process may leave the server's pings unanswered,
+            or not tell that it still loads, before it is ended; it answers while it computes
+            (docs/reliability.md).
         serve_bodies_bytes: bodies of all requests that the server reads or answers at a time.
         serve_body_bytes: body of a request to the server, images in base64 included.
         serve_body_seconds: time to send a request to the server: its header, then its body.

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ ASSETS = Path(__file__).parents[2] / "examples" / "assets"
 ASK: Any = {"messages": [{"role": "user", "content": "A story, please."}], "temperature": 0}
 LONG: Any = {**ASK, "stream": True, "logit_bias": {"1": -100, "4": -100}}  # to the context's end
 CHAT = "/v1/chat/completions"
+SILENCE = 3.0
+IMPATIENT = {"GGMODEL_LIMIT_RUNNER_SILENCE_SECONDS": str(SILENCE)}
 
 
 @pytest.fixture(scope="module")
@@ -216,27 +219,62 @@ def wait_for(server: Running, condition: str) -> None:
 
 
 def test_a_runner_that_stands_still(start: Callable[..., Running]):
-    """While it loads, which may take any time; and later, when it is ended."""
-    limit = {"GGMODEL_LIMIT_RUNNER_SILENCE_SECONDS": "2"}
-    server = start(str(ASSETS / "stories.gguf"), "--pin", "stories", **limit)
-    end = time.monotonic() + 30
-    while not (loading := [pid for pid in server.runners() if is_runner(pid)]):
-        assert time.monotonic() < end
-    os.kill(loading[0], signal.SIGSTOP)
-    assert conditions(server) == {"stories": "loading"}
-    os.kill(loading[0], signal.SIGCONT)
+    server = start(str(ASSETS / "stories.gguf"), "--pin", "stories", **IMPATIENT)
     wait_for(server, "ready")
+    loaded = wait_for_runner(server)
     with client(server) as asking:
         stream = asking.chat.completions.create(model="stories", **LONG)
         next(iter(stream))
-        os.kill(loading[0], signal.SIGSTOP)
+        os.kill(loaded, signal.SIGSTOP)
         with pytest.raises(openai.APIError, match="silent for"):
             for _ in stream:
                 pass
         found = asking.chat.completions.create(model="stories", **ASK, max_tokens=3)
         assert found.choices[0].message.content
     wait_for(server, "ready")
-    assert loading[0] not in server.runners()
+    assert loaded not in server.runners()
+
+
+SLOW = f"""
+import sys, time
+from ggmodel import register
+from ggmodel.models import llama
+
+if "ggmodel.serve.runners.process" in sys.orig_argv:
+    time.sleep({SILENCE} + 2)
+
+@register("llama")
+class Slow(llama.Llama):
+    pass
+"""
+
+
+def test_a_runner_that_stands_still_while_it_loads(start: Callable[..., Running], tmp_path: Path):
+    """It is ended; one that loads for longer than the limit is not."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    server = start(str(ASSETS / "stories.gguf"), "--models", str(tmp_path), **IMPATIENT)
+
+    def ask() -> httpx.Response:
+        return httpx.post(f"{server.url}{CHAT}", json={**ASK, "max_tokens": 2}, timeout=60)
+
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask)
+        stopped = wait_for_runner(server)
+        os.kill(stopped, signal.SIGSTOP)
+        assert conditions(server) == {"stories": "loading"}
+        lost = asked.result()
+    assert lost.status_code == 503 and "silent for" in lost.text
+    assert stopped not in server.runners()
+    assert conditions(server) == {"stories": "failed"}
+    began = time.monotonic()
+    assert ask().status_code == 200 and time.monotonic() - began > SILENCE
+
+
+def wait_for_runner(server: Running) -> int:
+    end = time.monotonic() + 30
+    while not (found := [pid for pid in server.runners() if is_runner(pid)]):
+        assert time.monotonic() < end
+    return found[0]
 
 
 def is_runner(pid: int) -> bool:

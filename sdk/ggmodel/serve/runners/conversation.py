@@ -38,12 +38,12 @@ from .frames import (
     pack,
 )
 from .questions import Questions
+from .silence import Silence
 
 log = logging.getLogger("ggmodel.serve")
 
 _HELLO_SECONDS = 30.0
 _LARGE = 1 << 20  # bytes of a request that take a noticeable time to copy
-_PINGS = 10  # within `limits.runner_silence_seconds`
 
 
 class Conversation(Questions, asyncio.Protocol):
@@ -57,7 +57,8 @@ class Conversation(Questions, asyncio.Protocol):
         self.name = name
         self._state: State | None = None
         self._open: dict[int, _Open] = {}
-        self._last = self._unanswered = 0
+        self._last = 0
+        self._silence = Silence(lambda: self._write(Ping()), self._fell_silent)
         self._lost: Error | None = None
         self._splitter = Splitter(limits.frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -78,32 +79,21 @@ class Conversation(Questions, asyncio.Protocol):
             await asyncio.wait_for(self._greeted, _HELLO_SECONDS)
         except (OSError, asyncio.TimeoutError) as error:
             raise DeviceLost(f"the runner of {self.name} does not answer: {error!r}") from error
-        self._ping()
+        self._silence.begin()
 
-    def _ping(self) -> None:
-        """Asks a runner whether it lives, and gives up one that has been silent for long.
-
-        Pings are counted, not seconds: there are none while this process stands still itself.
-        """
-        if self._lost is not None:
-            return
-        if self._unanswered == _PINGS:
-            error = DeviceLost(
-                f"the process that computed {self.name} was silent for "
-                f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
-                "ended; the model is loaded again with the next request"
-            )
-            log.error("%s", error)
-            return self.lose(error)
-        self._unanswered += 1
-        self._write(Ping())
-        pause = limits.runner_silence_seconds / _PINGS
-        asyncio.get_running_loop().call_later(pause, self._ping)
+    def _fell_silent(self) -> None:
+        error = DeviceLost(
+            f"the process that computed {self.name} was silent for "
+            f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
+            "ended; the model is loaded again with the next request"
+        )
+        log.error("%s", error)
+        self.lose(error)
 
     @property
     def silent(self) -> bool:
         """Whether pings are left unanswered."""
-        return self._unanswered > 1
+        return self._silence.long
 
     @property
     def ended(self) -> bool:
@@ -118,6 +108,7 @@ class Conversation(Questions, asyncio.Protocol):
     def fail(self, error: Error) -> None:
         """Ends all requests, now and from now on."""
         self._lost = self._lost or error
+        self._silence.end()
         for one in list(self._open.values()):
             one.fail(self._lost_again())
         self._open.clear()
@@ -220,7 +211,7 @@ class Conversation(Questions, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._unanswered = 0
+        self._silence.heard()
         try:
             for encoded in self._splitter.feed(data):
                 message = from_runner.decode(encoded)

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from ...bounds import limits
 from ...errors import Cancelled, DeviceLost, Error
 from ..requests import Failure
 from .child import Child
 from .conversation import Conversation
 from .failures import error_of
 from .needs import Admit, Needs
+from .silence import Silence, pause
 
 log = logging.getLogger("ggmodel.serve")
 
@@ -43,6 +45,7 @@ class GgmodelRunner(Conversation):
         self._admitting: asyncio.Task[None] | None = None
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._progress: Progress | None = None
+        self._quiet = Silence(lambda: None, self._stands_still)  # while it loads
         self._end: asyncio.Task[None] | None = None
 
     @classmethod
@@ -67,15 +70,18 @@ class GgmodelRunner(Conversation):
 
         Raises:
             Error: the model cannot be loaded, or the process not be started.
+            DeviceLost: it ended, or stood still.
         """
         self, token = cls(name or model), secrets.token_urlsafe(32)
         self._progress, self._admit = progress, admit
         told = {"model": model, "token": token, "options": dict(options or {})}
-        told |= {"stored": stored, "asks": admit is not None}
+        told |= {"stored": stored, "asks": admit is not None, "pause": pause()}
         self._child = Child(_MODULE, told, self._heard)
         self.pid = self._child.pid
         watch = asyncio.ensure_future(self._watch())
         try:
+            self._quiet.begin()
+            self._loading.add_done_callback(lambda _: self._quiet.end())
             await self._loading
             await self.connect(self.port, token)
         except BaseException:
@@ -90,6 +96,7 @@ class GgmodelRunner(Conversation):
 
     def _heard(self, message: dict[str, Any]) -> None:
         event, loading = message.get("event"), self._loading
+        self._quiet.heard()
         if event == "listening":
             self.port = message["port"]
         elif event == "needs":
@@ -103,6 +110,16 @@ class GgmodelRunner(Conversation):
             loading.set_result(None)
         elif event == "failed" and not loading.done():
             loading.set_exception(error_of(Failure(message["error"], message["message"])))
+
+    def _stands_still(self) -> None:
+        if not self._loading.done():
+            self._loading.set_exception(
+                DeviceLost(
+                    f"the process that loads {self.name} was silent for "
+                    f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
+                    "ended; the model is loaded again with the next request"
+                )
+            )
 
     async def _decide(self) -> None:
         assert self._admit is not None

@@ -4,7 +4,8 @@ any more.
 It tells lines of JSON on standard output: {"event": "listening", "port": PORT},
 {"event": "needs", "cpu": BYTES, "free": BYTES, "mapped": BYTES, "missing": {DEVICE: BYTES}},
 {"event": "loading", "share": 0.5}, {"event": "warning", "message": TEXT}, {"event": "ready"},
-{"event": "failed", "error": CLASS, "message": TEXT}.
+{"event": "failed", "error": CLASS, "message": TEXT}. `main` tells {"event": "alive"} again and
+again until the model is loaded.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ...platforms.processes import leave_no_core
 
 Tell = Callable[[Mapping[str, Any]], None]
 _FINER = 0.01  # the least share of progress that is told
+_saying = threading.Lock()
 
 
 def serve(
@@ -78,7 +80,8 @@ def serve(
 
 def say(message: Mapping[str, Any]) -> None:
     """Writes a line of JSON to standard output."""
-    print(json.dumps(message), flush=True)
+    with _saying:
+        print(json.dumps(message), flush=True)
 
 
 def main() -> None:
@@ -87,24 +90,37 @@ def main() -> None:
 
     The line is JSON with `model`, `token` and `options`, and
 
+    - `pause`: seconds between lines that tell that this process lives, while it loads;
     - `stored`: the model is a name of this machine's stores, and no path;
     - `asks`: tell what memory the model needs, and load it when a line of JSON says "load"; one
       that says "look" asks to look again.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the server, too
     leave_no_core()
-    told = heard()
+    told, loaded = heard(), threading.Event()
+    live = (told["pause"], loaded)
+    threading.Thread(target=_live, args=live, name="ggmodel-alive", daemon=True).start()
     try:
         source = _stored(told["model"]) if told["stored"] else told["model"]
         if told["asks"]:
             _ask(source, told["options"])
         threading.Thread(target=_end_with_input, name="ggmodel-parent", daemon=True).start()
         serve(source, told["token"], 0, told["options"], say)
+        loaded.set()
     except Error as error:
         say({"event": "failed", "error": type(error).__name__, "message": str(error)})
         sys.stdout.flush()
         os._exit(1)
     threading.Event().wait()
+
+
+def _live(seconds: float, loaded: threading.Event) -> None:
+    """Tells that this process lives, until it has loaded its model."""
+    with suppress(OSError):  # nobody listens any more
+        while True:
+            say({"event": "alive"})
+            if loaded.wait(min(seconds, threading.TIMEOUT_MAX)):
+                return
 
 
 def _stored(name: str) -> Found:
