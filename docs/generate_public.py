@@ -1,10 +1,9 @@
 """Writes docs/public.txt: every public name, option of a command and variable, a line each.
 
-    python docs/generate_public.py               after a change of what is public
-    python docs/generate_public.py --released    after a release: changes count from here on
+    python docs/generate_public.py    after a change of what is public
 
-docs/public-released.txt is the list of the last release. Each difference between the two is named,
-in backquotes, in the top section of CHANGELOG.md; tests/docs/test_public.py fails otherwise.
+A release names each difference from the list of the release before it, in backquotes, in the top
+section of CHANGELOG.md (tools/release/state.py).
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import enum
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -23,8 +21,6 @@ from typing import Any, ForwardRef
 import ggmodel
 
 PATH = Path(__file__).with_name("public.txt")
-RELEASED = PATH.with_name("public-released.txt")
-CHANGELOG = PATH.parents[1] / "CHANGELOG.md"
 
 PACKAGES = (
     "audio", "chat", "convert", "errors", "gguf_file", "image", "kvcache", "ml", "model", "names",
@@ -202,9 +198,9 @@ def text(found: Mapping[str, str], version: str) -> str:
     return "\n".join([f"# Public in ggmodel {version}; by docs/generate_public.py", *lines, ""])
 
 
-def read(path: Path) -> tuple[dict[str, str], str]:
-    """The list of a file, and its version."""
-    head, *lines = path.read_text("utf-8").splitlines()
+def read(text: str) -> tuple[dict[str, str], str]:
+    """The list of a file's text, and its version."""
+    head, *lines = text.splitlines()
     version = head.split()[4].rstrip(";")
     return {name: rest for name, _, rest in (line.partition(": ") for line in lines)}, version
 
@@ -258,15 +254,5 @@ def _owner(name: str) -> str:
     return name.rpartition("(" if "(" in name else ".")[0]
 
 
-def main() -> None:
-    """Writes the files."""
-    found = listing()
-    PATH.write_text(text(found, ggmodel.__version__), "utf-8")
-    if sys.argv[1:] == ["--released"]:
-        RELEASED.write_text(PATH.read_text("utf-8"), "utf-8")
-    elif sys.argv[1:]:
-        sys.exit(__doc__)
-
-
 if __name__ == "__main__":
-    main()
+    PATH.write_text(text(listing(), ggmodel.__version__), "utf-8")
