@@ -40,6 +40,70 @@ def test_the_list_has_all_kinds(public: dict[str, Any]):
     assert found["GGMODEL_DEBUG"] == found["GGMODEL_LIMIT_INPUT_BYTES"]
 
 
+def test_the_list_is_short():
+    """Names that nobody needs are not promised."""
+    assert len((DOCS / "public.txt").read_text("utf-8").splitlines()) <= 1200
+
+
+def test_the_file_has_the_whole_list(public: dict[str, Any]):
+    listed = public["listing"]()
+    assert public["read"](public["text"](listed, "1.2.0")) == (listed, "1.2.0")
+
+
+FILE = """\
+# Public in ggmodel 1.2.0; by docs/generate_public.py
+ggmodel batch: a command; --model: str = None
+ggmodel run: a command
+ggmodel … --threads: int = None; of: batch run
+ggmodel … --threads: int = 1; of: serve
+ggmodel serve: a command
+ggmodel.load: a function -> M; source: str; *: int; also as: ggmodel.runner.load
+"""
+
+
+def test_a_line_has_parameters_options_commands_and_homes(public: dict[str, Any]):
+    found, version = public["read"](FILE)
+    assert version == "1.2.0"
+    assert found == {
+        "ggmodel batch": "a command",
+        "ggmodel batch --model": "str = None",
+        "ggmodel batch --threads": "int = None",
+        "ggmodel run": "a command",
+        "ggmodel run --threads": "int = None",
+        "ggmodel serve": "a command",
+        "ggmodel serve --threads": "int = 1",
+        "ggmodel.load": "a function -> M",
+        "ggmodel.load(*)": "int",
+        "ggmodel.load(source)": "str",
+        "ggmodel.runner.load": "is ggmodel.load",
+    }
+
+
+def test_what_nobody_uses_is_not_promised(public: dict[str, Any]):
+    found, offered = public["listing"](), public["offered"]()
+    # Names of a model file, of a page, and of the result of ggmodel.find.
+    for name in ("nn.RMSNorm.weight", "ml.refresh_free_memory", "names.Found.digests"):
+        assert f"ggmodel.{name}" in found
+    # A class for the inside, and a member of one that authors use.
+    assert "ggmodel.kvcache.WrapperCache" in offered
+    assert "ggmodel.kvcache.WrapperCache" not in found
+    assert "ggmodel.kvcache.Cache.shape_key" in offered["ggmodel.kvcache.Cache"]
+    assert "ggmodel.kvcache.Cache.shape_key" not in found
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("nn.Linear(x, bias=False)  # no word", {"nn", "Linear", "x", "bias"}),
+        ("class A(B):\n    c: D = e\n    def f(self): return 'g'", {"A", "B", "c", "D", "e", "f"}),
+        ("from a.b import c", {"c"}),
+        ("load(path, …)", {"load", "path"}),
+    ],
+)
+def test_the_words_of_code(public: dict[str, Any], code: str, words: set[str]):
+    assert public["_code_words"](code) == words
+
+
 def test_a_line_says_the_same_in_every_process(public: dict[str, Any]):
     text = public["PATH"].read_text("utf-8")
     assert " at 0x" not in text
