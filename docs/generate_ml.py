@@ -221,7 +221,8 @@ SECTIONS: dict[str, list[Item]] = {
              PROTOCOL),
         Item("FilteredRunnerDiscovery.GetActiveDeviceIDs",
              "FilteredRunnerDiscovery.get_active_device_ids", PROTOCOL),
-        Item("GetDevicesFromRunner", "get_devices_from_runner"),
+        Item("GetDevicesFromRunner", "get_devices_from_runner",
+             "`refresh_free_memory(devices, runners)` renews what is free"),
     ],
     "Dump": [
         Item("Dump", "dump"),

@@ -1,21 +1,35 @@
-"""Writes docs/public.txt: every public name, option of a command and variable, a line each.
+"""Writes docs/public.txt: what a version promises to keep, a line for each name.
 
-    python docs/generate_public.py               after a change of what is public
-    python docs/generate_public.py --released    after a release: changes count from here on
+    python docs/generate_public.py    after a change of what is public
 
-docs/public-released.txt is the list of the last release. Each difference between the two is named,
-in backquotes, in the top section of CHANGELOG.md; tests/docs/test_public.py fails otherwise.
+Promised are
+
+- `ggmodel.__all__`, and `__all__` of the packages in `WHOLE`;
+- of the packages in `USED`, which authors of models import, the names that a page, an example or a
+  model file uses, and the classes that the lines above mention;
+- members of classes: all fields, and what a page, an example or a model file uses; of a class that
+  a package in `USED` defines only what one of these uses beside the class;
+- commands, options, and variables of the environment.
+
+The line of a function has its parameters, that of a command its own arguments and options; the line
+of an option of several commands has their names, that of a name its other homes. A member that a
+class overrides with the same parameters is left to its base.
+
+A release names each difference from the list of the release before it, in backquotes, in the top
+section of CHANGELOG.md (tools/release/state.py).
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
+import functools
 import importlib
 import inspect
 import re
-import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, ForwardRef
@@ -23,38 +37,119 @@ from typing import Any, ForwardRef
 import ggmodel
 
 PATH = Path(__file__).with_name("public.txt")
-RELEASED = PATH.with_name("public-released.txt")
-CHANGELOG = PATH.parents[1] / "CHANGELOG.md"
 
-PACKAGES = (
-    "audio", "chat", "convert", "errors", "gguf_file", "image", "kvcache", "ml", "model", "names",
-    "nn", "tokenizer", "video",
-)  # fmt: skip
-"""Packages below ggmodel whose `__all__` is public; of a module without one, what it defines."""
+WHOLE = ("chat", "errors", "tokenizer")
+USED = ("audio", "convert", "gguf_file", "image", "kvcache", "ml", "model", "names", "nn", "video")
+"""Packages below ggmodel; of one without `__all__`, what it defines."""
 
 _OURS = "ggmodel"
 _VARIABLE = re.compile(r"""["'](GGMODEL_[A-Z][A-Z_]*[A-Z])["']""")
 _PLAIN = (type(None), bool, int, float, str, bytes)
+_BLOCK = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.S | re.M)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_ALSO = "also as"
 
 
 def listing() -> dict[str, str]:
-    """Each public name → the rest of its line, in order of names."""
+    """Each promised name, parameter and option → what is said of it, in order of names."""
+    everything = offered()
+    pages = list(uses())
+    anywhere = set[str]().union(*pages)
     found: dict[str, str] = {}
-    modules = [ggmodel, *(importlib.import_module(f"{_OURS}.{name}") for name in PACKAGES)]
+    mentioned: set[str] = set()
+    for name, lines in everything.items():
+        package, _, last = name.removeprefix(f"{_OURS}.").rpartition(".")
+        if package in USED and last not in anywhere:
+            continue
+        if _home(name) in USED:
+            beside = set[str]().union(*(page for page in pages if last in page))
+            found |= (promised := _promised(name, lines, beside))
+        else:
+            found |= (promised := _promised(name, lines, anywhere, fields=True))
+        if package not in USED:
+            mentioned |= {word for text in promised.values() for word in re.findall(r"\w+", text)}
+    for name, lines in everything.items():
+        if name.rpartition(".")[2] in mentioned and lines[name].startswith("a class"):
+            found |= _promised(name, lines, anywhere, fields=True)
+    found |= _commands() | dict.fromkeys(_variables(), "a variable of the environment")
+    return dict(sorted(found.items(), key=lambda item: item[0].partition("(")[0]))
+
+
+def _promised(
+    name: str, lines: Mapping[str, str], used: set[str], fields: bool = False
+) -> dict[str, str]:
+    """The lines of a name: its own, and those of members that are used, maybe of all fields."""
+    found: dict[str, str] = {}
+    for key, text in lines.items():
+        member = key.partition("(")[0].removeprefix(name).removeprefix(".")
+        is_field = "(" not in key and not text.startswith(("a function", "a property"))
+        if not member or member in used or (is_field and (fields or text == "a member")):
+            found[key] = text
+    return found
+
+
+def offered() -> dict[str, dict[str, str]]:
+    """All that the packages export, promised or not: name → what is said of it, its parameters and
+    its members."""
+    found: dict[str, dict[str, str]] = {}
+    modules = [ggmodel, *(importlib.import_module(f"{_OURS}.{name}") for name in WHOLE + USED)]
     named = [(f"{m.__name__}.{name}", getattr(m, name)) for m in modules for name in _names(m)]
     first: dict[int, str] = {}
+    classes = {value for _, value in named if _is_class(value)}
     for name, value in sorted(named, key=lambda one: (one[0].count("."), one[0])):
+        found[name] = _item(name, value, classes)
         if (_is_class(value) or isinstance(value, FunctionType)) and first.setdefault(
             id(value), name
         ) != name:
-            found[name] = f"is {first[id(value)]}"
-    classes = {value for _, value in named if _is_class(value)}
-    for name, value in named:
-        if name not in found:
-            found |= _item(name, value, classes)
-    found |= _commands()
-    found |= dict.fromkeys(_variables(), "a variable of the environment")
-    return dict(sorted(found.items()))
+            found[name] = {name: f"is {first[id(value)]}"}
+    return found
+
+
+def _home(name: str) -> str:
+    """The package that defines a name."""
+    value = functools.reduce(getattr, name.split(".")[1:], ggmodel)
+    return getattr(value, "__module__", "").removeprefix(f"{_OURS}.").partition(".")[0]
+
+
+def uses() -> Iterator[set[str]]:
+    """The words of code in each page, each example, and all model files, which build on another."""
+    root = PATH.parents[1]
+    yield _words(root.glob("models/*/*.py"))
+    for example in root.glob("examples/**/*.py"):
+        yield _words([example])
+    for page in [*sorted(PATH.parent.glob("*.md")), root / "README.md"]:
+        text = page.read_text("utf-8")
+        found: set[str] = set()
+        for language, block in _BLOCK.findall(text):
+            if language in ("", "python"):
+                found |= _code_words(textwrap.dedent(block))
+        for span in _SPAN.findall(_BLOCK.sub("", text)):
+            found |= _code_words(span)
+        yield found
+
+
+def _words(files: Iterable[Path]) -> set[str]:
+    return set().union(*(_code_words(path.read_text("utf-8")) for path in files))
+
+
+def _code_words(code: str) -> set[str]:
+    """The names in Python code, without those in texts and comments; all words of other code."""
+    try:
+        tree = ast.parse(code.strip())
+    except SyntaxError:
+        return set(re.findall(r"\w+", code))
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.alias(name=name):
+                found |= {*name.split(".")}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                found.add(name)
+            case ast.ClassDef(name=name):
+                found.add(name)
+            case ast.keyword(arg=str(name)):
+                found.add(name)
+    return found
 
 
 def _names(module: ModuleType) -> list[str]:
@@ -98,6 +193,11 @@ def _class(name: str, cls: type, classes: set[type]) -> dict[str, str]:
         made = owner.__dict__.get("__init__")
         if isinstance(made, FunctionType) and made.__module__.startswith(_OURS) and not fields:
             found |= _parameters(name, made)
+    for base in (c for c in cls.__mro__[1:] if c in classes):
+        for member, value in _members(base):
+            inherited = _member(f"{name}.{member}", value).keys()
+            if inherited == {key for key in found if key.partition("(")[0] == f"{name}.{member}"}:
+                found = {key: rest for key, rest in found.items() if key not in inherited}
     return found
 
 
@@ -198,15 +298,52 @@ def _variables() -> Iterator[str]:
 
 def text(found: Mapping[str, str], version: str) -> str:
     """The file of a list."""
-    lines = [f"{name}: {rest}" for name, rest in found.items()]
-    return "\n".join([f"# Public in ggmodel {version}; by docs/generate_public.py", *lines, ""])
+    lines: dict[str, str] = {}
+    takers: dict[tuple[str, str], list[str]] = {}  # an option and what is said of it → commands
+    for name, rest in found.items():
+        base, bracket, parameter = name.partition("(")
+        if bracket:
+            lines[base] += f"; {parameter[:-1]}: {rest}"
+        elif rest.startswith("is "):
+            continue
+        elif command := _owner(name) if name.startswith(f"{_OURS} ") else "":
+            option = name.removeprefix(f"{command} ")
+            takers.setdefault((option, rest), []).append(command.removeprefix(f"{_OURS} "))
+        else:
+            lines[name] = rest
+    for (option, rest), commands in takers.items():
+        if len(commands) == 1:
+            lines[f"{_OURS} {commands[0]}"] += f"; {option}: {rest}"
+        else:
+            lines[f"{_OURS} … {option}: {rest}; of"] = " ".join(commands)
+    for name, rest in found.items():
+        if rest.startswith("is "):
+            lines[rest.removeprefix("is ")] += f"; {_ALSO}: {name}"
+    head = f"# Public in ggmodel {version}; by docs/generate_public.py"
+    return "\n".join([head, *(f"{name}: {rest}" for name, rest in sorted(lines.items())), ""])
 
 
-def read(path: Path) -> tuple[dict[str, str], str]:
-    """The list of a file, and its version."""
-    head, *lines = path.read_text("utf-8").splitlines()
-    version = head.split()[4].rstrip(";")
-    return {name: rest for name, _, rest in (line.partition(": ") for line in lines)}, version
+def read(text: str) -> tuple[dict[str, str], str]:
+    """The list of a file's text, and its version."""
+    head, *lines = text.splitlines()
+    found: dict[str, str] = {}
+    for line in lines:
+        name, _, rest = line.partition(": ")
+        option = name.removeprefix(f"{_OURS} … ")
+        if option != name:
+            rest, _, commands = rest.partition("; of: ")
+            found |= {f"{_OURS} {command} {option}": rest for command in commands.split()}
+            continue
+        found[name], *parts = rest.split("; ")
+        for part in parts:
+            word, _, said = part.partition(": ")
+            if word == _ALSO:
+                found[said] = f"is {name}"
+            elif name.startswith(f"{_OURS} "):
+                found[f"{name} {word}"] = said
+            else:
+                found[f"{name}({word})"] = said
+    return found, head.split()[4].rstrip(";")
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
@@ -258,15 +395,5 @@ def _owner(name: str) -> str:
     return name.rpartition("(" if "(" in name else ".")[0]
 
 
-def main() -> None:
-    """Writes the files."""
-    found = listing()
-    PATH.write_text(text(found, ggmodel.__version__), "utf-8")
-    if sys.argv[1:] == ["--released"]:
-        RELEASED.write_text(PATH.read_text("utf-8"), "utf-8")
-    elif sys.argv[1:]:
-        sys.exit(__doc__)
-
-
 if __name__ == "__main__":
-    main()
+    PATH.write_text(text(listing(), ggmodel.__version__), "utf-8")

@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-from ggmodel.errors import Renamed
-
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
@@ -21,7 +19,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     (folder / "__init__.py").write_text(
         "from ggmodel.homes import lazily\n"
         "here = 1\n"
-        "__getattr__, __dir__ = lazily(__name__, {'home': 'a b', 'lost': 'c'}, {'old': 'a'})\n"
+        "__getattr__, __dir__ = lazily(__name__, {'home': 'a b', 'lost': 'c'})\n"
     )
     (folder / "home.py").write_text("a = []\nb = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -46,8 +44,6 @@ def test_all_names_are_listed(package: ModuleType):
 def test_other_names(package: ModuleType):
     with pytest.raises(AttributeError, match="module 'lazy_package' has no attribute 'nothing'"):
         _ = package.nothing
-    with pytest.raises(Renamed, match=r"lazy_package\.old is now called a"):
-        _ = package.old
     with pytest.raises(ModuleNotFoundError):
         _ = package.c
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .errors import Error, former_names
+from .errors import Error
 from .shortage import import_numpy, reported
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ _SUBPACKAGES = (
     "workbench",
 )
 _WITHOUT_NUMPY = ("bounds", "errors", "gguf_file", "names")
-_missing = former_names(__name__, {"Embedding": "MultimodalEmbedding (nn.Embedding: the layer)"})
 
 __all__ = [
     "Batch",
@@ -133,7 +132,7 @@ def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return _import(name)
     if name not in _HOMES:
-        _missing(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(_import(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -6,10 +6,10 @@ also derive from it, so that `except ValueError` keeps working for callers who k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Error(Exception):
@@ -142,10 +142,6 @@ class Cancelled(Error, RuntimeError):
     """A caller cancelled its own call."""
 
 
-class Renamed(Error, ImportError):
-    """A public name of an earlier version; the message says the new one."""
-
-
 class ModelNotFound(Error, FileNotFoundError):
     """No file and no model has this name; the message offers near ones."""
 
@@ -164,18 +160,3 @@ class Unsupported(Error, NotImplementedError):
 
 class NotInstalled(Unsupported):
     """A library beside ggmodel cannot be imported; the message names it."""
-
-
-def former_names(module: str, names: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """A module's `__getattr__` that knows its former names.
-
-    Args:
-        names: former name → what to write now.
-    """
-
-    def missing(name: str) -> NoReturn:
-        if name in names:
-            raise Renamed(f"{module}.{name} is now called {names[name]}; import that", name=name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    return missing

@@ -15,7 +15,7 @@ from tests.cli.test_show_check import has_row
 from tests.shapes import write_llama_1b
 
 # A cache of 1 TiB.
-TOO_MUCH = ("--context", 131_072, "--parallel", 128, "--kv-type", "f32")
+TOO_MUCH = ("--context-length", 131_072, "--parallel", 128, "--kv-type", "f32")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_estimate(program, large: Path):
-    ran = program("estimate", large, "--gpu-layers", 0, "--context", 2048, "--parallel", 2)
+    ran = program("estimate", large, "--gpu-layers", 0, "--context-length", 2048, "--parallel", 2)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "\x1b" not in ran.stdout
     lines = ran.stdout.splitlines()
@@ -37,10 +37,9 @@ def test_estimate(program, large: Path):
 
 
 def test_a_context_beyond_the_training(program, model_path: Path):
-    for flag in ("--context-length", "--context"):  # the latter is its former name
-        ran = program("estimate", model_path, flag, 1000)
-        assert "context 1,000" in ran.stdout
-        assert ran.stdout.endswith("; texts may fall apart beyond that\n")
+    ran = program("estimate", model_path, "--context-length", 1000)
+    assert "context 1,000" in ran.stdout
+    assert ran.stdout.endswith("; texts may fall apart beyond that\n")
     assert "fall apart" not in program("estimate", model_path).stdout
 
 

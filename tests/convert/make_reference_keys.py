@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tools.processor_keys import processor_table
+
 from ggmodel.convert.keys import TABLE
 from ggmodel.model import find
 from ggmodel.model.registry import supported
-from ggmodel.workbench.processor_keys import processor_table
 from ggmodel.workbench.reference_keys import keys_read
 
 # Classes whose parts may be of many kinds → the kinds that are served.

@@ -1,4 +1,4 @@
-"""docs/public.txt is what the code offers, and the changelog names what changed since a release."""
+"""docs/public.txt is what the code offers; how its changes are found and named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def public() -> dict[str, Any]:
 
 
 def test_the_list_is_what_the_code_offers(public: dict[str, Any]):
-    kept, _ = public["read"](public["PATH"])
+    kept, version = public["read"](public["PATH"].read_text("utf-8"))
+    assert version == ggmodel.__version__
     changed = public["changes"](kept, public["listing"]())
     assert not changed, (
         "what is public has changed: name it in CHANGELOG.md's top section, and write the list "
@@ -27,20 +28,8 @@ def test_the_list_is_what_the_code_offers(public: dict[str, Any]):
     )
 
 
-def test_the_changelog_names_what_changed(public: dict[str, Any]):
-    before, _ = public["read"](public["RELEASED"])
-    now, version = public["read"](public["PATH"])
-    section = public["top_section"](public["CHANGELOG"].read_text("utf-8"))
-    assert version == ggmodel.__version__
-    assert section.startswith(f"## {version} ")
-    missing = public["unnamed"](public["changes"](before, now), section)
-    assert not missing, (
-        "CHANGELOG.md's top section does not name these in backquotes: " + "\n".join(missing)
-    )
-
-
 def test_the_list_has_all_kinds(public: dict[str, Any]):
-    found, _ = public["read"](public["PATH"])
+    found, _ = public["read"](public["PATH"].read_text("utf-8"))
     assert found["ggmodel.LoadOptions.threads"] == "int | None = None"
     assert found["ggmodel.Tensor.reshape"].startswith("a function")
     assert found["ggmodel.ml.Tensor"] == "is ggmodel.Tensor"
@@ -49,6 +38,70 @@ def test_the_list_has_all_kinds(public: dict[str, Any]):
     assert found["ggmodel run PROMPT"] == "needed"
     assert found["ggmodel run --max-tokens -n"] == "int = None"
     assert found["GGMODEL_DEBUG"] == found["GGMODEL_LIMIT_INPUT_BYTES"]
+
+
+def test_the_list_is_short():
+    """Names that nobody needs are not promised."""
+    assert len((DOCS / "public.txt").read_text("utf-8").splitlines()) <= 1200
+
+
+def test_the_file_has_the_whole_list(public: dict[str, Any]):
+    listed = public["listing"]()
+    assert public["read"](public["text"](listed, "1.2.0")) == (listed, "1.2.0")
+
+
+FILE = """\
+# Public in ggmodel 1.2.0; by docs/generate_public.py
+ggmodel batch: a command; --model: str = None
+ggmodel run: a command
+ggmodel … --threads: int = None; of: batch run
+ggmodel … --threads: int = 1; of: serve
+ggmodel serve: a command
+ggmodel.load: a function -> M; source: str; *: int; also as: ggmodel.runner.load
+"""
+
+
+def test_a_line_has_parameters_options_commands_and_homes(public: dict[str, Any]):
+    found, version = public["read"](FILE)
+    assert version == "1.2.0"
+    assert found == {
+        "ggmodel batch": "a command",
+        "ggmodel batch --model": "str = None",
+        "ggmodel batch --threads": "int = None",
+        "ggmodel run": "a command",
+        "ggmodel run --threads": "int = None",
+        "ggmodel serve": "a command",
+        "ggmodel serve --threads": "int = 1",
+        "ggmodel.load": "a function -> M",
+        "ggmodel.load(*)": "int",
+        "ggmodel.load(source)": "str",
+        "ggmodel.runner.load": "is ggmodel.load",
+    }
+
+
+def test_what_nobody_uses_is_not_promised(public: dict[str, Any]):
+    found, offered = public["listing"](), public["offered"]()
+    # Names of a model file, of a page, and of the result of ggmodel.find.
+    for name in ("nn.RMSNorm.weight", "ml.refresh_free_memory", "names.Found.digests"):
+        assert f"ggmodel.{name}" in found
+    # A class for the inside, and a member of one that authors use.
+    assert "ggmodel.kvcache.WrapperCache" in offered
+    assert "ggmodel.kvcache.WrapperCache" not in found
+    assert "ggmodel.kvcache.Cache.shape_key" in offered["ggmodel.kvcache.Cache"]
+    assert "ggmodel.kvcache.Cache.shape_key" not in found
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("nn.Linear(x, bias=False)  # no word", {"nn", "Linear", "x", "bias"}),
+        ("class A(B):\n    c: D = e\n    def f(self): return 'g'", {"A", "B", "c", "D", "e", "f"}),
+        ("from a.b import c", {"c"}),
+        ("load(path, …)", {"load", "path"}),
+    ],
+)
+def test_the_words_of_code(public: dict[str, Any], code: str, words: set[str]):
+    assert public["_code_words"](code) == words
 
 
 def test_a_line_says_the_same_in_every_process(public: dict[str, Any]):

@@ -109,7 +109,7 @@ def digest(data: bytes) -> str:
 
 def created() -> list[str]:
     """The models of the pairs that are in the store."""
-    return [name for name in NAMES if made.is_made(name)]
+    return [name for name in NAMES if made._manifest_of(name).exists()]
 
 
 def stored() -> list[str]:

@@ -52,24 +52,6 @@ def test_what_the_documents_reach():
     assert said == "convert take_items JoinedSource\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "new"),
-    [
-        ("from ggmodel import Embedding", "MultimodalEmbedding"),
-        ("import ggmodel; ggmodel.Embedding", "MultimodalEmbedding"),
-        ("from ggmodel.model import Embedding", "MultimodalEmbedding"),
-        ("from ggmodel.kvcache import Remembers", "CacheSpec"),
-        ("import ggmodel.gguf", "ggmodel.gguf_file"),
-        ("from ggmodel.gguf import open_gguf", "ggmodel.gguf_file"),
-    ],
-)
-def test_former_names_lead_to_the_new_ones(code: str, new: str):
-    with pytest.raises(errors.Renamed, match=new) as e:
-        exec(code, {})
-    assert isinstance(e.value, ggmodel.Error) and isinstance(e.value, ImportError)
-    assert callable(ggmodel.gguf)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'ggmodel' has no attribute 'nothing'"):
         ggmodel.__getattr__("nothing")

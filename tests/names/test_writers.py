@@ -70,7 +70,7 @@ def test_a_full_disk_is_freed(homes: Homes, monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as patch:
         patch.setattr("ggmodel.atomic.os.write", write)
         made.delete("old")
-    assert not made.is_made("old")
+    assert not made._manifest_of("old").exists()
 
 
 def test_a_model_that_is_made_beside_a_removal_is_whole(
@@ -100,7 +100,7 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
     made.delete("old")
     creator.join(30)
     if isinstance(results[0], ModelNotFound):
-        assert not made.is_made("new")
+        assert not made._manifest_of("new").exists()
     else:
         assert find_stored("new") == results[0]
 

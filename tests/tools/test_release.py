@@ -68,11 +68,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(ROOT / "docs" / "generate_public.py", root / "docs")
     (root / "sdk" / "ggmodel" / "__init__.py").write_text('__version__ = "1.2.0"\n')
     (root / "CHANGELOG.md").write_text(CHANGELOG)
-    (root / "docs" / "public-released.txt").write_text(LIST.format("1.1.0"))
-    (root / "docs" / "public.txt").write_text(LIST.format("1.2.0") + "ggmodel.new: a function\n")
+    (root / "docs" / "public.txt").write_text(LIST.format("1.1.0"))
     git(root, "init", "--quiet")
     commit(root)
     git(root, "tag", "v1.1.0")
+    (root / "docs" / "public.txt").write_text(LIST.format("1.2.0") + "ggmodel.new: a function\n")
+    commit(root)
     git(root, "tag", "vnext")
     return root
 

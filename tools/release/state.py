@@ -77,8 +77,7 @@ def _check_tree(root: Path) -> None:
 
 
 def _check_tags(root: Path, version: str) -> None:
-    tags = run(["git", "tag", "--list", "v*"], root).split()
-    released = [tag[1:] for tag in tags if _VERSION.fullmatch(tag[1:])]
+    released = _released(root)
     if version in released:
         raise Refused(
             f"version {version} is tagged already, as v{version}: raise __version__ in "
@@ -87,6 +86,12 @@ def _check_tags(root: Path, version: str) -> None:
     newest = max(released, key=parsed, default=None)
     if newest is not None and parsed(version) < parsed(newest):
         raise Refused(f"version {version} is older than {newest}, which is tagged; raise it")
+
+
+def _released(root: Path) -> list[str]:
+    """The versions that are tagged."""
+    tags = run(["git", "tag", "--list", "v*"], root).split()
+    return [tag[1:] for tag in tags if _VERSION.fullmatch(tag[1:])]
 
 
 def _check_changelog(root: Path, version: str) -> str:
@@ -117,10 +122,13 @@ def _check_changelog(root: Path, version: str) -> str:
 
 def _check_public(root: Path, version: str, section: str) -> None:
     public = _public(root)
-    before, released = public["read"](root / "docs" / "public-released.txt")
-    now, listed = public["read"](root / "docs" / "public.txt")
+    now, listed = public["read"]((root / "docs" / "public.txt").read_text("utf-8"))
     if listed != version:
         raise Refused(f"docs/public.txt is of {listed}: python docs/generate_public.py")
+    released = max(_released(root), key=parsed, default=None)
+    if released is None:
+        return
+    before, _ = public["read"](run(["git", "show", f"v{released}:docs/public.txt"], root))
     changes = public["changes"](before, now)
     if missing := public["unnamed"](changes, section):
         shown = "\n".join(f"  {name}" for name in missing[:_MOST_SHOWN])
@@ -128,7 +136,7 @@ def _check_public(root: Path, version: str, section: str) -> None:
             f"{len(missing)} public names have changed, and the top section of CHANGELOG.md does "
             f"not have them in backquotes:\n{shown}"
         )
-    if released != version and (needed := least(parsed(released), changes)) > parsed(version)[:3]:
+    if (needed := least(parsed(released), changes)) > parsed(version)[:3]:
         broken = [name for name, how in changes.items() if how != "new"] or list(changes)
         raise Refused(
             f"{version} is too small a step from {released} for what has changed, such as "

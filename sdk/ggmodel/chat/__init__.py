@@ -22,5 +22,4 @@ __getattr__, __dir__ = lazily(
         "replies": "Reply ReplyFormat reply_format",
         "template": "ChatTemplate",
     },
-    former={"take_images": "take_items, which gives each item with its kind"},
 )

@@ -23,7 +23,6 @@ def estimate(
         bool, typer.Option("--per-layer", help="List the layers one by one, too.")
     ] = False,
     as_json: Json = False,
-    context: Annotated[int | None, typer.Option(hidden=True)] = None,  # its former name
     *,
     loading: Loading,
 ) -> None:
@@ -34,8 +33,6 @@ def estimate(
     """
     from ..workbench.estimate import estimate as estimate_file
 
-    if loading.context_length is None:
-        loading.context_length = context
     result = estimate_file(file, **loading.arguments("threads", "backend"))
     report(as_json, _json(result), lambda: _print(result, per_layer), result.fits)
 

@@ -1,6 +1,5 @@
 """Caches: the kinds of memory that a model can declare for its layers."""
 
-from ..errors import former_names
 from ..model.cache import Cache, CacheSpec, Size
 from .bidirectional import Bidirectional, BidirectionalCache
 from .causal import CausalCache
@@ -35,5 +34,3 @@ __all__ = [
     "several",
     "share_last",
 ]
-
-__getattr__ = former_names(__name__, {"Remembers": "CacheSpec"})

@@ -1,6 +1,5 @@
 """Declarative models: fields, hyperparameters, the reflective loader, the registry."""
 
-from ..errors import former_names
 from .batch import Batch, Step
 from .cache import CacheSpec
 from .config import Config
@@ -76,8 +75,3 @@ __all__ = [
     "register",
     "supported",
 ]
-
-__getattr__ = former_names(
-    __name__,
-    {"Embedding": "MultimodalEmbedding", "Every": "Interleaved", "Plus": "AddConstant"},
-)

@@ -164,8 +164,6 @@ class Batch:
         """
         return x if self.multimodal is None else x.set_rows(self.multimodal, self._at)
 
-    lay_images = lay
-
     def add(self, x: Tensor, part: int) -> Tensor:
         """Adds part `part` of the items' rows to x F32 [width, n], which an op has computed, at
         their inputs; see `Multimodal.parts`. Without such a part it is x.

@@ -229,14 +229,6 @@ def delete(name: str) -> int:
     return freed
 
 
-def is_made(name: str) -> bool:
-    """Whether a model of this name was made here."""
-    try:
-        return _manifest_of(name).exists()
-    except ConfigError:
-        return False
-
-
 def _name(text: str) -> OllamaName:
     name = ollama_name(text)
     if name is None or name.host not in ("", OWN_HOST):

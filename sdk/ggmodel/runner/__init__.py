@@ -4,14 +4,13 @@ from .loading.load import load
 from .loading.options import LoadOptions
 from .requests.completion import Completion, Piece, Usage
 from .requests.loaded_model import LoadedModel
-from .requests.options import ChatOptions, RequestOptions
+from .requests.options import RequestOptions
 from .requests.stream import AsyncStream, Stream
 from .requests.structured import Grammar
 from .sampling import Sampler
 
 __all__ = [
     "AsyncStream",
-    "ChatOptions",
     "Completion",
     "Grammar",
     "LoadOptions",

@@ -45,4 +45,4 @@ class Glancer(Llama):
         return out
 
     def embedded(self, batch):
-        return batch.lay_images(super().embedded(batch))
+        return batch.lay(super().embedded(batch))

@@ -1,6 +1,6 @@
 """Choosing the next token."""
 
 from .probabilities import log_probabilities, log_probability
-from .sampler import Constraint, Sampler, Sampling
+from .sampler import Sampler, Sampling
 
-__all__ = ["Constraint", "Sampler", "Sampling", "log_probabilities", "log_probability"]
+__all__ = ["Sampler", "Sampling", "log_probabilities", "log_probability"]

@@ -6,7 +6,7 @@ of the tensors. `reference` makes goldens with transformers.
 
 from .check import EXACT, Outcome, check, compare, laid_out, source_of
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
-from .runs import Run, nmse
+from .runs import nmse
 from .weights import uniform, weight
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Outcome",
     "Picture",
     "Prompt",
-    "Run",
     "cases",
     "check",
     "checkpoint",

@@ -13,7 +13,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .reference_keys import Source, bases, config_of, source, source_of, transformers_root, value_of
+from ggmodel.workbench.reference_keys import (
+    Source,
+    bases,
+    config_of,
+    source,
+    source_of,
+    transformers_root,
+    value_of,
+)
 
 # Beginning of the name of a file with the class, by the end of the class's name.
 _FILES = {
