@@ -80,7 +80,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
-    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills pairs soak lint native peer bench wheel release clean
+    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills pairs soak lint house native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
@@ -188,13 +188,18 @@ soak: $(VENV)/developer  ## mixed requests for MINUTES=60; memory, files and thr
 	@$(BIN)/python -m tests.fuzz.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1) \
 	    $(if $(SERVE),--serve)
 
-lint: $(VENV)/developer  ## ruff, import-linter and pyright, as on Windows and macOS too
+lint: $(VENV)/developer  ## ruff, ceilings of sizes, import-linter and pyright, as on Windows and macOS too
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
+	@$(BIN)/python -m tools.house --check
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@for system in Windows Darwin; do \
 	    $(BIN)/pyright --pythonpath $(BIN)/python --pythonplatform $$system $(OF_SYSTEMS) || exit 1; done
+
+# make house [HOUSE="--static --pairs"]; see python -m tools.house --help
+house: $(VENV)/developer  ## print the sizes of the code, the path of a token, and the goals for them
+	@$(BIN)/python -m tools.house $(HOUSE)
 
 native: $(VENV)/installed $(NATIVE)  ## build the newest ggml for this very machine, RPC included
 	@GGMODEL_GGML=$(PREFIX) $(BIN)/python -c 'from ggmodel import native; \
