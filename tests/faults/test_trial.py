@@ -22,7 +22,7 @@ from tests.faults.trial import Fault, Trials, differing, faults, judged, written
 from tests.golden.files import HERE
 from tests.workbench.saved import CASES, saved
 
-SAMPLE, COMPARED = 16, 20  # faults
+SAMPLE, COMPARED = 16, 12  # faults
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,9 @@ def test_diff_names_the_module_of_each_fault_in_a_sample():
     served = {case.arch for case in CASES.values()}
     every = [f for f in faults() if set(served_by(f.path)) & served]
     wrong, compared = [], 0
-    for fault in random.Random(2).sample(every, COMPARED):
+    for fault in random.Random(2).sample(every, len(every)):
+        if compared >= COMPARED:
+            break
         for name, case in CASES.items():
             if case.arch not in served_by(fault.path):
                 continue
@@ -116,7 +118,7 @@ def test_diff_names_the_module_of_each_fault_in_a_sample():
             compared += found is not None
             if found is not None and not found[1]:
                 wrong.append((fault.path, fault.rule, fault.said, found[0]))
-    assert compared > COMPARED // 2
+    assert compared >= COMPARED
     assert not wrong
 
 

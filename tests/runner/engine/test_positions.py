@@ -123,7 +123,7 @@ def test_a_history_grows_and_is_copied():
         histories.components(at % 60, at, at * 0)
         histories.copy(0, 1, 600)
         (row,) = histories.components(at[:1], at[600:601], at[:1] + 1).T
-        assert row.tolist() == [600, 600, 600, 0]
+        assert row.tolist() == [600] * 4
 
 
 def test_what_is_placed_ahead_may_fail(model: LoadedModel, monkeypatch: pytest.MonkeyPatch):
