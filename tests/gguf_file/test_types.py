@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
 
-from ggmodel.errors import Error
+from ggmodel.errors import ArgumentError, Error
 from ggmodel.gguf_file import DType
 
 
@@ -66,3 +68,17 @@ def test_parse_any_case_and_print(dtype: DType):
 def test_parse_unknown_lists_the_names():
     with pytest.raises(Error, match=r"'q4_k_m'; choose one of F32, F16, Q4_0"):
         DType.parse("q4_k_m")
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, b"f32", [], {}, DType.F32, object()])
+def test_parse_takes_texts(wrong: Any):
+    with pytest.raises(ArgumentError, match=r"parse\(name\)"):
+        DType.parse(wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 1.5, "32", [], {}, object()])
+def test_row_size_takes_integers(wrong: Any):
+    with pytest.raises(ArgumentError, match=r"row_size\(n\)"):
+        DType.F32.row_size(wrong)
+    three: Any = np.int64(3)
+    assert DType.F32.row_size(three) == 12

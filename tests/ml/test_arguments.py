@@ -374,6 +374,13 @@ def test_what_no_backend_is():
         ml.new_backend(MemorySource(METADATA, {})).new_context_size("a")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("arguments", [(), (5,), (5, ["a"]), ({}, 5), ({}, ["a"]), ({}, [[]])])
+def test_what_no_interface_is(arguments: Any):
+    check: Any = ml.check_interface
+    with pytest.raises(ArgumentError, match="check_interface"):
+        check(*arguments)
+
+
 def test_out_of_memory_is_part_of_the_interface():
     from ggmodel import errors
 

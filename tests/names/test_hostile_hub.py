@@ -6,8 +6,11 @@ import gzip
 import itertools
 import re
 import shutil
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -231,3 +234,50 @@ def test_answers_without_end(
         names.find("org/repo")
     assert time.monotonic() - began < SECONDS
     assert not [p for p in homes.hub.rglob("*") if p.is_file() and p.suffix != ".lock"]
+
+
+def _slow_headers() -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nX-Slow: "
+    yield from itertools.repeat(b"a")
+
+
+def _slow_redirect() -> Iterator[bytes]:
+    """One answer by the rules, after which the connection stays open; the next is slow."""
+    yield b"HTTP/1.1 307 Go\r\nLocation: /next\r\nContent-Length: 0\r\n\r\n"
+    yield from _slow_headers()
+
+
+def _early_hints() -> Iterator[bytes]:
+    yield from itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+
+
+def _slow_piece() -> Iterator[bytes]:
+    """The size of a piece of the body, whose digits have no end."""
+    yield b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;"
+    yield from itertools.repeat(b"a")
+
+
+@pytest.mark.parametrize("answer", [_slow_headers, _slow_redirect, _early_hints, _slow_piece])
+def test_answers_byte_by_byte_end_in_time(hub: Hub, answer: Any, monkeypatch: pytest.MonkeyPatch):
+    """Each read brings something, so that no timeout of a read is reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setattr("ggmodel.names.hub._LISTING", 1.0)
+        thread = threading.Thread(target=_dribble, args=(server, answer()), daemon=True)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(DownloadError, match="the hub is too slow"):
+            names.find("org/repo")
+        assert time.monotonic() - began < SECONDS / 2
+        thread.join(SECONDS)  # its connection has gone
+        assert not thread.is_alive()
+
+
+def _dribble(server: socket.socket, pieces: Iterator[bytes]) -> None:
+    connection, _ = server.accept()
+    with connection, suppress(OSError):
+        connection.settimeout(SECONDS)
+        connection.recv(4096)
+        for piece in itertools.islice(pieces, int(SECONDS * 20)):
+            connection.sendall(piece)
+            threading.Event().wait(0.05)  # time.sleep waits no more here

@@ -30,6 +30,7 @@ COLOURS = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "re
         ("/v1/chat/completions", {**CHAT, "max_token": 5}, ["max_token"]),
         ("/v1/chat/completions", {**CHAT, "functions": [{}]}, ["functions"]),
         ("/v1/chat/completions", {**CHAT, "prompt_logprobs": 0}, ["prompt_logprobs"]),
+        ("/v1/chat/completions", {**CHAT, "web_search_options": {}}, ["web_search_options"]),
         ("/v1/chat/completions", {**CHAT, "max_token": 5, "stream": True}, ["max_token"]),
         (
             "/v1/chat/completions",
@@ -70,6 +71,7 @@ def test_fields_that_ask_for_nothing_are_not_told(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ):
     idle = {"functions": [], "logit_bias": None, "web_search_options": None, "cache_prompt": True}
+    idle |= {"mm_processor_kwargs": {}, "vllm_xargs": {}}
     answer = http.post("/v1/chat/completions", json={**CHAT, **idle, "metadata": {"a": "b"}})
     assert answer.status_code == 200 and WARNINGS not in answer.headers
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from operator import index
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, TensorError
+from ..errors import ArgumentError, ConfigError, TensorError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,7 +102,12 @@ class DType(IntEnum):
 
         Raises:
             TensorError: (a ValueError) `n` is negative or not a multiple of `block_size`.
+            ArgumentError: `n` is no integer.
         """
+        try:
+            n = index(n)
+        except TypeError:
+            raise ArgumentError(f"row_size(n) takes an integer, not {n!r:.80}") from None
         block = self.block_size
         if n < 0 or n % block:
             raise TensorError(
@@ -116,7 +122,10 @@ class DType(IntEnum):
 
         Raises:
             ConfigError: the name is unknown; lists the types.
+            ArgumentError: (a ConfigError) it is no text.
         """
+        if not isinstance(name, str):
+            raise ArgumentError(f"parse(name) takes the name of a type, not {name!r:.80}")
         found = cls.__members__.get(name.strip().upper())
         if found is None:
             raise ConfigError(

@@ -169,6 +169,7 @@ def checked_methods(*calling: str, own: Collection[str] = ()) -> Callable[[C], C
     return decorate
 
 
+@checked_call()
 def check_interface(names: dict[str, Any], public: Iterable[str]) -> None:
     """`checked_call` and `checked_methods` for the functions and classes of a module.
 
@@ -177,6 +178,8 @@ def check_interface(names: dict[str, Any], public: Iterable[str]) -> None:
         public: those that are checked; enumerations and protocols stay as they are.
     """
     for name in public:
+        if name not in names:
+            raise ArgumentError(f"check_interface(names, public): the module has no {name!r:.80}")
         value = names[name]
         if inspect.isfunction(value) and not hasattr(value, "checked"):
             names[name] = _checked(value, convert=True, calls=False)

@@ -129,6 +129,7 @@ def _fetch(repository: Repository, plan: Plan, progress: Progress | None) -> dic
     if not (missing := plan.missing):
         return {}
     nbytes = sum(plan.files[file] for file in missing)
+    repository.allow(len(missing))
     contents = [repository.content(plan.commit, file, plan.files[file]) for file in missing]
     blobs = [plan.repo / "blobs" / content.digest for content in contents]
     _check_room(plan, nbytes - sum(map(_present, blobs)))

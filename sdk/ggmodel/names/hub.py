@@ -28,9 +28,11 @@ from ..reading import too_large
 from . import xet
 from .grammar import HubName
 from .hub_cache import is_commit, is_digest
+from .patience import Patience
 
 _ENDPOINT = "https://huggingface.co"
 _LISTING = 600.0  # seconds for the commit and the list of its files
+_HEADERS = 1.0  # seconds more for the headers of a file
 _PATIENCE = 120.0  # seconds for a file, besides its bytes
 _SLOWEST = 16 << 10  # bytes a second of a file
 _JSON_BYTES = 16 << 20  # pages of 1,000 files have 0.5 MB
@@ -88,7 +90,12 @@ class Repository:
         self._name, self._session = name, get_session()
         # Read when it is used, as all other settings are.
         self._endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
-        self._deadline = time.monotonic() + _LISTING  # of all that is not a file
+        self._deadline = 0.0  # of all that is not a file
+        self.allow(0)
+
+    def allow(self, files: int) -> None:
+        """Gives the headers of so many files their time, which begins now."""
+        self._deadline = time.monotonic() + _LISTING + files * _HEADERS
 
     def commit(self) -> str:
         """The commit that the name's revision means."""
@@ -127,7 +134,7 @@ class Repository:
             size: of the file, by the list of files.
         """
         url = f"{self._endpoint}/{self._name.repo}/resolve/{commit}/{quote(path)}"
-        with self._answer("HEAD", url) as response:
+        with self._answer("HEAD", url, self._deadline) as response:
             etag = response.headers.get("X-Linked-Etag") or response.headers.get("ETag") or ""
             digest = etag.removeprefix("W/").strip('"')
             if not is_digest(digest):
@@ -174,7 +181,7 @@ class Repository:
         """Writes what is left of a file; the bytes of each piece, negative for what is dropped."""
         done = out.tell()
         headers = {"Range": f"bytes={done}-"} if done else {}
-        with self._answer("GET", content.url, headers) as response:
+        with self._answer("GET", content.url, deadline, headers) as response:
             if done and response.status_code != 206:  # all of it
                 _empty(out)
                 yield -done
@@ -203,12 +210,13 @@ class Repository:
     def _json(self, url: str) -> tuple[Any, str]:
         """An answer, and the address of its next page; "" for none."""
         data = bytearray()
-        with self._answer("GET", url) as response:
+        with self._answer("GET", url, self._deadline) as response:
             for piece in response.iter_bytes():
                 data += piece
                 self._need_time(self._deadline)
                 if len(data) > _JSON_BYTES:
                     raise self._nonsense(f"sends more than {_JSON_BYTES:,} bytes at once")
+            self._need_time(self._deadline)  # a connection that is cut may look like an end
             after = response.links.get("next", {}).get("url", "")
         try:
             return json.loads(data), urljoin(url, after) if after else ""
@@ -216,17 +224,27 @@ class Repository:
             raise self._nonsense("sends no JSON") from None
 
     @contextmanager
-    def _answer(self, method: str, url: str, headers: Mapping[str, str] = {}) -> Iterator[Any]:
-        """An answer whose body is not read yet."""
-        with self._converted(), closing(self._followed(method, url, headers)) as response:
-            self._need_success(response)
-            yield response
+    def _answer(
+        self, method: str, url: str, deadline: float, headers: Mapping[str, str] = {}
+    ) -> Iterator[Any]:
+        """An answer whose body is not read yet, until a deadline."""
+        with self._converted(), Patience(deadline) as patience:
+            try:
+                with closing(self._followed(method, url, headers, patience)) as response:
+                    self._need_success(response)
+                    yield response
+            except Exception:
+                if patience.over:
+                    raise self._nonsense("is too slow") from None
+                raise
 
-    def _followed(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+    def _followed(
+        self, method: str, url: str, headers: Mapping[str, str], patience: Patience
+    ) -> Any:
         """The answer behind redirects; of a HEAD the first that has a digest, or leads elsewhere.
         Redirects are followed here, since their bodies may have no end."""
         for _ in range(_REDIRECTS):
-            response = self._sent(method, url, headers)
+            response = self._sent(method, url, headers, patience)
             target = _target(response)
             is_head = method == "HEAD"
             if not target or (is_head and "X-Linked-Etag" in response.headers):
@@ -239,7 +257,7 @@ class Repository:
             url = target
         raise self._nonsense(f"redirects {_REDIRECTS} times")
 
-    def _sent(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+    def _sent(self, method: str, url: str, headers: Mapping[str, str], patience: Patience) -> Any:
         from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
 
         waits = iter(_WAITS)
@@ -249,6 +267,7 @@ class Repository:
                 url,
                 headers={**self._headers(url), "Accept-Encoding": "identity", **headers},
                 timeout=HF_HUB_DOWNLOAD_TIMEOUT,
+                extensions=patience.extensions(_origin(url)),
             )
             response = self._session.send(request, stream=True, follow_redirects=False)
             if response.status_code not in _BUSY or (wait := next(waits, None)) is None:

@@ -27,7 +27,12 @@ _WITHOUT_EFFECT = frozenset(
     "user metadata store service_tier safety_identifier prompt_cache_key prompt_cache_retention "
     "cache_control cache_prompt".split()
 )
-_NOTHING = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
+_NOTHING = frozenset((b"null", b"false", b"[]", b'""'))
+# An empty object asks for nothing here. Elsewhere it may switch something on, with usual options.
+_MAPS = frozenset(
+    "chat_template_kwargs context_management extra_body extra_headers logit_bias "
+    "mm_processor_kwargs options stream_options vllm_xargs".split()
+)
 
 
 class ClientGone(Exception):
@@ -179,7 +184,8 @@ def _ignored(body: bytes | msgspec.Raw, kind: Any) -> list[str]:
     names = list[str]()
     for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
         if name not in fields:
-            names += [name] * (name not in _WITHOUT_EFFECT and bytes(value) not in _NOTHING)
+            idle = bytes(value) in _NOTHING or (name in _MAPS and bytes(value) == b"{}")
+            names += [name] * (name not in _WITHOUT_EFFECT and not idle)
         elif (inner := _struct(fields[name])) and bytes(value) != b"null":
             names += [f"{name}.{one}" for one in _ignored(value, inner)]
     return names
