@@ -27,7 +27,7 @@ from .ending import finish, prepare, told
 from .spellings import Command
 from .terminal import in_options, printable, say
 
-_USE, _LOOK, _WRITE = "Use a model", "Look into a model", "Write a model"
+_USE, _LOOK, _WRITE = "Use a model", "Inspect a model", "Write a model"
 _MEMBERS = {
     _USE: "run chat serve batch transcribe list pull rm convert quantize imatrix estimate devices "
     "worker runner ggml",
@@ -121,7 +121,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Runs models that are declared in one short file, and looks into them."""
+    """Run, inspect and write models: an architecture is one short file."""
 
 
 def main() -> None:

@@ -17,47 +17,62 @@ _OF_GRAMMAR = ("json_schema", "regex", "grammar")
 
 @dataclass(kw_only=True)
 class Answering(Typed):
-    """How an answer is made: a field an option, named as in `RequestOptions` but for grammars.
+    """How an answer is generated: a field an option, named as in `RequestOptions` but for grammars.
 
     Defaults are those of the library, whose import takes longer than printing the help. A model of
     Ollama has its own, which options that nobody gave leave alone.
     """
 
     max_tokens: int | None = option(
-        None, "Tokens at most; until the context is full by default.", "--max-tokens", "-n"
+        None,
+        "Tokens to generate at most; default: until the context is full.",
+        "--max-tokens",
+        "-n",
     )
-    temperature: float = option(0.8, "Randomness; 0 always takes the most likely token.")
-    top_k: int = option(40, "Keep the k most likely tokens; 0 keeps all.")
-    top_p: float = option(0.9, "Keep the most likely tokens up to this sum of probabilities.")
-    min_p: float = option(0.0, "Drop tokens less likely than this share of the likeliest one.")
-    typical_p: float = option(1.0, "Keep the most typical tokens up to this sum; 1 keeps all.")
-    repeat_penalty: float = option(1.0, "Make tokens that were there less likely; 1 does not.")
-    repeat_last_n: int = option(64, "Tokens that penalties look back; 0 is none, -1 all.")
+    temperature: float = option(0.8, "Sampling temperature; 0 is greedy decoding.")
+    top_k: int = option(40, "Sample from the K most likely tokens (0 = all).")
+    top_p: float = option(
+        0.9, "Sample from the smallest set of tokens whose probabilities add up to P (1 = off)."
+    )
+    min_p: float = option(
+        0.0, "Drop tokens less probable than P times the most probable one (0 = off)."
+    )
+    typical_p: float = option(1.0, "Locally typical sampling with probability mass P (1 = off).")
+    repeat_penalty: float = option(1.0, "Penalise tokens that already occurred (1 = off).")
+    repeat_last_n: int = option(64, "Last N tokens that penalties consider (0 = none, -1 = all).")
     frequency_penalty: float = option(
-        0.0, "Subtracted from a logit for each time its token was there."
+        0.0, "Subtract this from a token's logit each time it occurred (0 = off)."
     )
-    presence_penalty: float = option(0.0, "Subtracted from a logit once if its token was there.")
-    seed: int = option(-1, "Seed of the random numbers; -1 is a new one each time.")
+    presence_penalty: float = option(
+        0.0, "Subtract this from a token's logit once if it occurred (0 = off)."
+    )
+    seed: int = option(-1, "Random seed (-1 = a new one each time).")
     stop: list[str] | None = option(  # noqa: RUF009  # a field
-        None, "A text that ends the answer; may be given repeatedly.", metavar="TEXT"
+        None, "Stop string, which ends the answer; may be repeated.", metavar="TEXT"
     )
     json_schema: str | None = option(
-        None, "Answer in JSON of this schema, or that of a file.", metavar="JSON|FILE"
+        None, "Constrain the answer to JSON of this schema.", metavar="JSON|FILE"
     )
     regex: str | None = option(
-        None, "Answer what the regular expression matches.", metavar="PATTERN"
+        None, "Constrain the answer to a regular expression.", metavar="PATTERN"
     )
-    grammar: str | None = option(None, "Answer in a grammar, written in Lark.", metavar="FILE")
+    grammar: str | None = option(
+        None, "Constrain the answer to a grammar in Lark's syntax.", metavar="FILE"
+    )
     context_shift: bool = option(
-        False, "Forget half of a full context rather than end.", "--context-shift"
+        False,
+        "When the context is full, drop the older half of it and go on (context shift).",
+        "--context-shift",
     )
     truncate: bool = option(
-        False, "Leave out the middle of a prompt that is too long.", "--truncate"
+        False, "Cut the middle out of a prompt longer than the context.", "--truncate"
     )
-    num_keep: int = option(0, "Tokens at the beginning that are kept by these two.")
+    num_keep: int = option(
+        0, "Tokens at the start of the context that context shift and --truncate never drop."
+    )
     prompt_lookup: bool = option(
         False,
-        "Guess ahead what repeats the prompt; the answer is the same, maybe sooner.",
+        "Speculative decoding: draft tokens by prompt lookup. The answer stays the same.",
         "--prompt-lookup/--no-prompt-lookup",
     )
 

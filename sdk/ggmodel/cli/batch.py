@@ -1,4 +1,4 @@
-"""`ggmodel batch`: a file of requests becomes a file of answers."""
+"""`ggmodel batch`: offline inference, from a file of requests to a file of answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def batch(
     ],
     answers: Annotated[
         Path,
-        typer.Argument(metavar="ANSWERS.jsonl", help="What to write.", show_default=False),
+        typer.Argument(metavar="ANSWERS.jsonl", help="The file to write.", show_default=False),
     ],
     model: Annotated[
         list[str] | None,
@@ -40,8 +40,8 @@ def batch(
             "--model",
             autocompletion=complete_model,
             metavar="MODEL",
-            help="A file, folder or name, or NAME=MODEL; may be repeated. Requests may name others "
-            "of this machine's stores.",
+            help="A file, folder, name, or NAME=MODEL; may be repeated. Requests may name "
+            "other models on this machine.",
         ),
     ] = None,
     ray: RayReplicas = None,
@@ -51,7 +51,7 @@ def batch(
     *,
     loading: LoadingForMany,
 ) -> None:
-    """Answer a file of requests.
+    """Answer a file of requests (offline batch inference).
 
     Answers are those of `ggmodel serve`, in the order of the requests. A run that was cut off goes
     on where it stopped.

@@ -1,4 +1,4 @@
-"""`ggmodel bench`: how fast is a model here?"""
+"""`ggmodel bench`: the speed of prefill and decode."""
 
 from __future__ import annotations
 
@@ -25,32 +25,37 @@ Numbers = list[str] | None
 def bench(
     file: File,
     prompt: Annotated[
-        Numbers, typer.Option("--n-prompt", "-p", metavar="N,…", help="Prompts; 512 by default.")
+        Numbers,
+        typer.Option(
+            "--n-prompt", "-p", metavar="N,…", help="Prompt tokens (prefill); default: 512."
+        ),
     ] = None,
     tokens: Annotated[
         Numbers,
-        typer.Option("--n-gen", "-n", metavar="N,…", help="Tokens to decode; 128 by default."),
+        typer.Option("--n-gen", "-n", metavar="N,…", help="Tokens to decode; default: 128."),
     ] = None,
     depth: Annotated[
         Numbers,
-        typer.Option("--n-depth", "-d", metavar="N,…", help="Tokens before; none by default."),
+        typer.Option(
+            "--n-depth", "-d", metavar="N,…", help="Tokens in the KV cache before; default: 0."
+        ),
     ] = None,
     parallel: Annotated[
-        Numbers, typer.Option(metavar="N,…", help="Sequences decoded at once; 1 by default.")
+        Numbers, typer.Option(metavar="N,…", help="Sequences decoded in one batch; default: 1.")
     ] = None,
     repetitions: Repetitions = 5,
     as_json: Json = False,
     *,
     loading: Loading,
 ) -> None:
-    """Measure how fast a model is.
+    """Measure the speed of prefill and decode.
 
-    Tests are those of llama-bench: pp512 is a prompt of 512 tokens, tg128 are 128 decoded ones,
-    "@ d2048" comes after 2,048 others, "x8" is the sum of eight sequences at once. The values of
-    -p, -n, -d and --parallel are combined, each a list or given repeatedly; -p 0 and -n 0 leave
-    prompts and decoding out. The context is as large as the largest test.
+    Tests are those of llama-bench: pp512 is the prefill of 512 tokens, tg128 the decode of 128,
+    "@ d2048" has 2,048 tokens in the KV cache before, "x8" is the sum of eight sequences in one
+    batch. The values of -p, -n, -d and --parallel are combined, each a list or repeated; -p 0 and
+    -n 0 leave prefill and decode out. The context length is that of the largest test.
 
-    A decoded token counts with all that it costs: computing, greedy sampling, its text. "Outside
+    The time of a decoded token includes the graph, greedy sampling and detokenising. "Outside
     ggml" is the share of its time that is spent elsewhere.
     """
     from ..workbench import bench as workbench

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _HELP = """\
-/image FILE   show the model a picture, together with the next question
-/audio FILE   the same with a sound
-/video FILE   the same with a video
-/clear        forget what was said, but for the system's message
-/system TEXT  tell the model who it is; without TEXT tell it nothing
+/image FILE   attach an image to the next message
+/audio FILE   attach audio
+/video FILE   attach a video
+/clear        drop the conversation, except the system message
+/system TEXT  set the system message; without TEXT remove it
 /help         list these commands
 /exit         end, as Ctrl-D does
 A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, or clears the line."""
@@ -39,25 +39,23 @@ def chat(
         str | None,
         typer.Argument(
             metavar="[QUESTION]",
-            help="Answer this and end; - reads it from standard input. Else ask for questions.",
+            help="Message to answer, then exit; - reads standard input. Default: interactive.",
             show_default=False,
         ),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Tells the model who it is.")
-    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
     template: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="A Jinja chat template instead of the model's own."),
+        typer.Option(metavar="FILE", help="Jinja chat template to use instead of the model's own."),
     ] = None,
     *,
     items: Items,
     answering: Answering,
     loading: Loading,
 ) -> None:
-    """Talk with a model.
+    """Chat with a model.
 
-    Questions come from the terminal, where /help lists commands and Ctrl-C stops an answer, or from
+    Messages come from the terminal, where /help lists commands and Ctrl-C stops an answer, or from
     a pipe: then each line is one, and nothing but the answers is printed.
     """
     from ..chat import ChatTemplate

@@ -23,7 +23,7 @@ def check(
     """Check a file against the declaration of its architecture.
 
     Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, keys
-    of a config.json that count and nobody reads, and what a trace of the model finds. The exit
+    of a config.json that matter and are not read, and errors in a trace of the graph. The exit
     status is 1 if there is a problem.
     """
     from ..runner.loading.sources import open_source

@@ -15,8 +15,7 @@ Program = Annotated[
     typer.Option(
         "--for",
         metavar="llama.cpp",
-        help="The program that is to run the file: it is written as that can load it, or not "
-        "at all.",
+        help="Write a file that this program can load, or refuse.",
     ),
 ]
 
@@ -29,7 +28,7 @@ def convert(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the vision projector into a file of its own, as llama.cpp wants it.",
+            help="Write the multimodal projector into a file of its own, as llama.cpp needs it.",
         ),
     ] = None,
     imatrix: Imatrix = None,
@@ -37,7 +36,8 @@ def convert(
     pre: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="The pre-tokenizer, where the tokenizer does not show which it is."
+            metavar="NAME",
+            help="Name of the pre-tokenizer, if it cannot be inferred from the tokenizer.",
         ),
     ] = None,
     strict: Strict = True,

@@ -1,4 +1,4 @@
-"""`ggmodel devices`: what models can run on here."""
+"""`ggmodel devices`: list the devices that models can run on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def devices(rpc: Rpc = None, as_json: Json = False) -> None:
-    """Show what models can run on.
+    """List the devices that models can run on.
 
     The CPU with its features, GPUs and the devices of workers as ggml sees them, and which ggml
-    that is. GPUs are tried in processes of their own; one that ends its process is left out.
+    that is. GPUs are probed in processes of their own; one that crashes its process is left out.
     """
     from ..ml import system_info
     from ..ml.process import local_devices

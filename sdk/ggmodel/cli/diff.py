@@ -39,15 +39,15 @@ _HFDir = Annotated[
 ]
 _Reference = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Compare with activations saved before; no torch then."),
+    typer.Option(metavar="FILE", help="Compare with saved activations, without torch."),
 ]
 _SaveReference = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Save what transformers computed, as .npz."),
+    typer.Option(metavar="FILE", help="Save the activations of transformers, as .npz."),
 ]
-_HTML = Annotated[str | None, typer.Option(metavar="FILE", help="Write a page to look through.")]
+_HTML = Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML report.")]
 _All = Annotated[
-    bool, typer.Option("--all", help="Show every module, not only layers with a fault.")
+    bool, typer.Option("--all", help="Show all modules, not only those of layers with an error.")
 ]
 
 
@@ -69,8 +69,8 @@ def diff(
     """Compare a model with transformers, module by module.
 
     Both compute the same prompt, in float32. Modules are shown in execution order with the error of
-    their results; the first that makes an error itself is marked. The exit status is 1 if there is
-    one.
+    their outputs; the first whose own error exceeds the bound is marked. The exit status is 1 if
+    there is one.
     """
     from ..atomic import check_target, write_text
     from ..workbench.activations import Activations, same_prompt

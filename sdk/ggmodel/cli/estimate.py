@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 def estimate(
     file: File,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="List the layers one by one, too.")
+        bool, typer.Option("--per-layer", help="List the memory of each layer, too.")
     ] = False,
     as_json: Json = False,
     *,
     loading: Loading,
 ) -> None:
-    """Tell how much memory a model will take.
+    """Estimate the memory that a model will take.
 
-    Everything is laid out as for `ggmodel run` with the same options, but nothing allocated. The
-    exit status is 1 if it does not fit into what is free now.
+    Weights, KV cache and compute buffers are planned as for `ggmodel run` with the same options,
+    but not allocated. The exit status is 1 if they do not fit into the memory that is free now.
     """
     from ..workbench.estimate import estimate as estimate_file
 

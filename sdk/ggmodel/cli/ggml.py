@@ -28,7 +28,7 @@ ggml = typer.Typer(no_args_is_help=True, rich_markup_mode=None, add_completion=F
 def _group() -> None:
     """Show, build and choose the ggml that models run on.
 
-    A build for this very machine reads prompts faster than the one that was installed. GGMODEL_GGML
+    A build for this very machine has a faster prefill than the one that was installed. GGMODEL_GGML
     names a ggml for one process and comes first.
     """
 
@@ -60,21 +60,29 @@ class _TakesOptionsOfCmake(TyperCommand):
 def build(
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-DNAME=VALUE]…", help="Options of cmake, such as -DGGML_BLAS=ON."),
+        typer.Argument(metavar="[-DNAME=VALUE]…", help="CMake options, such as -DGGML_BLAS=ON."),
     ] = None,
-    cuda: Annotated[bool, typer.Option("--cuda", help="For NVIDIA's GPUs.")] = False,
-    vulkan: Annotated[bool, typer.Option("--vulkan", help="For GPUs of any maker.")] = False,
-    metal: Annotated[bool, typer.Option("--metal", help="For Apple's GPUs.")] = False,
-    rpc: Annotated[bool, typer.Option(help="With workers on other machines.")] = True,
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="Build the CUDA backend, for NVIDIA GPUs.")
+    ] = False,
+    vulkan: Annotated[
+        bool, typer.Option("--vulkan", help="Build the Vulkan backend, for GPUs of any vendor.")
+    ] = False,
+    metal: Annotated[
+        bool, typer.Option("--metal", help="Build the Metal backend, for Apple GPUs.")
+    ] = False,
+    rpc: Annotated[
+        bool, typer.Option(help="Build the RPC backend, for workers on other machines.")
+    ] = True,
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Of the build; the backends' by default."),
+        typer.Option("--name", metavar="NAME", help="Name of the build; default: its backends."),
     ] = None,
     source: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The unpacked source package; downloaded by default.",
+            help="Unpacked source package; default: downloaded.",
         ),
     ] = None,
 ) -> None:
@@ -121,7 +129,7 @@ def use(
         str,
         typer.Argument(
             metavar="NAME|default|PATH",
-            help="A build, the ggml that was installed with ggmodel, or a folder with another.",
+            help="A build, default (the ggml installed with ggmodel), or the folder of another.",
             show_default=False,
         ),
     ],
@@ -146,7 +154,10 @@ def use(
 @ggml.command()
 def remove(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="As `show` lists it.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME", help="Name of the build, as `show` lists it.", show_default=False
+        ),
     ],
 ) -> None:
     """Remove a build.

@@ -28,34 +28,35 @@ def golden(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Where the folder with cases.py lies, called NAME or as the architecture's file; "
-            "DIR/goldens of --models, else goldens or tests/golden.",
+            help="Folder of goldens, with NAME/cases.py or that of the architecture's file. "
+            "Default: DIR/goldens of --models, else goldens or tests/golden.",
         ),
     ] = None,
     models: Models = None,
-    case: Annotated[str | None, typer.Option(metavar="NAME", help="Only this case.")] = None,
+    case: Annotated[str | None, typer.Option(metavar="NAME", help="Run only this case.")] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="Make the files anew with transformers.")
+        bool, typer.Option("--update", help="Write the golden files anew with transformers.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the files with transformers, change nothing.")
+        bool,
+        typer.Option("--verify", help="Compare the golden files with transformers; write nothing."),
     ] = False,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Write the tiny checkpoint of a case there instead."),
+        typer.Option(metavar="DIR", help="Write the tiny checkpoint of a case to DIR instead."),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Show every run of each prompt.")
+        bool, typer.Option("--all", help="Show all runs of each prompt.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Hold a model against its golden files.
+    """Compare a model with its golden outputs.
 
-    Runs it on the tiny checkpoints of its goldens, in float32, and compares logits, continuations,
-    rows of images and embeddings with those of transformers. Each prompt is also computed in small
-    batches, token by token, beside a second sequence, after a context shift, and with weights in
-    F16, BF16 and Q8_0. The exit status is 1 if one differs. --update and --verify need torch and
-    transformers.
+    Runs it on the tiny checkpoints of its goldens, in float32, and compares logits, greedy
+    continuations, image embeddings and text embeddings with those of transformers. Each prompt is
+    also computed in small batches, token by token, in a batch with a second sequence, after a
+    context shift, and with weights in F16, BF16 and Q8_0. The exit status is 1 if a result differs.
+    --update and --verify need torch and transformers.
     """
     if (checkpoint is not None) + update + verify > 1:
         raise ConfigError("give one of --update, --verify and --checkpoint")

@@ -16,29 +16,36 @@ def graph(
     file: File,
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="FILE.svg|FILE.dot|-", help="Standard output: SVG."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.svg|FILE.dot|-",
+            help="File to write; - is standard output, in SVG.",
+        ),
     ] = "-",
     layer: Annotated[
-        int | None, typer.Option(metavar="N", help="Open the layers of that number.")
+        int | None, typer.Option(metavar="N", help="Show the modules of layer N.")
     ] = None,
     vision: Annotated[
-        bool, typer.Option("--vision", help="Only the graph that encodes an image.")
+        bool, typer.Option("--vision", help="Draw only the graph of the vision encoder.")
     ] = False,
-    text: Annotated[bool, typer.Option("--text", help="Only the graph of tokens.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Draw only the graph of the text model.")
+    ] = False,
     prompt_length: Annotated[
-        int, typer.Option("--prompt-length", "-p", metavar="N", help="Tokens of the batch.")
+        int, typer.Option("--prompt-length", "-p", metavar="N", help="Draw a batch of N tokens.")
     ] = 512,
-    decode: Annotated[bool, typer.Option("--decode", help="A batch of one token.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Draw the decode of one token.")] = False,
     flash_attention: FlashAttention = "auto",
     kv_type: KVType = "f16",
     mmproj: Mmproj = None,
     models: Models = None,
     strict: Strict = True,
 ) -> None:
-    """Draw what a model computes, without reading its weights.
+    """Draw the compute graph of a model, without reading its weights.
 
-    A box is a module, with its ops and weights; lines between boxes are tensors. Layers that are
-    alike are one box until --layer opens one.
+    A box is a module, with its ops and weights; lines between boxes are tensors. Identical layers
+    are one box unless --layer shows one.
     """
     from ..atomic import write_text
     from ..workbench.diagram import build, dot, svg

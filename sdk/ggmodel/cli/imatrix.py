@@ -1,4 +1,4 @@
-"""`ggmodel imatrix`: which inputs of the weights matter, for types below four bits."""
+"""`ggmodel imatrix`: compute an importance matrix, for types below four bits."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ def imatrix(
     file: File,
     text: Text,
     out: Out,
-    context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
+    context_length: Annotated[int, typer.Option(help="Context length: tokens of a chunk.")] = 512,
     chunks: Annotated[
-        int | None, typer.Option(help="The most chunks that are read; all by default.")
+        int | None, typer.Option(help="Chunks to compute at most; default: all.")
     ] = None,
     process_output: Annotated[
-        bool, typer.Option("--process-output", help="The model's output counts, too.")
+        bool, typer.Option("--process-output", help="Collect data for the output tensor, too.")
     ] = False,
     force: Force = False,
     *,
     loading: Loading,
 ) -> None:
-    """Write an importance matrix, for `ggmodel quantize --imatrix`.
+    """Compute an importance matrix (imatrix), for `ggmodel quantize --imatrix`.
 
-    As llama-imatrix computes it: the text is read in chunks, and the squares of the inputs of each
-    weight are summed up. Some hundred chunks of text like that of the model's use are enough.
+    As llama-imatrix computes it: the text is computed in chunks, and the squared activations that
+    enter each weight are summed up. Some hundred chunks of text like that of the model's use are
+    enough.
     """
     from ..atomic import check_target
     from ..workbench.importance import importance

@@ -1,4 +1,4 @@
-"""The options that show a model pictures, sounds and videos."""
+"""The options for images, audio and videos of a prompt."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Items:
     """Files that go with a prompt."""
 
     image: list[str] | None = option(  # noqa: RUF009  # a field
-        None, "An image to look at; may be given repeatedly.", "--image", metavar="FILE"
+        None, "Image for the prompt; may be repeated.", "--image", metavar="FILE"
     )
     audio: list[str] | None = option(  # noqa: RUF009  # a field
-        None, "A sound to listen to; may be given repeatedly.", "--audio", metavar="FILE"
+        None, "Audio for the prompt; may be repeated.", "--audio", metavar="FILE"
     )
     video: list[str] | None = option(  # noqa: RUF009  # a field
-        None, "A video, or a folder of its frames; may be given repeatedly.", metavar="FILE"
+        None, "Video for the prompt, or a folder of its frames; may be repeated.", metavar="FILE"
     )
 
     def given(self) -> dict[str, list[str]]:
@@ -38,9 +38,11 @@ class Items:
 class Item:
     """A file that goes with a prompt."""
 
-    image: str | None = option(None, "An image to look at.", metavar="FILE")
-    audio: str | None = option(None, "A sound to listen to.", metavar="FILE")
-    video: str | None = option(None, "A video, or a folder of its frames.", metavar="FILE")
+    image: str | None = option(None, "Image for the prompt.", metavar="FILE")
+    audio: str | None = option(None, "Audio for the prompt.", metavar="FILE")
+    video: str | None = option(
+        None, "Video for the prompt, or a folder of its frames.", metavar="FILE"
+    )
 
     def one(self, tokens: Any) -> tuple[str, str] | None:
         """Its kind and path; None if there is none.

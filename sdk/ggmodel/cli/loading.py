@@ -34,32 +34,32 @@ class Loading:
     """
 
     context_length: int | None = option(
-        None, "Tokens of prompt and answer; the model's own, at most 4096, by default."
+        None, "Context length of a sequence in tokens; default: the model's own, at most 4096."
     )
-    parallel: int = option(1, "Sequences the cache has room for.")
+    parallel: int = option(1, "Sequences that the KV cache has slots for.")
     threads: int | None = option(
-        None, "CPU threads, always; by default as many as there are cores that nobody else uses."
+        None, "CPU threads; default: the cores that no other process keeps busy."
     )
-    batch_size: int = option(512, "The most tokens of a prompt computed at once.")
+    batch_size: int = option(512, "Tokens of a prompt computed in one batch, at most.")
     flash_attention: FlashAttention = "auto"
     kv_type: KVType = "f16"
     optimize: str = option(
         "speed",
-        "Two copies of weights that prompts and single tokens want arranged differently, or one.",
+        "speed keeps weights in two layouts, for prefill and for decode; memory in one.",
         metavar="speed|memory",
     )
     gpu_layers: str = option(
         "auto",
-        "Layers on GPUs and workers: as many as fit, the last N (-1: all), or those of "
-        "each device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
+        "Layers to offload to GPUs and RPC workers: as many as fit, the last N (-1 = all), or "
+        "those of each device, as a number or a range: CUDA0=0-15,CUDA1=16-32.",
         metavar="auto|N|DEVICE=N,…",
     )
     override_tensor: list[str] | None = option(  # noqa: RUF009  # a field
         None,
-        "Device of the weights whose name the regular expression finds; may be given repeatedly.",
+        "Place the weights whose names match the regular expression on DEVICE; may be repeated.",
         metavar="PATTERN=DEVICE",
     )
-    backend: str = option("ggml", "The tensor library.")
+    backend: str = option("ggml", "Tensor library: ggml, or reference (numpy).")
     rpc: Rpc = None
     type: Type = None
     mmproj: Mmproj = None
@@ -98,4 +98,6 @@ class Loading:
 class LoadingForMany(Loading):
     """How a model that many use at a time is loaded."""
 
-    parallel: int = option(4, "Sequences of a model that are computed together.")
+    parallel: int = option(
+        4, "Slots: sequences of a model that are computed in one batch (continuous batching)."
+    )

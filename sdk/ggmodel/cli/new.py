@@ -24,22 +24,20 @@ def new(
         typer.Option(
             "--from",
             metavar="ARCH",
-            help="The architecture to begin from; the one that fits --hf best, else llama.",
+            help="Architecture to start from; default: the one that fits --hf best, else llama.",
         ),
     ] = None,
     hf: Annotated[
         str | None,
-        typer.Option(
-            metavar="HF_DIR", help="A checkpoint whose tensors and configuration it is to read."
-        ),
+        typer.Option(metavar="HF_DIR", help="Checkpoint that the architecture is to read."),
     ] = None,
     into: Annotated[str, typer.Option(metavar="DIR", help="The folder to write to.")] = ".",
     models: Models = None,
 ) -> None:
-    """Begin a new architecture: a model file, a golden test and a README.
+    """Start a new architecture: a model file, a golden test and a README.
 
     With --hf only config.json and the names and shapes of the tensors are read. Fields are proposed
-    for those that the architecture it begins from does not read.
+    for keys and tensors that the architecture of --from does not read.
     """
     from ..workbench.scaffold import scaffold
 

@@ -95,7 +95,7 @@ File = Annotated[
         callback=_existing,
         autocompletion=complete_model,
         metavar="MODEL",
-        help="A GGUF file, of a split one the first; the folder of a Hugging Face model; or a "
+        help="A GGUF file (the first of a split one), the folder of a Hugging Face model, or a "
         "name: ORG/REPO[:TAG] of the hub, NAME[:TAG] of Ollama.",
         show_default=False,
     ),
@@ -111,28 +111,28 @@ Folder = Annotated[
     ),
 ]
 Where = Annotated[
-    bool, typer.Option("--where", callback=_where, help="Say where the model was found.")
+    bool, typer.Option("--where", callback=_where, help="Print where the model was found.")
 ]
 Type = Annotated[
     str | None,
     typer.Option(
         metavar="f16|q8_0|q4_K_M|…",
-        help="Type that a folder's weights are converted to; none by default.",
+        help="Quantisation type to convert a folder's weights to; default: none.",
     ),
 ]
 Imatrix = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="An importance matrix of the model, for types below four bits."
+        metavar="FILE", help="Importance matrix (imatrix) of the model, for types below four bits."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 Models = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="A folder with architectures, looked in first."),
+    typer.Option(metavar="DIR", help="Folder with model files of architectures, searched first."),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict/--no-strict", help="Whether unused tensors are errors.")
+    bool, typer.Option("--strict/--no-strict", help="Treat unused tensors as errors.")
 ]
 Text = Annotated[
     str,
@@ -144,30 +144,32 @@ Out = Annotated[str, typer.Argument(metavar="OUT", help="The file to write.", sh
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Repetitions = Annotated[
     int,
-    typer.Option("--repetitions", "-r", callback=_at_least_one, help="Repetitions of each."),
+    typer.Option(
+        "--repetitions", "-r", callback=_at_least_one, help="Repetitions of each measurement."
+    ),
 ]
 Prompt = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="The text to compute.", show_default=False)
+    str | None, typer.Option(metavar="TEXT", help="Prompt to compute.", show_default=False)
 ]
 Tokens = Annotated[
     str | None,
-    typer.Option(metavar="1,2,3", help="Token ids to compute, in place of a text."),
+    typer.Option(metavar="1,2,3", help="Prompt as token ids, in place of a text."),
 ]
 FlashAttention = Annotated[
-    str, typer.Option(metavar="auto|on|off", help="Attention as one fused operation.")
+    str, typer.Option(metavar="auto|on|off", help="Flash attention: attention as one fused op.")
 ]
 KVType = Annotated[
     str,
     typer.Option(
         metavar="f16|f32|q8_0|q4_0",
-        help="Type of keys and values in the cache; the last two need flash attention.",
+        help="Data type of the KV cache; q8_0 and q4_0 need flash attention.",
     ),
 ]
 Mmproj = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="The vision projector; one that lies beside the model is found.",
+        help="GGUF file with the multimodal projector; default: the one beside the model.",
     ),
 ]
 RayReplicas = Annotated[
@@ -176,20 +178,17 @@ RayReplicas = Annotated[
         "--ray",
         min=1,
         metavar="N",
-        help="Answer by N replicas of each model on Ray: on the cluster of RAY_ADDRESS, or on this "
-        "machine.",
+        help="Run N replicas of each model on Ray, on the cluster of RAY_ADDRESS or here.",
     ),
 ]
-RayCpus = Annotated[
-    float, typer.Option(metavar="N", help="Processors that a replica on Ray takes.")
-]
-RayGpus = Annotated[float, typer.Option(metavar="N", help="GPUs that a replica on Ray takes.")]
+RayCpus = Annotated[float, typer.Option(metavar="N", help="CPU cores of each replica on Ray.")]
+RayGpus = Annotated[float, typer.Option(metavar="N", help="GPUs of each replica on Ray.")]
 Rpc = Annotated[
     list[str] | None,
     typer.Option(
         metavar="HOST:PORT",
-        help="A worker (see `ggmodel worker`) whose devices to use; may be given repeatedly, or "
-        "several separated by commas. GGMODEL_RPC by default.",
+        help="RPC worker (see `ggmodel worker`) whose devices to use; may be repeated, or several "
+        "separated by commas. Default: GGMODEL_RPC.",
     ),
 ]
 

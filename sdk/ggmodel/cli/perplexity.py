@@ -1,4 +1,4 @@
-"""`ggmodel perplexity`: how much does a text surprise a model?"""
+"""`ggmodel perplexity`: the perplexity of a model on a text."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 def perplexity(
     file: File,
     text: Text,
-    context_length: Annotated[int, typer.Option(help="Tokens of a chunk.")] = 512,
+    context_length: Annotated[int, typer.Option(help="Context length: tokens of a chunk.")] = 512,
     as_json: Json = False,
     *,
     loading: Loading,
 ) -> None:
-    """Measure how much a text surprises a model.
+    """Measure the perplexity of a model on a text.
 
-    As llama.cpp defines it: the text is cut into chunks, and in each one the tokens of the second
-    half are scored. The result is the exponential of the mean negative log-probability, with its
-    standard error.
+    As llama.cpp defines it: the text is cut into chunks of the context length, and the tokens of
+    each one's second half are scored. The result is the exponential of the mean negative
+    log-probability, with its standard error.
     """
     from ..workbench.perplexity import perplexity as score
 

@@ -1,4 +1,4 @@
-"""`ggmodel profile`: what takes the time?"""
+"""`ggmodel profile`: the time of a step by op, module and layer."""
 
 from __future__ import annotations
 
@@ -27,16 +27,21 @@ def profile(
     file: File,
     prompt_length: Annotated[
         int | None,
-        typer.Option("--prompt-length", "-p", metavar="N", help="Profile a prompt of N tokens."),
+        typer.Option(
+            "--prompt-length",
+            "-p",
+            metavar="N",
+            help="Profile the prefill of a prompt of N tokens.",
+        ),
     ] = None,
     decode: Annotated[
-        bool, typer.Option("--decode", help="Profile one decoded token; the default.")
+        bool, typer.Option("--decode", help="Profile the decode of one token (the default).")
     ] = False,
     image_graph: Annotated[
-        bool, typer.Option("--image-graph", help="Profile how the largest image is encoded.")
+        bool, typer.Option("--image-graph", help="Profile the encoding of the largest image.")
     ] = False,
     depth: Annotated[
-        int, typer.Option("--depth", "-d", metavar="N", help="Tokens before; none by default.")
+        int, typer.Option("--depth", "-d", metavar="N", help="Tokens in the KV cache before.")
     ] = 0,
     repetitions: Repetitions = 5,
     chrome_trace: Annotated[
@@ -47,11 +52,11 @@ def profile(
     *,
     loading: Loading,
 ) -> None:
-    """Measure what takes the time of a step: by op, by module, by layer.
+    """Profile the time of a step by op, by module, by layer.
 
     Every op is timed alone. "GB/s" counts the weights and activations that it moves, compared with
-    the memory's speed for the same threads, measured on the spot; "GFLOP/s" is compared with
-    products of such weights that stay in the caches.
+    the memory bandwidth of the same threads, measured on the spot; "GFLOP/s" is compared with
+    matrix products of such weights that stay in the CPU's caches.
     """
     from ..atomic import check_target, write_text
     from ..workbench import profile as workbench

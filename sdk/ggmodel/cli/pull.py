@@ -23,8 +23,8 @@ def pull(
 ) -> None:
     """Download a model from the Hugging Face hub.
 
-    It goes into the hub's cache, which other programs share; what is there stays, what changed
-    comes anew, and a download that was cut off goes on.
+    It goes into the hub's cache, which other programs share. Only new and changed files are
+    downloaded, and an interrupted download resumes.
     """
     from ..names import pull as download
 

@@ -16,7 +16,7 @@ def quantize(
         str,
         typer.Argument(
             metavar="FILE",
-            help="A GGUF file, of a split one the first; or a name, such as ORG/REPO:F16.",
+            help="A GGUF file (the first of a split one), or a name, such as ORG/REPO:F16.",
             show_default=False,
         ),
     ],
@@ -24,17 +24,22 @@ def quantize(
     type: Annotated[
         str,
         typer.Argument(
-            metavar="TYPE", help="q8_0, q4_K_M, q4_0, …; any other lists all.", show_default=False
+            metavar="TYPE",
+            help="Quantisation type: q8_0, q4_K_M, q4_0, …; an unknown one lists all.",
+            show_default=False,
         ),
     ],
     imatrix: Imatrix = None,
     allow_requantize: Annotated[
         bool,
-        typer.Option("--allow-requantize", help="Quantise what is quantised already; it suffers."),
+        typer.Option(
+            "--allow-requantize",
+            help="Quantise tensors that are quantised already; costs quality.",
+        ),
     ] = False,
     force: Force = False,
 ) -> None:
-    """Write a GGUF file with other types.
+    """Quantise a GGUF file.
 
     The mixtures are those of llama-quantize. The file appears when it is complete.
     """

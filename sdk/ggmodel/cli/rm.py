@@ -18,18 +18,19 @@ def rm(
         typer.Argument(
             autocompletion=complete_model,
             metavar="NAME",
-            help="As `ggmodel list` has it.",
+            help="Name of the model, as `ggmodel list` shows it.",
             show_default=False,
         ),
     ],
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Remove what other programs put there, too.")
+        bool,
+        typer.Option("--yes", "-y", help="Remove models of other programs without a question."),
     ] = False,
 ) -> None:
     """Remove a model from this machine.
 
-    A model that `ggmodel pull` downloaded goes at once, another program's after a question, or with
-    --yes. Ollama's store is only read.
+    A model that `ggmodel pull` downloaded is removed at once, another program's after a
+    confirmation, or with --yes. Ollama's store is only read.
     """
     from ..names import removable, remove
 

@@ -25,25 +25,25 @@ def run(
         str,
         typer.Argument(
             metavar="PROMPT",
-            help="The text to go on with; - reads it from standard input, less a last newline.",
+            help="The prompt; - reads it from standard input, without a final newline.",
             show_default=False,
         ),
     ],
     chat: Annotated[
-        bool, typer.Option("--chat", help="Ask the text as a question, as `ggmodel chat` does.")
+        bool, typer.Option("--chat", help="Apply the chat template, as `ggmodel chat` does.")
     ] = False,
     echo: Annotated[
         bool,
-        typer.Option("--echo/--no-echo", help="Whether to print the prompt before the answer."),
+        typer.Option("--echo/--no-echo", help="Print the prompt before the answer."),
     ] = True,
     *,
     items: Items,
     answering: Answering,
     loading: Loading,
 ) -> None:
-    """Continue a text.
+    """Generate text from a prompt.
 
-    The prompt and its continuation go to standard output as they come, tokens a second to standard
+    The prompt and its continuation stream to standard output, tokens a second go to standard
     error. Ctrl-C ends the answer. A model that was trained for conversations answers with --chat.
     """
     from ..runner import Stream

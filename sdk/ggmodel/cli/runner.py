@@ -1,4 +1,4 @@
-"""`ggmodel runner`: a model in a process of its own, which a server speaks with."""
+"""`ggmodel runner`: a runner process, which computes one model for a server."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .options import File
 @expanded()
 def runner(
     file: File,
-    port: Annotated[int, typer.Option(help="The TCP port; 0 is any that is free.")] = 0,
+    port: Annotated[int, typer.Option(help="TCP port to listen on (0 = any free one).")] = 0,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="GGMODEL_RUNNER_TOKEN",
-            help="The secret that requests begin with; by default one that nobody knows.",
+            help="Secret that requests begin with; default: a random one.",
         ),
     ] = None,
     *,
     loading: Loading,
 ) -> None:
-    """Hold a model for a server.
+    """Run one model in a process of its own, for a server.
 
-    `ggmodel serve` starts such a process for each model. It listens on this machine alone, and
-    tells its port and how far it is in lines of JSON. Devices and state are told without a secret:
+    `ggmodel serve` starts such a process for each model. It listens on this machine only, and
+    prints its port and the progress of loading in lines of JSON. Devices and state need no secret:
     GET /info, /active and /state.
     """
     import secrets

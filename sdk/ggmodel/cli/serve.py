@@ -28,40 +28,37 @@ def serve(
         typer.Argument(
             autocompletion=complete_model,
             metavar="[MODEL]…",
-            help="Files, folders or names, or NAME=MODEL. Others of this machine's stores are "
-            "served, too.",
+            help="Files, folders, names, or NAME=MODEL. Others on this machine are served, too.",
             show_default=False,
         ),
     ] = None,
     only: Annotated[
-        bool, typer.Option("--only", help="Serve no models besides those that are named.")
+        bool, typer.Option("--only", help="Serve only the models that are named.")
     ] = False,
     any_name: Annotated[
         bool,
-        typer.Option(
-            "--any-name", help="A name that no model has means the first MODEL, not an error."
-        ),
+        typer.Option("--any-name", help="Answer requests for unknown models with the first MODEL."),
     ] = False,
     engine: Annotated[
         str,
         typer.Option(
             metavar="auto|ggmodel|llama.cpp",
-            help="Who computes; auto hands models that ggmodel does not know to llama.cpp.",
+            help="Inference engine; auto runs architectures that ggmodel lacks with llama.cpp.",
         ),
     ] = "auto",
     keep_alive: Annotated[
         float | None,
         typer.Option(
-            help="Seconds that an unused model stays loaded, 300 by default; -1: for ever.",
+            help="Seconds that an idle model stays loaded (-1 = for ever); default: 300.",
             show_default=False,
         ),
     ] = None,
     pin: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="A model that stays loaded; may be repeated."),
+        typer.Option(metavar="MODEL", help="Model that is never unloaded; may be repeated."),
     ] = None,
     queue: Annotated[
-        int, typer.Option(min=1, help="Requests to a model at a time; others are refused.")
+        int, typer.Option(min=1, help="Concurrent requests to a model; more are refused.")
     ] = 512,
     ray: RayReplicas = None,
     ray_cpus: RayCpus = 1.0,
@@ -70,11 +67,11 @@ def serve(
     serving: Serving,
     loading: LoadingForMany,
 ) -> None:
-    """Serve models to other programs.
+    """Serve models over HTTP, by several APIs.
 
-    Programs ask by the APIs of OpenAI, Anthropic and Ollama, people by a page. Each model runs in a
-    process of its own, started when it is asked for. SIGTERM and Ctrl-C let requests finish.
-    Options of loading hold for all models.
+    The APIs are those of OpenAI, Anthropic, Ollama and llama-server; a web page is part of it. Each
+    model runs in a process of its own, started when it is asked for. SIGTERM and Ctrl-C let
+    requests finish. Options of loading apply to all models.
     """
     need_libraries()
     from ..serve.security import is_loopback

@@ -20,35 +20,45 @@ _List = list[str] | None
 class Serving:
     """How the server listens, and what it allows: a field an option."""
 
-    host: str = option("127.0.0.1", "Where to listen; 0.0.0.0 is every address of this machine.")
-    port: int = option(8080, "The TCP port; 0 is any that is free.")
+    host: str = option("127.0.0.1", "Address to listen on (0.0.0.0 = all of this machine).")
+    port: int = option(8080, "TCP port to listen on (0 = any free one).")
     api_key: _List = option(  # noqa: RUF009  # a field
-        None, "A key to ask with, or GGMODEL_API_KEY; may be repeated.", metavar="KEY"
+        None, "API key that requests must have; or GGMODEL_API_KEY; may be repeated.", metavar="KEY"
     )
-    api_key_file: str | None = option(None, "A file of keys, one a line.", metavar="FILE")
+    api_key_file: str | None = option(None, "File with API keys, one a line.", metavar="FILE")
     allow_host: _List = option(  # noqa: RUF009  # a field
-        None, "A further name of this server; may be repeated.", metavar="NAME"
+        None, "Host name to accept besides this machine's own; may be repeated.", metavar="NAME"
     )
     cors_origin: _List = option(  # noqa: RUF009  # a field
-        None, "Web pages that may use it, localhost, or *; may be repeated.", metavar="URL"
+        None,
+        "Origin whose web pages may send requests (CORS): a URL, localhost, or *; may be repeated.",
+        metavar="URL",
     )
     media_path: _List = option(  # noqa: RUF009  # a field
-        None, "Requests may name images and sounds in it; may be repeated.", metavar="FOLDER"
+        None,
+        "Folder of images and audio that requests may refer to; may be repeated.",
+        metavar="FOLDER",
     )
     media_host: _List = option(  # noqa: RUF009  # a field
-        None, "Requests may name images and sounds there; may be repeated.", metavar="HOST"
+        None,
+        "Host of images and audio that requests may refer to; may be repeated.",
+        metavar="HOST",
     )
-    max_tokens: int | None = option(None, "The longest answer; the context's rest by default.")
-    manage: bool = option(False, "Requests may download, make and remove models.")
+    max_tokens: int | None = option(
+        None, "Tokens of an answer at most; default: until the context is full."
+    )
+    manage: bool = option(False, "Allow requests to download, create and remove models.")
     log_requests: bool = option(
         True,
-        "A line to standard error for each request.",
+        "Log each request in a line on standard error.",
         "--log-requests/--no-log-requests",
     )
-    timeout: float = option(3600.0, "Seconds that a request may take; 0 is no limit.")
-    drain: int = option(30, "Seconds that requests have to finish at the end.")
-    tls_certificate: str | None = option(None, "A certificate (PEM), for https.", metavar="FILE")
-    tls_key: str | None = option(None, "Its key, if it is in another file.", metavar="FILE")
+    timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
+    drain: int = option(30, "Seconds that running requests have to finish at shutdown.")
+    tls_certificate: str | None = option(None, "TLS certificate (PEM), for https.", metavar="FILE")
+    tls_key: str | None = option(
+        None, "Private key of the certificate, if it is in another file.", metavar="FILE"
+    )
 
     def settings(self) -> Settings:
         """The settings that these options make.

@@ -1,4 +1,4 @@
-"""`ggmodel show`: what is in a file."""
+"""`ggmodel show`: the metadata, hyperparameters and tensors of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONG = 72  # characters of a string that are shown
 
 
 def show(file: File, models: Models = None, as_json: Json = False, where: Where = False) -> None:
-    """Show what is in a file.
+    """Show the metadata, hyperparameters and tensors of a model.
 
     Metadata, the hyperparameters of the architecture where it is known, tensors by layer, sizes.
     """

@@ -28,11 +28,13 @@ def trace(
     tokens: Tokens = None,
     pattern: Annotated[
         str,
-        typer.Option("--filter", metavar="GLOB", help="Show and save only these: 'blk.0.*'."),
+        typer.Option(
+            "--filter", metavar="GLOB", help="Show and save only tensors of these names: 'blk.0.*'."
+        ),
     ] = "*",
     save: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Save their values, as .npz or .safetensors."),
+        typer.Option(metavar="FILE", help="Save the tensors' values, as .npz or .safetensors."),
     ] = None,
     as_json: Json = False,
     *,
@@ -41,8 +43,8 @@ def trace(
 ) -> None:
     """Show every intermediate tensor of a prompt.
 
-    In execution order, with statistics. Where the first NaN or infinity comes into being is marked,
-    with what it was computed from; the exit status then is 1.
+    In execution order, with statistics. The first tensor with NaN or infinity is marked, with the
+    operands that it was computed from; the exit status then is 1.
     """
     from ..atomic import check_target
     from ..workbench.trace import save as write

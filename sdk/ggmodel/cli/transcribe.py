@@ -1,4 +1,4 @@
-"""`ggmodel transcribe`: what is said in a sound?"""
+"""`ggmodel transcribe`: speech to text."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ if TYPE_CHECKING:
 @expanded()
 def transcribe(
     file: File,
-    sound: Annotated[str, typer.Argument(metavar="SOUND", help="A file: WAV, FLAC, MP3 or OGG.")],
+    sound: Annotated[
+        str, typer.Argument(metavar="SOUND", help="Audio file: WAV, FLAC, MP3 or OGG.")
+    ],
     language: Annotated[
         str | None,
-        typer.Option(help="Its language, such as en or English; by default it is recognised."),
+        typer.Option(help="Language of the speech, such as en or English; default: detected."),
     ] = None,
     translate: Annotated[
-        bool, typer.Option("--translate", help="Translate it to English.")
+        bool, typer.Option("--translate", help="Translate the speech to English.")
     ] = False,
     timestamps: Annotated[
-        bool, typer.Option("--timestamps", help="Tell when each passage begins and ends.")
+        bool, typer.Option("--timestamps", help="Print the start and end of each segment.")
     ] = False,
     prompt: Annotated[
         str | None,
-        typer.Option(help="Text that might have been said before: its spelling is gone on with."),
+        typer.Option(
+            help="Text that precedes the speech; sets spelling and style (initial prompt)."
+        ),
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="0 always takes the likeliest words.")
+        float, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy decoding.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the random choice; -1 is random.")] = -1,
+    seed: Annotated[int, typer.Option(help="Random seed (-1 = a new one each time).")] = -1,
     srt: Annotated[bool, typer.Option("--srt", help="Print subtitles (SubRip).")] = False,
     as_json: Json = False,
     *,
     loading: Loading,
 ) -> None:
-    """Write down what is said in a sound.
+    """Transcribe speech to text or subtitles.
 
-    The model is a Whisper or a Voxtral. A Whisper hears sounds of any length in windows of 30
-    seconds; the share that is done is shown on standard error. A Voxtral hears a sound as a whole,
-    and tells no times.
+    The model is a Whisper or a Voxtral. Whisper transcribes audio of any length in windows of 30
+    seconds, with progress on standard error. Voxtral takes a file as a whole, without timestamps.
     """
     from ..transcript import transcribe as write_down
 

@@ -1,4 +1,4 @@
-"""`ggmodel worker`: lend this machine's devices to another one."""
+"""`ggmodel worker`: an RPC worker, which lends this machine's devices to another one."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ WARNING: Use it on a network you trust, or keep to 127.0.0.1 and connect through
 
 def worker(
     host: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0 is every address of this machine.")
+        str, typer.Option(help="Address to listen on (0.0.0.0 = all of this machine).")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The TCP port.")] = 50052,
+    port: Annotated[int, typer.Option(help="TCP port to listen on.")] = 50052,
     device: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A device to serve, as `ggmodel devices` names it; may be given repeatedly. By "
-            "default all GPUs, or the CPU where there are none.",
+            help="Device to lend, as `ggmodel devices` names it; may be repeated. Default: all "
+            "GPUs, or the CPU where there are none.",
         ),
     ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="CPU threads. Default: one a core; at 127.0.0.1 one less, for the client.",
+            help="CPU threads; default: one a core, at 127.0.0.1 one less, for the client.",
         ),
     ] = None,
 ) -> None:
-    """Lend this machine's devices to a model that runs on another one.
+    """Start an RPC worker: lend this machine's devices to another one.
 
     Serves one client after the other until Ctrl-C. The protocol has no authentication: to be
     reached from other machines, prefer an SSH tunnel to another address than 127.0.0.1.

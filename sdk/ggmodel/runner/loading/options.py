@@ -29,30 +29,29 @@ class LoadOptions:
     """Options of `load` and `estimate`.
 
     Attributes:
-        type: type of a folder's tensors, as `ggmodel convert` takes it ("q8_0", "q4_K_M"); None
-            keeps those of the checkpoint.
-        mmproj: vision projector of a text model; None takes one that lies beside the model and
-            fits ("mmproj" is in its name), "" none.
-        backend: the tensor library.
-        threads: None uses the cores this process may use, and fewer while others use them; a
-            number stays, but is at most these cores.
-        context_length: positions a sequence may have; None is the model's own, at most 4096. A
-            model that was trained with fewer positions than asked for is loaded with a warning.
-        batch_size: the most tokens of a prompt computed at once.
-        parallel: sequences that may be open at the same time.
-        gpu_layers: layers on GPUs and workers: "auto" is as many as fit, a number the last ones
-            (-1 all), and {"CUDA0": range(16), "RPC0": 4} gives each device its layers or how many.
-            The last number is the output layer.
-        override_tensor: regular expression → device name or "CPU": weights whose name it finds lie
-            there, whatever their layer. The first that finds one counts.
-        flash_attention: "auto", "on", "off".
-        kv_type: type of keys and values in the cache: "f16", "f32", and with the fused attention
-            "q8_0", "q4_0".
-        optimize: "speed" keeps two copies of a weight where prompts and single tokens are each
-            faster with another arrangement, if there is memory; "memory" keeps one.
-        rpc: workers, "host:port", whose devices are used like GPUs of this machine; None takes
-            those in GGMODEL_RPC. The model's tensors then live in a process of their own.
-        models: a folder with architectures, looked in first.
+        type: quantisation type that a folder's weights are converted to, as by `ggmodel convert`
+            ("q8_0", "q4_K_M"); None keeps the types of the checkpoint.
+        mmproj: GGUF file with the multimodal projector of a text model; None takes the one beside
+            the model that fits ("mmproj" is in its name), "" takes none.
+        backend: tensor library: "ggml", or "reference" (numpy).
+        threads: CPU threads, at most the cores that this process may use. A number is fixed; None
+            uses all these cores, and fewer while other processes keep them busy.
+        context_length: tokens of a sequence, prompt and answer together; None is the model's own
+            context length, at most 4096. More than the model was trained with gives a warning.
+        batch_size: tokens of a prompt computed in one batch, at most.
+        parallel: slots: sequences that the KV cache holds and one batch may compute.
+        gpu_layers: layers offloaded to GPUs and RPC workers: "auto" is as many as fit, a number the
+            last ones (-1 all), and {"CUDA0": range(16), "RPC0": 4} gives each device its layers or
+            how many. The last number is the output layer.
+        override_tensor: regular expression → device name or "CPU": weights whose names match are
+            placed there, whatever their layer. The first expression that matches counts.
+        flash_attention: attention as one fused op: "auto", "on", "off".
+        kv_type: data type of the KV cache: "f16", "f32", and with flash attention "q8_0", "q4_0".
+        optimize: "speed" keeps a weight in two layouts where prefill and decode are each faster
+            with another one, if there is memory; "memory" keeps one.
+        rpc: RPC workers, "host:port", whose devices are used like GPUs of this machine; None takes
+            those in GGMODEL_RPC. The model's tensors are then in a process of their own.
+        models: folder with model files of architectures, searched first.
         strict: unused tensors are errors.
         progress: called with the share of weights loaded, at the end with 1.0.
     """

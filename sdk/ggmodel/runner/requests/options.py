@@ -1,4 +1,4 @@
-"""Request options: those of the generation, and those of its sampler."""
+"""Request options: those of generation, and those of its sampler."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ class RequestOptions(TypedDict, total=False):
     """Options of `generate`, `stream`, `batch`, `chat` and their kin.
 
     Attributes:
-        max_tokens: None, the default, goes on until the model ends or the context is full.
-        stop: strings that end the text; they are not part of it.
-        logprobs: note each token's log-probability.
-        top_logprobs: note also the log-probabilities of this many of the likeliest tokens.
-        context_shift: when the context is full, forget half of it and go on.
-        truncate: leave out the middle of a prompt that leaves no room for an answer. The room is
-            `max_tokens`, but at most a quarter of the context; none with `context_shift`.
-        num_keep: tokens at the beginning that are kept by these two.
-        prompt_lookup: where the answer repeats itself or the prompt, guess ahead and compute
-            several tokens at once; the answer stays the same. Without effect on models with
-            recurrent layers.
-        images: those of a prompt that is text: they stand where the model's marker does, such as
-            "<image>", else before the text.
-        audio, videos: the same for sounds and videos.
-        grammar: the form that the text has to obey.
-        sampler: chooses the tokens; all other options are those that `Sampler` is made with.
+        max_tokens: tokens to generate at most; None, the default, goes on until the model ends its
+            answer or the context is full.
+        stop: stop strings: the answer ends before the first of them.
+        logprobs: return each token's log-probability.
+        top_logprobs: return the log-probabilities of this many most likely tokens, too.
+        context_shift: when the context is full, drop the older half of it from the KV cache and go
+            on.
+        truncate: cut the middle out of a prompt that leaves no space for an answer: `max_tokens`,
+            but at most a quarter of the context; none with `context_shift`.
+        num_keep: tokens at the start of the context that `context_shift` and `truncate` never drop.
+        prompt_lookup: speculative decoding: draft tokens are looked up in the prompt and in the
+            answer, and checked in one batch; the answer stays the same. Without effect on models
+            with recurrent layers.
+        images: images of a prompt that is text. They replace the model's marker, such as "<image>",
+            else precede the text.
+        audio, videos: the same for audio and videos.
+        grammar: constrains the answer to a JSON schema, a regular expression or a grammar.
+        sampler: chooses the tokens; all other options are arguments of `Sampler`.
     """
 
     max_tokens: int | None
@@ -65,9 +67,10 @@ class TemplateOptions(TypedDict, total=False):
 
     Attributes:
         tools: JSON schemas of functions that the model may call.
-        template: Jinja text to use instead, or the name of another template of the file.
-        variables: further ones of the template, such as {"enable_thinking": False}.
-        continues: the last message is an answer that has begun; the model goes on with it.
+        template: chat template to use instead, as Jinja text, or by the name of another one in
+            the file.
+        variables: further variables of the template, such as {"enable_thinking": False}.
+        continues: the last message is the beginning of an answer, which the model continues.
     """
 
     tools: Sequence[Mapping[str, Any]] | None
@@ -80,7 +83,7 @@ class ChatOptions(TemplateOptions, RequestOptions, total=False):
     """Options of `chat` and `achat`: those of the template and those of the request."""
 
 
-# Options of the request itself, and how a message calls their values; None takes what it likes.
+# Options of the request itself, and how an error describes their values; None is not checked here.
 _FLAG = "True or False"
 _COUNT = "an integer of 0 or more"
 _OF_REQUEST: dict[str, str | None] = {

@@ -71,19 +71,19 @@ class Sampler:
     arguments, except for the random generator, nor the sampler.
 
     Args:
-        temperature: 0 always takes the most likely token.
-        top_k: keeps the k most likely; 0 keeps all.
-        top_p: keeps the most likely tokens until their probabilities reach this sum.
-        min_p: drops tokens less likely than this share of the most likely one's probability.
+        temperature: 0 is greedy decoding.
+        top_k: samples from the k most likely tokens; 0 is off.
+        top_p: samples from the smallest set of tokens whose probabilities add up to this; 1 is off.
+        min_p: drops tokens less probable than this times the most probable one; 0 is off.
         seed: −1 is random. Any other number gives the same answer again from the same version with
-            the same options, for a request that is computed alone: beside others its sums may be
-            rounded otherwise.
-        typical_p: keeps the tokens whose information is closest to the expected one until their
-            probabilities exceed this sum; 1 keeps all.
-        repeat_penalty: 1 is none, 0.01 the least.
-        repeat_last_n: tokens the penalties look back; 0 is none, −1 all.
-        frequency_penalty: subtracted from a token's logit for each time it occurred; 0 is none.
-        presence_penalty: subtracted once if it occurred; 0 is none.
+            the same options, for a request that is computed alone: with others in its batch, sums
+            may be rounded otherwise.
+        typical_p: locally typical sampling: samples from the tokens whose information is closest to
+            the entropy, until their probabilities exceed this sum; 1 is off.
+        repeat_penalty: penalises tokens that already occurred; 1 is off, 0.01 the least.
+        repeat_last_n: last tokens that penalties consider; 0 is none, −1 all.
+        frequency_penalty: subtracted from a token's logit for each time it occurred; 0 is off.
+        presence_penalty: subtracted from a token's logit once if it occurred; 0 is off.
         logit_bias: token id → number added to its logit; −∞ rules it out.
 
     Raises:
