@@ -231,6 +231,20 @@ def test_keys_that_a_template_cannot_read_are_told(tmp_path: Path, llama: golden
     find("new-one", tmp_path / "own")
 
 
+def test_a_scale_that_nothing_computes_is_refused(tmp_path: Path, llama: golden.Golden):
+    """DeepSeek's attention scales scores by it, too. A field that nothing reads is no answer."""
+    rope = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
+    rope |= {"mscale": 1.0, "mscale_all_dim": 1.0}
+    config = {**llama.config, "architectures": ["OwnV3ForCausalLM"], "rope_scaling": rope}
+    begun = begun_from(tmp_path, config, llama.weights(), template="llama")
+    assert not [line for line in begun.keys if "mscale_all_dim" in line]
+    (left,) = begun.left
+    assert re.match(r"NewOneConfig: rope_scaling.mscale_all_dim is 1.0, .*nn.paper_magnitude", left)
+    own = find("new-one", tmp_path / "own")
+    with pytest.raises(LoadError, match=r"mscale_all_dim is 1\.0; supported"):
+        from_hf(own, config, llama.weights())
+
+
 def test_published_spellings_of_rope(tmp_path: Path):
     """Qwen2.5-VL as on the hub: no `text_config`, and a scaling of the type "mrope"."""
     config, weights = published("qwen2_5_vl")

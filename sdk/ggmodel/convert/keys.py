@@ -51,8 +51,8 @@ _OF_ROPE = frozenset(
 )
 # nn.RopeConfig reads it for the rope. DeepSeek's attention scales scores by it, too (transformers,
 # modeling_deepseek_v3, `yarn_apply_mscale`). No recorded class does; of others the author says it.
-_TWICE = "mscale_all_dim"
-_SCORES = (
+TWICE = "mscale_all_dim"
+TWICE_SAID = (
     "; some models scale scores of attention by it. If the reference does, name it in a "
     "hyperparameter, hf='rope_scaling.mscale_all_dim', and multiply them by "
     "nn.paper_magnitude(h.rope_factor, h.NAME) ** 2; if not, put it into `assumed`"
@@ -203,7 +203,7 @@ def unread_keys(
         grid = path.startswith("vision_config.") and _of_rope(path) is not None
         if value == "axial" and grid:
             value = "default"  # what transformers called the rope of rows and columns before
-        scores = path.endswith(_TWICE) and not known
+        scores = path.endswith(TWICE) and not known
         if names.intersection(named if scores else read) or (
             key is None and not scores and (path not in leaves or _has_no_effect(path))
         ):
@@ -214,7 +214,7 @@ def unread_keys(
         if counts and supported is not ... and (value or None) != (supported or None):
             only = "none (leave it out)" if supported is None else f"{supported!r:.80}"
             only += " or 'axial'" if grid and supported == "default" else ""
-            only += _SCORES if scores else ""
+            only += TWICE_SAID if scores else ""
             found[path] = f"{path} is {value!r:.60}; supported: {only}"
     return found
 

@@ -18,7 +18,14 @@ def add_keys(files: Files, known: Mapping[str, KnownKey], widths: dict[str, int]
     Args:
         widths: of the hyperparameters, to which those of the new ones are added.
     """
+    from ...convert.keys import TWICE, TWICE_SAID  # slow
+
     config = f"{files.own}Config"
+    files.left += [
+        f"{config}: {key} is {value!r:.60}, and checkpoints with it are refused{TWICE_SAID}"
+        for key, value in files.fit.hyperparameters.unread.items()
+        if key.rpartition(".")[2] == TWICE
+    ]
     lines = propose_keys(files.fit.hyperparameters, config_class(files.fit.cls), known)
     added = [line for _, line in lines.values()]
     for name, (key, _) in lines.items():

@@ -109,17 +109,22 @@ def propose_keys(
     fit: Hyperparameters, config: type[Config], known: Mapping[str, KnownKey]
 ) -> dict[str, tuple[str, str]]:
     """A hyperparameter for each key that nothing reads: its name → the key, its line. One for a key
-    of files that a field of the template has takes the place of that field.
+    of files that a field of the template has takes the place of that field. A key that counts twice
+    gets none: named, it would be taken for computed, and its refusal would go.
 
     Args:
         config: the class of the template's hyperparameters.
     """
+    from ...convert.keys import TWICE  # slow
+
     taken = {*declared(config), *dir(config)}
     free = {t.names[0]: n for n, t, _, _ in key_fields(config) if n not in fit.given}
     free |= {_EPS[t]: free[t] for t in _EPS.keys() & free.keys()}
     lines: dict[str, tuple[str, str]] = {}
     for path, value in fit.unread.items():
         kind = type(value)
+        if path.rpartition(".")[2] == TWICE:
+            continue
         if kind not in _PLACEHOLDERS or not path.replace(".", "_").isidentifier():
             continue
         name, names = _names(path, value, known)
