@@ -13,7 +13,8 @@ from PIL import Image
 from ggmodel.audio import Audio
 from ggmodel.convert.from_hf import normalize, read_config
 from ggmodel.convert.preparation import with_preparation
-from ggmodel.model import Model, Prepared, find
+from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.model import Model, Prepared, config_class, find
 from tests.audio.sounds import RATE, tones
 from tests.golden.files import load_golden
 from tests.image.noise import noise
@@ -145,8 +146,12 @@ CASES = {
 }
 
 
-def model_of(name: str) -> Model:
-    """The golden's model without tensors, which preparation does not need."""
+def model_of(name: str, without: str = "") -> Model:
+    """The golden's model without tensors, which preparation does not need.
+
+    Args:
+        without: a key that the GGUF file lacks, behind the architecture's name.
+    """
     case = CASES[name]
     architecture = find(case.arch)
     config = dict(load_golden(case.arch, case.golden).config)
@@ -155,7 +160,11 @@ def model_of(name: str) -> Model:
         patch = {"patch_size": 4} if case.arch == "mistral3" else {}
         config["preprocessor:"] = {**case.options, **patch}
     given, _ = with_preparation(config)
-    _, hyperparameters = read_config(architecture, normalize(given))
+    metadata, hyperparameters = read_config(architecture, normalize(given))
+    if without:
+        metadata.pop(f"{architecture.architecture}.{without}", None)
+        kind: Any = config_class(architecture)
+        hyperparameters = kind.read(KeyValues(metadata, name))
     hyperparameters.loaded_context = hyperparameters.context
     return architecture(hyperparameters)
 

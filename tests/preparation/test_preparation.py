@@ -38,3 +38,13 @@ def test_items_are_prepared_as_by_transformers(golden: dict[str, Any], name: str
     samples = np.stack([sampled(v) for v in values[: len(given)]])
     bound = level if case.kind == "image" else SPECTRUM
     np.testing.assert_allclose(samples, golden[name], rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.kind == "image"])
+def test_files_without_a_method_are_resized_as_by_transformers(golden: dict[str, Any], name: str):
+    """A key of the usual method is not written: llama.cpp's files have none, either."""
+    model = model_of(name, without="vision.resample")
+    prepare = model.modalities()["image"].prepare
+    samples = np.stack([sampled(without_padding(prepare(item))) for item in items("image")])
+    level = LEVEL / 255 / float(np.min(getattr(model.config, "image_std", 1.0)))
+    np.testing.assert_allclose(samples, golden[name], rtol=0, atol=level)
