@@ -145,7 +145,7 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
         folder: searched first.
 
     Raises:
-        ArchitectureError: no architecture does (lists the classes served), two files of the folder
+        ArchitectureError: no architecture does (lists some that are), two files of the folder
             do, or one of its files cannot be imported (names the line).
     """
     with _lock:
@@ -160,10 +160,11 @@ def find_hf(names: Sequence[str], folder: str | Path | None = None) -> type[Mode
             return served[name]
     wanted = ", ".join(n[:100] for n in names) or "(config.json names none)"
     known = sorted({*served, *(name for own in in_folder for name in own)})
+    near = difflib.get_close_matches(wanted[:100], known, 4, 0.0)
     raise ArchitectureError(
         f"no architecture serves {wanted}. `ggmodel new NAME --hf FOLDER` begins one from the "
-        "checkpoint; a folder of one's own is given with --models (models=). Served are: "
-        f"{', '.join(known)}."
+        "checkpoint; a folder of one's own is given with --models (models=). Served are "
+        f"{len(known)} classes; those with the most similar names: {', '.join(near)}."
     )
 
 
