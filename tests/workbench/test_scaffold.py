@@ -239,7 +239,7 @@ def test_a_scale_that_nothing_computes_is_refused(tmp_path: Path, llama: golden.
     begun = begun_from(tmp_path, config, llama.weights(), template="llama")
     assert not [line for line in begun.keys if "mscale_all_dim" in line]
     (left,) = begun.left
-    assert re.match(r"NewOneConfig: rope_scaling.mscale_all_dim is 1.0, .* paper_magnitude", left)
+    assert re.match(r"NewOneConfig: rope_scaling.mscale_all_dim is 1.0, .*nn.paper_magnitude", left)
     own = find("new-one", tmp_path / "own")
     with pytest.raises(LoadError, match=r"mscale_all_dim is 1\.0; supported"):
         from_hf(own, config, llama.weights())
