@@ -12,7 +12,8 @@ _HEAD = """# Supported architectures
 
 `ggmodel` runs these: GGUF files by their `general.architecture`, Hugging Face folders by the
 `architectures` of config.json. Another one is [a file of yours](new-architecture.md). [Every one is
-compared with transformers](goldens.md); [quantised types](quantise.md#types) hold for all.
+compared with transformers](goldens.md); [quantisation types](quantise.md#quantisation-types) hold
+for all.
 
 | architecture | classes of checkpoints | takes beside text | file |
 |---|---|---|---|
