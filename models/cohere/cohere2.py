@@ -6,7 +6,7 @@ from __future__ import annotations
 from ggmodel import Context, Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.model import Batch, LayerMemory
-from ggmodel.nn import LayerNorm, Linear
+from ggmodel.nn import LayerNorm
 
 
 class CohereConfig(nn.DecoderConfig):
@@ -20,23 +20,6 @@ class CohereConfig(nn.DecoderConfig):
 class Cohere2Config(CohereConfig):
     window: int = kv("attention.sliding_window", hf="sliding_window", least=1)
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
-
-
-class Attention(Module):
-    config: Cohere2Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q(x).reshape(h.head_dim, h.heads, -1)
-        k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        if cache.rope is not None:
-            q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 class ParallelLayer(Module):
@@ -55,7 +38,7 @@ class ParallelLayer(Module):
 
 
 class Layer(ParallelLayer):
-    attn: Attention
+    attn: nn.Attention
 
 
 class Cohere(nn.Decoder):

@@ -10,7 +10,7 @@ from ggmodel.errors import Unsupported
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import AddConstant, Batch, LayerMemory
-from ggmodel.nn import Linear, RMSNorm
+from ggmodel.nn import RMSNorm
 
 TANH = "gelu_pytorch_tanh"
 
@@ -49,24 +49,9 @@ def _norm(name: str, hf: str) -> RMSNorm:
     return gguf(name, hf=hf, op=AddConstant(1), shape=("width",))
 
 
-class Attention(Module):
-    config: Gemma2Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.scale, softcap=h.score_cap))
-
-
 class Layer(Module):
     attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
-    attn: Attention = gguf(hf="self_attn")
+    attn: nn.Attention = gguf(hf="self_attn")
     attn_post_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
     ffn_norm: RMSNorm = _norm("ffn_norm", "pre_feedforward_layernorm")
     ffn: nn.GatedMLP = gguf(hf="mlp")

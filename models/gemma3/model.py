@@ -24,22 +24,9 @@ def _norm(name: str, hf: str, width: str = "width") -> RMSNorm:
     return gguf(name, hf=hf, op=AddConstant(1), shape=(width,))
 
 
-class Attention(Module):
-    config: Gemma3Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("q_width", "width"))
+class Attention(nn.Attention):
     q_norm: RMSNorm = _norm("attn_q_norm", "q_norm", "head_dim")
     k_norm: RMSNorm = _norm("attn_k_norm", "k_norm", "head_dim")
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
-        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
-        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.scale))
 
 
 class Layer(Module):

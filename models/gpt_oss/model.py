@@ -9,7 +9,7 @@ from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Interleaved, LayerMemory, MXFP4Blocks, Transpose
+from ggmodel.model import Interleaved, MXFP4Blocks, Transpose
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 ALPHA, LIMIT = 1.702, 7.0  # of the clamped SwiGLU; files do not have them
@@ -46,21 +46,8 @@ class GptOssConfig(nn.DecoderConfig):
     yarn_truncate: bool = kv("rope.scaling.yarn_truncate", hf=_truncate, default=False)
 
 
-class Attention(Module):
-    config: GptOssConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+class Attention(nn.Attention):
     sinks: Tensor = gguf("attn_sinks.weight", hf="sinks", shape=("heads",))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        scale = h.head_dim**-0.5
-        return self.out(nn.attention(q, k, v, cache, scale=scale, sinks=self.sinks))
 
 
 def _fused(index: int) -> tuple[Any, Any]:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel import Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context
 from ggmodel.model import (
     Batch,
     Input,
-    LayerMemory,
     Multimodal,
     MultimodalEmbedding,
     Numbers,
-    PermuteRope,
     Pixels,
     Prepared,
 )
@@ -32,23 +30,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Attention(Module):
-    config: Idefics3Config
-    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
-
-
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.PermutedAttention
 
 
 FAKE, WHOLE = "<fake_token_around_image>", "<global-img>"  # tokens around an image's rows

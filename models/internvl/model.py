@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel import Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
 from ggmodel.model import (
     Batch,
     Input,
-    LayerMemory,
     Multimodal,
     MultimodalEmbedding,
     Pixels,
@@ -31,26 +30,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Attention(Module):
+class Attention(nn.Attention):
     """Qwen 2.5's has biases, Qwen 3's norms."""
 
-    config: InternVLConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
     q_norm: RMSNorm | None = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
     k_norm: RMSNorm | None = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q(x).reshape(h.head_dim, h.heads, -1)
-        k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        q = q if self.q_norm is None else self.q_norm(q)
-        k = k if self.k_norm is None else self.k_norm(k)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 def _stack(name: str, *shape: str) -> ExpertLinear:

@@ -11,7 +11,7 @@ from ggmodel import Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal, LayerStates, Part, Recurrent
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Computed, LayerMemory, Operation, Stack
+from ggmodel.model import Batch, Computed, Operation, Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 from .config import SIGMOID, Lfm2Config
@@ -54,22 +54,10 @@ class ShortConv(Module):
         return seen.ssm_conv(self.taps)
 
 
-class Attention(Module):
-    config: Lfm2Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
-    out: Linear = gguf("attn_output", hf="out_proj", shape=("q_width", "width"))
+class Attention(nn.Attention):
+    out: Linear = gguf("attn_output", hf="out_proj", shape=("out_width", "width"))
     q_norm: RMSNorm = gguf("attn_q_norm", hf="q_layernorm", shape=("head_dim",))
     k_norm: RMSNorm = gguf("attn_k_norm", hf="k_layernorm", shape=("head_dim",))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
-        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
-        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 class FeedForward(nn.GatedMLP):

@@ -1,5 +1,5 @@
 """Llama, Mixtral and SmolLM."""
 
-from .model import Attention, Experts, Layer, Llama, LlamaConfig
+from .model import Experts, Layer, Llama, LlamaConfig
 
-__all__ = ["Attention", "Experts", "Layer", "Llama", "LlamaConfig"]
+__all__ = ["Experts", "Layer", "Llama", "LlamaConfig"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import gguf, kv, nn, register
 from ggmodel.kvcache import Causal
-from ggmodel.model import Batch, LayerMemory, PermuteRope, Stack
+from ggmodel.model import Stack
 from ggmodel.nn import ExpertLinear, Linear
 
 
@@ -14,21 +14,6 @@ class LlamaConfig(nn.DecoderConfig):
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
     experts: int = kv("expert_count", hf="num_local_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
-
-
-class Attention(Module):
-    config: LlamaConfig
-    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 def _experts(name: str, hf: str, *shape: str) -> ExpertLinear:
@@ -43,7 +28,7 @@ class Experts(nn.GatedExperts):
 
 
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.PermutedAttention
     ffn: nn.GatedMLP | Experts = gguf(hf=("mlp", "block_sparse_moe"))
 
 

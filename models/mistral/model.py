@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory
-from ggmodel.nn import Linear
 
 
 class MistralConfig(nn.DecoderConfig):
@@ -21,23 +19,8 @@ class MistralConfig(nn.DecoderConfig):
     window: int = kv("attention.sliding_window", hf="sliding_window", default=0)
 
 
-class Attention(Module):
-    config: MistralConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
-
-
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.Attention
 
 
 @register("mistral", hf="MistralForCausalLM")

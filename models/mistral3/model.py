@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmodel import DType, Module, Tensor, gguf, nn, register
+from ggmodel import DType, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context
@@ -20,7 +20,6 @@ from ggmodel.model import (
     LayerMemory,
     Multimodal,
     MultimodalEmbedding,
-    PermuteRope,
     Pixels,
     Sources,
     Step,
@@ -34,23 +33,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Attention(Module):
-    config: Mistral3Config
-    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
+class Attention(nn.PermutedAttention):
     def forward(
         self, x: Tensor, batch: Batch, cache: LayerMemory, temperature: Tensor | None
     ) -> Tensor:
         """temperature F32 [1, 1, n] multiplies the queries."""
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        q = q if temperature is None else q * temperature
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+        q, k, v = self.project(x)
+        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.attend(q if temperature is None else q * temperature, k, v, cache)
 
 
 class Layer(nn.PreNormLayer):

@@ -11,7 +11,6 @@ from ggmodel.ml import Context
 from ggmodel.model import (
     Batch,
     Input,
-    LayerMemory,
     Multimodal,
     MultimodalEmbedding,
     Numbers,
@@ -26,21 +25,6 @@ from .vision import Vision
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-class Attention(Module):
-    config: MllamaConfig
-    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "width"))
-    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 class HeadNorm(Module):
@@ -77,7 +61,7 @@ class CrossAttention(Module):
 
 
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.PermutedAttention
 
 
 class CrossLayer(nn.PreNormLayer):

@@ -10,7 +10,7 @@ from ggmodel import Module, Tensor, gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, LayerMemory
-from ggmodel.nn import Linear, RMSNorm
+from ggmodel.nn import RMSNorm
 
 
 def _window(hf: Any) -> int | None:
@@ -25,22 +25,17 @@ class Olmo2Config(nn.DecoderConfig):
     pattern: list = kv("attention.sliding_window_pattern", hf=nn.sliding_layers, default=[4])
 
 
-class Attention(Module):
-    config: Olmo2Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "k_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("width", "width"))
-    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("width",))
+class Attention(nn.Attention):
+    """Norms are those of all heads together."""
+
+    q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("q_width",))
     k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("k_width",))
 
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         h = self.config
         q = self.q_norm(self.q(x)).reshape(h.head_dim, h.heads, -1)
         k = self.k_norm(self.k(x)).reshape(h.head_dim, h.kv_heads, -1)
-        v = self.v(x).reshape(h.head_dim, h.kv_heads, -1)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
+        return q, k, self.v(x).reshape(h.value_dim, h.kv_heads, -1)
 
 
 class Layer(Module):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import gguf, kv, nn, register
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory, Stack
+from ggmodel.model import Stack
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 
@@ -38,22 +38,9 @@ class Qwen3Config(nn.DecoderConfig):
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)
 
 
-class Attention(Module):
-    config: Qwen3Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+class Attention(nn.Attention):
     q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
     k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
-        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 def _stack(name: str, *shape: str) -> ExpertLinear:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import Tensor, gguf, kv, nn, register
 from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
-from ggmodel.model import Batch, LayerMemory, Sources
+from ggmodel.model import Batch, Sources
 from ggmodel.nn import ExpertLinear, Linear, RMSNorm
 
 SECTIONS = [24, 20, 20, 0]  # of transformers' rope, where a config says nothing
@@ -40,22 +40,9 @@ class Qwen3VLMoeConfig(Qwen3VLConfig):
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size")
 
 
-class Attention(Module):
-    config: Qwen3VLConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+class Attention(nn.Attention):
     q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
     k_norm: RMSNorm = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = self.q_norm(self.q(x).reshape(h.head_dim, h.heads, -1))
-        k = self.k_norm(self.k(x).reshape(h.head_dim, h.kv_heads, -1))
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
 
 
 @dataclass(frozen=True)

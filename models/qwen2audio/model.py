@@ -15,7 +15,6 @@ from ggmodel.ml import Context, RopeType
 from ggmodel.model import (
     Batch,
     Input,
-    LayerMemory,
     Modality,
     Multimodal,
     MultimodalEmbedding,
@@ -29,23 +28,8 @@ from .config import Qwen2AudioConfig
 HOP, RATE = nn.AUDIO_HOP, nn.AUDIO_RATE
 
 
-class Attention(Module):
-    config: Qwen2AudioConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
-
-
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.Attention
 
 
 class Projector(Module):

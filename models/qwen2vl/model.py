@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmodel import Context, Input, Module, Tensor, gguf, nn, register
+from ggmodel import Context, Input, Tensor, gguf, nn, register
 from ggmodel.errors import PromptError
 from ggmodel.image import composite, normalize, resize, smart_size
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory, Multimodal, MultimodalEmbedding, Numbers, Prepared
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Numbers, Prepared
+from ggmodel.nn import Embedding, RMSNorm
 
 from .config import Qwen2VLConfig
 from .video import chosen_frames, patches_of, row_times
@@ -27,23 +27,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Attention(Module):
-    config: Qwen2VLConfig
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
-
-
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.Attention
 
 
 def _text(name: str) -> tuple[str, str]:

@@ -67,12 +67,8 @@ class DeltaNet(Module):
         return rows.slice(1, 0, n).reshape(h.inner, *shape)
 
 
-class Attention(Module):
+class Attention(nn.Attention):
     config: Qwen35Config
-    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
     q_norm: RMSNorm = _norm("attn_q_norm", "q_norm", "head_dim")
     k_norm: RMSNorm = _norm("attn_k_norm", "k_norm", "head_dim")
 

@@ -15,11 +15,9 @@ from ggmodel.ml import Context
 from ggmodel.model import (
     Batch,
     Input,
-    LayerMemory,
     Modality,
     Multimodal,
     MultimodalEmbedding,
-    PermuteRope,
     Prepared,
     Speech,
     SpeechPrompt,
@@ -31,23 +29,8 @@ from .config import VoxtralConfig
 HOP, RATE = nn.AUDIO_HOP, nn.AUDIO_RATE
 
 
-class Attention(Module):
-    config: VoxtralConfig
-    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
-    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
-    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
-    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
-
-    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
-        h = self.config
-        q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)
-        k = cache.rotate(self.k(x).reshape(h.head_dim, h.kv_heads, -1), batch.positions)
-        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
-        return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))
-
-
 class Layer(nn.PreNormLayer):
-    attn: Attention
+    attn: nn.PermutedAttention
 
 
 class Projector(Module):

@@ -37,23 +37,23 @@ def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_pa
     """Only --update, which needs torch, is stood in for."""
     want = golden.Golden.load(GOLDENS / "llama" / "plain_gqa.npz")
     want.config |= {"architectures": ["MyModelForCausalLM"], "unknown_multiplier": 2.0}
-    weights = want.weights() | {"model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)}
+    weights = want.weights() | {"model.layers.0.self_attn.v_norm.weight": np.ones(16, np.float32)}
     golden.checkpoint(tmp_path / "hf", want.config, weights)
     done = program("new", "my-model", "--hf", tmp_path / "hf", "--into", tmp_path / "own")
     assert done.returncode == 0, done.stderr
-    assert "Attention: q_norm: RMSNorm = gguf(" in done.stdout
+    assert "Attention: v_norm: RMSNorm = gguf(" in done.stdout
     assert 'unknown_multiplier: float = kv("unknown_multiplier"' in done.stdout
     # A golden as --update makes it; the sizes in cases.py are its own.
     folder = tmp_path / "own" / "goldens" / "my_model"
     cases = golden.Cases(folder)
     assert cases.configs["plain"]["hidden_size"] == want.config["hidden_size"]
     want.folder = folder
-    want.tensors = {**want.tensors, "model.layers.0.self_attn.q_norm.weight": (16,)}
+    want.tensors = {**want.tensors, "model.layers.0.self_attn.v_norm.weight": (16,)}
     want.save("plain")
     model = tmp_path / "own" / "my_model.py"
     text = model.read_text()
-    assert text.count("q_norm: RMSNorm = gguf") == 1
-    model.write_text(text.replace("q_norm: RMSNorm = gguf", "q_norm: RMSNorm | None = gguf"))
+    assert text.count("v_norm: RMSNorm = gguf") == 1
+    model.write_text(text.replace("v_norm: RMSNorm = gguf", "v_norm: RMSNorm | None = gguf"))
     done = program("golden", "my-model", "--models", tmp_path / "own")
     assert (done.returncode, done.stderr) == (0, "")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
@@ -67,7 +67,7 @@ def test_bad_input(program: Program, tmp_path: Path):
         (("a b",), "cannot be an architecture's name"),
         (("x", "--from", "nothing"), "no architecture 'nothing'"),
         (("x", "--hf", tmp_path / "nothing"), "nothing"),
-        (("attention",), "would be the class Attention"),
+        (("experts",), "would be the class Experts"),
         (("none",), "would be the class None"),
     ):
         done = program("new", *arguments, "--into", tmp_path / "own")

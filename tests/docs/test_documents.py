@@ -20,7 +20,7 @@ README, MEMORY, DIFF = read("README.md"), read("docs/memory.md"), read("docs/dif
 
 def test_the_excerpt_is_part_of_a_model():
     excerpt = blocks(README, "python")[0]
-    assert excerpt in (ROOT / "models" / "llama" / "model.py").read_text()
+    assert excerpt in (ROOT / "models" / "olmo" / "olmo2.py").read_text()
 
 
 def test_the_hooks_for_images_are_those_of_a_golden():

@@ -124,7 +124,7 @@ def test_links_to_the_repository_become_links_of_the_site(generated: dict[str, s
                 place = posixpath.normpath(posixpath.join(posixpath.dirname(page), target))
                 assert place in generated or place in files, (page, target)
     assert count > 30
-    assert "class Attention(Module)" in generated["source/models/llama/model.py.md"]
+    assert "class Experts(nn.GatedExperts)" in generated["source/models/llama/model.py.md"]
 
 
 @pytest.mark.parametrize(

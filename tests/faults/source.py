@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,13 +27,15 @@ from dataclasses import replace
 from typing import Any
 from ggmodel import Context, DType, Module, Tensor, gguf, kv, nn
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, LayerMemory, Transpose
+from ggmodel.model import Batch, LayerMemory, PermuteRope, Transpose
 from ggmodel.nn import Embedding, Linear, RMSNorm
-from ggmodel.nn import activate, choose_experts, keep_rows, sum_experts
+from ggmodel.nn import activate, attention, choose_experts, keep_rows, sum_experts
 """
-_BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder)
+_BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder, nn.Attention, nn.PermutedAttention)
+# Blocks that fields name → the name of the class that is written out.
+_NAMED = {nn.Attention: "Attention", nn.PermutedAttention: "Attention", nn.GatedMLP: "GatedMLP"}
 # Methods beside fields; the rest is inherited.
-_METHODS = ("forward", "embedded", "hidden")
+_METHODS = ("forward", "embedded", "hidden", "project", "attend")
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -128,14 +131,19 @@ def spelled(path: Path) -> Source:
         for end in [source.span(node)[1]]
         if (more := _missing(source, node))
     ]
-    mentions = [n for n in source.nodes(ast.Attribute) if source.of(n) == "nn.GatedMLP"]
-    edits += [source.edit(n, "GatedMLP") for n in mentions]
-    if mentions or any("GatedMLP" in e.new for e in edits):
-        first = source.span(next(source.nodes(ast.ClassDef)))[0]
-        start = text.rfind("\n@", 0, first) + 1 or first
-        start = start if text[start:first].count("\n") == 1 else first
-        block = f"class GatedMLP(nn.GatedMLP):{_members(nn.GatedMLP, ('gate', 'up', 'down'))}"
-        edits.append(Edit(start, start, f"{block}\n\n\n"))
+    for block, name in _NAMED.items():
+        named = f"nn.{block.__name__}"
+        bases = {base for node in source.nodes(ast.ClassDef) for base in node.bases}
+        mentions = [n for n in source.nodes(ast.Attribute) if source.of(n) == named]
+        mentions = [n for n in mentions if n not in bases]
+        edits += [source.edit(n, name) for n in mentions]
+        if mentions or any(re.search(rf"\b{block.__name__}\b", e.new) for e in edits):
+            first = source.span(next(source.nodes(ast.ClassDef)))[0]
+            start = text.rfind("\n@", 0, first) + 1 or first
+            start = start if text[start:first].count("\n") == 1 else first
+            skip = ("gate", "up", "down") if block is nn.GatedMLP else ()
+            members = _members(block, skip)
+            edits.append(Edit(start, start, f"class {name}({named}):{members}\n\n\n"))
     if _FUTURE in text:  # others only name what is elsewhere
         at = text.index(_FUTURE) + len(_FUTURE)
         edits.append(Edit(at, at, _NAMES))
@@ -156,14 +164,17 @@ def _missing(source: Source, node: ast.ClassDef) -> str:
 
 def _members(block: type, skip: tuple[str, ...]) -> str:
     """The fields with a tensor and the forward of a class, as the text behind a class's own."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(block))).body[0]
-    assert isinstance(tree, ast.ClassDef)
-    fields, methods = [], []
-    for node in tree.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if node.value is not None and node.target.id not in skip:
-                fields.append(ast.unparse(node))
-        elif isinstance(node, ast.FunctionDef) and node.name in _METHODS and node.name not in skip:
-            methods.append(ast.unparse(node))
-    lines = [*fields, *(f"\n{method}" for method in methods)]
+    fields, methods = dict[str, str](), dict[str, str]()
+    for cls in reversed(block.__mro__):
+        if not cls.__module__.startswith(nn.__name__):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for node in tree.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                if isinstance(node.value, ast.Call) and node.target.id not in skip:
+                    fields[node.target.id] = ast.unparse(node)
+            elif isinstance(node, ast.FunctionDef) and node.name in {*_METHODS} - {*skip}:
+                methods[node.name] = ast.unparse(node)
+    lines = [*fields.values(), *(f"\n{method}" for method in methods.values())]
     return "\n" + textwrap.indent("\n".join(lines), "    ") if lines else ""

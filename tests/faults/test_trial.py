@@ -46,7 +46,7 @@ def test_spelling_blocks_out_changes_no_number(trials: Trials, path: str):
     assert differing(found, trials.numbers(subject)) == ""
 
 
-CALL = "return self.out(nn.attention(q, k, v, cache, scale=h.head_dim**-0.5))"
+CALL = "attention(q, k, v, cache, scale=h.scale, softcap=h.score_cap, sinks=self.sinks)"
 ROPE = "self.rotary.rope(RopeType.NEOX)"
 MOVED = f"""type("Moved", (nn.Rope,), {{
     "move": lambda self, x, amounts: self(x, amounts).scale(1.01)
@@ -54,12 +54,12 @@ MOVED = f"""type("Moved", (nn.Rope,), {{
 
 
 def test_a_fault_in_prompts_is_seen_and_caught(trials: Trials):
-    result = trials.run(changed("mistral/model.py", CALL, CALL.replace("-0.5", "-0.4")))
+    result = trials.run(changed("mistral/model.py", CALL, CALL.replace("h.scale", "1.1 * h.scale")))
     assert (result.shown, result.case, result.by) == ("prompt", "mistral/window", ["golden"])
 
 
 def test_a_fault_of_single_tokens_is_seen(trials: Trials):
-    text = CALL.replace("scale=", "scale=(1.0 if batch.size > 1 else 1.1) * ")
+    text = CALL.replace("scale=", "scale=(1.0 if q.dim(2) > 1 else 1.1) * ")
     result = trials.run(changed("mistral/model.py", CALL, text))
     assert (result.shown, result.by) == ("decode", ["golden"])
 
@@ -70,7 +70,7 @@ def test_a_fault_after_a_context_shift_is_seen(trials: Trials):
 
 
 def test_a_fault_in_loading_is_seen_by_check(trials: Trials):
-    result = trials.run(changed("mistral/model.py", '"k_proj"', '"key"'))
+    result = trials.run(changed("mistral/model.py", "'k_proj'", "'key'"))
     assert result.shown == "loading"
     assert result.by == ["check", "golden"]
 
@@ -92,7 +92,9 @@ def test_a_fault_in_pixels_is_seen_and_caught(trials: Trials):
 
 
 def test_no_effect_is_no_fault(trials: Trials):
-    result = trials.run(changed("mistral/model.py", CALL, CALL.replace("nn.", "(nn).")))
+    result = trials.run(
+        changed("mistral/model.py", CALL, CALL.replace("attention(", "(attention)("))
+    )
     assert (result.shown, result.by) == ("", [])
 
 

@@ -17,9 +17,18 @@ from ggmodel.model.walk import instances
 from tests.conftest import ROOT
 
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"
-LLAMA = (ROOT / "models" / "llama" / "model.py").read_text("utf-8")
 LAYER = "class Layer(nn.PreNormLayer):\n"
-ATTENTION = "class Attention(Module):\n"
+ATTENTION = "class Attention(nn.PermutedAttention):\n"
+FORWARD = "    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:\n"
+OWN = f"{ATTENTION}{FORWARD}        return super().forward(x, batch, cache)\n\n\n"
+# With a class of its own for attention.
+LLAMA = (
+    (ROOT / "models" / "llama" / "model.py")
+    .read_text("utf-8")
+    .replace("from ggmodel import ", "from ggmodel import Tensor, ", 1)
+    .replace(LAYER, f"{OWN}{LAYER}")
+    .replace("attn: nn.PermutedAttention", "attn: Attention")
+)
 
 
 def load(folder: Path, *changes: tuple[str, str]) -> Any:
@@ -83,7 +92,6 @@ def test_a_module_that_its_constructor_puts_into_itself():
         list(instances(model))
 
 
-FORWARD = "    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:\n"
 END = "class Llama(nn.Decoder):\n"
 
 

@@ -178,7 +178,7 @@ def test_layers_that_are_alike_are_one():
         "embed  Embedding", "blk[0-3]  Layer × 4", "blk.4  Layer", "norm  RMSNorm", "head  Linear",
     ]  # fmt: skip
     layers = texts(box_of(drawn, "blk[0-3]"))
-    assert layers[:2] == ["attn_norm  RMSNorm: 2 ops", "attn  Attention: 20 ops"]
+    assert layers[:2] == ["attn_norm  RMSNorm: 2 ops", "attn  PermutedAttention: 20 ops"]
     assert "cache, 2 a layer: F16 [64, 512]" in layers and "positions  I32 [512]" in layers
     assert any(line.startswith("36 weights, F32, Q8_0") for line in layers)
     tensors = [s.title for s in text.inner.boxes if s.kind == "tensor"]
@@ -192,7 +192,7 @@ def test_a_layer_is_opened():
     layer = box_of(drawn, "blk.2  Layer").inner
     assert layer is not None
     assert [s.title for s in layer.boxes if s.kind == "module"] == [
-        "attn_norm  RMSNorm", "attn  Attention", "ffn_norm  RMSNorm", "ffn  GatedMLP",
+        "attn_norm  RMSNorm", "attn  PermutedAttention", "ffn_norm  RMSNorm", "ffn  GatedMLP",
     ]  # fmt: skip
     assert texts(box_of(drawn, "gate  Linear")) == [
         "mulmat → F32 [512]", "blk.2.ffn_gate.weight  Q8_0 [192, 512]",

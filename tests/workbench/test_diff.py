@@ -94,8 +94,8 @@ FAULTS = {
     "no rope": (
         "llama",
         "llama/model.py",
-        "q = cache.rotate(self.q(x).reshape(h.head_dim, h.heads, -1), batch.positions)",
-        "q = self.q(x).reshape(h.head_dim, h.heads, -1)",
+        "Causal(self.rotary.rope())",
+        "Causal()",
         "layers[0].attn",
         "diverges",
     ),

@@ -69,7 +69,7 @@ def test_the_test_it_writes_passes_and_fails(tmp_path: Path, llama: golden.Golde
     llama.save("plain")
     assert all(o.ok for o in golden.check(folder, models=tmp_path))
     file = tmp_path / "new_one.py"
-    file.write_text(file.read_text().replace("h.head_dim**-0.5", "1.0"))
+    file.write_text(file.read_text().replace("self.rotary.rope()", "None"))
     assert not any(o.ok for o in golden.check(folder, models=tmp_path))
 
 
@@ -83,22 +83,22 @@ def test_the_nearest_architecture_is_found(tmp_path: Path):
 def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Golden):
     weights: dict[str, np.ndarray] = dict(llama.weights())
     for i in range(2):
-        weights[f"model.layers.{i}.self_attn.q_norm.weight"] = np.ones(16, np.float32)
+        weights[f"model.layers.{i}.self_attn.v_norm.weight"] = np.ones(16, np.float32)
         weights[f"model.layers.{i}.self_attn.strange.weight"] = np.ones((64, 128), np.float32)
-        weights[f"model.layers.{i}.self_attn.sinks"] = np.ones(4, np.float32)
+        weights[f"model.layers.{i}.self_attn.offsets"] = np.ones(4, np.float32)
     weights["elsewhere.norm.weight"] = np.ones(64, np.float32)
     config = {**llama.config, "embedding_multiplier": 12.0, "style": "plain"}
     begun = begun_from(tmp_path, config, weights, template="llama")
     lines = {p.of.name: (p.owner, p.line) for p in begun.proposals}
-    assert lines["q_norm"] == (
-        "Attention",
-        'q_norm: RMSNorm = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))',
+    assert lines["v_norm"] == (
+        "PermutedAttention",
+        'v_norm: RMSNorm = gguf("v_norm", hf="v_norm", shape=("head_dim",))',
     )
     assert lines["strange"] == (
-        "Attention",
+        "PermutedAttention",
         'strange: Linear = gguf("strange", hf="strange", shape=("ffn", "width"))',
     )
-    assert lines["sinks"][1].startswith("sinks: Tensor = gguf(")
+    assert lines["offsets"][1].startswith("offsets: Tensor = gguf(")
     assert "norm" not in lines  # no module stands there: it gets one
     assert begun.added == ["new_one/elsewhere.py: Elsewhere, 1 tensor of elsewhere"]
     assert begun.keys == [
@@ -108,10 +108,24 @@ def test_fields_for_what_a_checkpoint_has_more(tmp_path: Path, llama: golden.Gol
     # All that became a field loads; nothing is computed with it yet.
     source = from_hf(find("new-one", tmp_path / "own"), config, weights)
     assert source.metadata["new-one.embedding_scale"] == 12.0
-    assert source.tensors["blk.1.attn_q_norm.weight"].shape == (16,)
+    assert source.tensors["blk.1.v_norm.weight"].shape == (16,)
     assert source.tensors["elsewhere.norm.weight"].shape == (64,)
     with ggmodel.load(source, models=tmp_path / "own", kv_type="f32") as model:
         assert golden.nmse(model.logits(llama.prompt.tolist()), llama.logits) < golden.EXACT
+
+
+def test_norms_of_queries_and_keys_are_computed(tmp_path: Path):
+    """Qwen 3 from Qwen 2: the shared attention reads them where a subclass has them."""
+    want = golden.Golden.load(GOLDENS / "qwen3" / "plain.npz")
+    begun = begun_from(tmp_path, want.config, want.weights(), template="qwen2")
+    text = begun.files[0].read_text()
+    assert [p.owner for p in begun.proposals] == ["Attention"] * 2
+    assert "class Attention(nn.Attention):\n" in text and "nothing reads it" not in text
+    assert text.count("    attn: Attention = gguf(") == 1
+    source = from_hf(find("new-one", tmp_path / "own"), want.config, want.weights())
+    options = {"kv_type": "f32", "flash_attention": "off"}
+    with ggmodel.load(source, models=tmp_path / "own", **options) as model:
+        assert golden.nmse(model.logits(want.prompt.tolist()), want.logits) < golden.EXACT
 
 
 def test_numbered_experts_are_one_class(tmp_path: Path, llama: golden.Golden):
@@ -392,7 +406,7 @@ def test_where_nothing_fits_llama_is_a_beginning(tmp_path: Path, llama: golden.G
     assert begun_from(tmp_path, llama.config, {"x": np.ones(3, np.float32)}).template == "llama"
 
 
-@pytest.mark.parametrize("name", ["layer", "attention", "module", "none", "linear"])
+@pytest.mark.parametrize("name", ["layer", "experts", "module", "none", "linear"])
 def test_names_that_the_template_needs(name: str, tmp_path: Path):
     with pytest.raises(ConfigError, match="would be the class"):
         scaffold(name, tmp_path)

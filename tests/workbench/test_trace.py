@@ -88,7 +88,7 @@ def test_every_named_result_is_there_with_its_line():
     assert rows["blk.1.ffn.gate"].shape == (64, 5)
     assert (rows["blk.1.ffn.gate"].op, rows["blk.1.ffn.gate"].dtype) == ("mulmat", "F32")
     assert "nn/decoder.py:" in rows["blk.1.ffn.gate"].line
-    assert "llama/model.py:" in rows["blk.1.attn.q"].line
+    assert "nn/decoder.py:" in rows["blk.1.attn.q"].line
     assert rows["blk.0.attn.rope"].shape == (8, 2, 5)
     assert rows["blk.0.attn.rope#2"].shape == (8, 4, 5)
     assert not any(value.op in ("reshape", "view", "permute") for value in found.values)

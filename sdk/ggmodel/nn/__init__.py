@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Unsupported
 from ..homes import lazily
 from .attention import attention
-from .decoder import Decoder, DecoderConfig, PreNormLayer, keep_rows
+from .decoder import (
+    Attention,
+    Decoder,
+    DecoderConfig,
+    PermutedAttention,
+    PreNormLayer,
+    keep_rows,
+)
 from .feedforward import GatedMLP, activate, activation, check_activation, unless
 from .layers import Conv1D, Conv2D, Embedding, LayerNorm, Linear, RMSNorm
 from .rope import Rope
@@ -73,6 +80,7 @@ __all__ = [
     "CLIP_MEAN",
     "CLIP_STD",
     "NEARBY_MOST",
+    "Attention",
     "Clip",
     "ColumnConv1D",
     "ColumnSoundEncoder",
@@ -94,6 +102,7 @@ __all__ = [
     "Linear",
     "Nearby",
     "PatchEmbedding",
+    "PermutedAttention",
     "PreNormLayer",
     "RMSNorm",
     "Rope",

@@ -1,7 +1,5 @@
-"""A usual decoder: its hyperparameters, a pre-norm layer, and the way through the layers.
-
-Attention is written out in each model file: there architectures differ.
-"""
+"""A usual decoder: its hyperparameters, attention, a pre-norm layer, and the way through the
+layers."""
 
 from __future__ import annotations
 
@@ -14,6 +12,8 @@ from ..model.fields import gguf, kv
 from ..model.memory import LayerMemory
 from ..model.model import Model
 from ..model.module import Module
+from ..model.operations import PermuteRope
+from .attention import attention
 from .feedforward import GatedMLP, activation
 from .layers import Embedding, Linear, RMSNorm
 from .scaling import RopeConfig, Rotary
@@ -35,6 +35,8 @@ class DecoderConfig(RopeConfig):
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps")
     context: int = kv("context_length", hf="max_position_embeddings")
     activation: str = activation("silu")
+    scale: Any = property(lambda h: h.head_dim**-0.5)  # of scores of attention
+    score_cap: Any = property(lambda h: 0.0)  # bounds them; 0 is none
     q_width = property(lambda h: h.heads * h.head_dim)
     k_width = property(lambda h: h.kv_heads * h.head_dim)
     v_width = property(lambda h: h.kv_heads * h.value_dim)
@@ -55,6 +57,59 @@ def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     """The rows I32 [m] of each tensor [d, n]: [d, m]; None keeps all rows. The last layer drops the
     rows whose results are not wanted, right after attention."""
     return tensors if rows is None else tuple(x.rows(rows) for x in tensors)
+
+
+class Attention(Module):
+    """The usual attention: grouped queries, rotary positions where the layer's cache has a rope.
+    Biases are computed with where a file has them. It reads the config's `heads`, `kv_heads`,
+    `head_dim`, `value_dim`, `scale` and `score_cap` (`DecoderConfig`).
+
+    Attributes:
+        q_norm, k_norm: norms of each query and key before they are rotated, [head_dim, heads, n] →
+            the same; None in most architectures. A subclass that has them declares the fields.
+        sinks: one more score for each head, F32 [heads]; likewise.
+    """
+
+    config: Any
+    q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
+    v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))
+    out: Linear = gguf("attn_output", hf="o_proj", shape=("out_width", "width"))
+    q_norm: Any = None
+    k_norm: Any = None
+    sinks: Any = None
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x [width, n] → queries [head_dim, heads, n], keys [head_dim, kv_heads, n] and values
+        [value_dim, kv_heads, n], not yet rotated."""
+        h = self.config
+        q = self.q(x).reshape(h.head_dim, h.heads, -1)
+        k = self.k(x).reshape(h.head_dim, h.kv_heads, -1)
+        v = self.v(x).reshape(h.value_dim, h.kv_heads, -1)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, cache: LayerMemory) -> Tensor:
+        """Rotated queries and keys, and values, as `project` has them → [width, n]."""
+        h = self.config
+        y = attention(q, k, v, cache, scale=h.scale, softcap=h.score_cap, sinks=self.sinks)
+        return self.out(y)
+
+    def forward(self, x: Tensor, batch: Batch, cache: LayerMemory) -> Tensor:
+        """x [width, n] → [width, n] F32."""
+        q, k, v = self.project(x)
+        if cache.rope is not None:
+            q, k = cache.rotate(q, batch.positions), cache.rotate(k, batch.positions)
+        return self.attend(q, k, v, cache)
+
+
+class PermutedAttention(Attention):
+    """The same for files in which the rows of queries and keys are permuted: pairs that rotate
+    together are neighbours (`RopeType.NORM`), where checkpoints have them half a head apart."""
+
+    q: Linear = gguf("attn_q", hf="q_proj", op=PermuteRope("heads"), shape=("width", "q_width"))
+    k: Linear = gguf("attn_k", hf="k_proj", op=PermuteRope("kv_heads"), shape=("width", "k_width"))
 
 
 class PreNormLayer(Module):

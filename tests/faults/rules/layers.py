@@ -152,17 +152,19 @@ def _called(call: ast.Call) -> tuple[str, ...]:
 @rule("norm behind rope")
 def norm_behind_rope(source: Source) -> Iterator[Seed]:
     """Norms of queries and keys after the rotation instead of before."""
-    for cls, function in _forwards(source):
-        rotated = list(calls(source, "rotate", function))
+    for cls in source.nodes(ast.ClassDef):
+        own = {name for name, node, _ in fields(source) if node in cls.body}
+        rotated = list(calls(source, "rotate", cls))
         for name in ("q", "k"):
-            inner = list(own_calls_in(source, function, f"{name}_norm"))
+            inner = list(own_calls_in(source, cls, f"{name}_norm"))
             turned = [c for c in rotated if source.of(c.args[0]) == name]
-            if inner and turned and "reshape" in source.of(inner[0].args[0]):
+            given = source.of(inner[0].args[0]) if inner and f"{name}_norm" in own else ""
+            if turned and (given == name or "reshape" in given):
                 edits = [
-                    source.edit(inner[0], source.of(inner[0].args[0])),
+                    source.edit(inner[0], given),
                     source.edit(turned[0], f"self.{name}_norm({source.of(turned[0])})"),
                 ]
-                blames = (cls, f"{name}_norm")
+                blames = (cls.name, f"{name}_norm")
                 yield made(source, inner[0], edits, f"{name}_norm behind rotate", blames)
 
 

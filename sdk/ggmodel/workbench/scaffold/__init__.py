@@ -18,7 +18,7 @@ from typing import Any
 
 from ...atomic import private_folder, remove_leftovers
 from ...errors import ConfigError
-from ...model import Model, config_class, find
+from ...model import Model, Module, config_class, find
 from ...model.config import key_fields
 from ...model.registry import supported
 from ...model.report import Missing
@@ -246,7 +246,8 @@ def _sources(cls: type[Model], name: str, hf: str) -> dict[str, str]:
     sources = {}
     for path in files:
         before = path.read_text(encoding="utf-8")
-        if keyword.iskeyword(own := camel(name)) or own in bound(before) - {cls.__name__}:
+        taken = bound(before) | {Module.__name__}  # which the classes that are added need
+        if keyword.iskeyword(own := camel(name)) or own in taken - {cls.__name__}:
             raise ConfigError(
                 f"{name!r} would be the class {own}, a name that is taken in {path.name} of "
                 f"{cls.architecture!r}; choose another"

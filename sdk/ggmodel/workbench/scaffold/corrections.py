@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from ... import nn
 from ...model import Module
 from .files import CALLED, Files
 from .names import annotation, declaration
-from .source import bound, field_text, quoted, usable, with_class, with_name
+from .source import field_text, quoted, with_name
 from .translate import Correction
 
 
@@ -40,20 +39,9 @@ def _correct_field(files: Files, cls: str, c: Correction) -> str:
 
 def _subclass(files: Files, owner: type[Module], corrections: list[Correction]) -> list[str]:
     """A subclass with other names, in place of a class that other architectures share."""
-    holder = corrections[0].field.holder
-    cls = files.called(holder.owner) if holder else ""
-    path = files.file_of(cls)
-    if holder is None or path is None or owner.__name__ not in vars(nn):
+    said = "With other names in checkpoints."
+    own = files.subclass(owner, corrections[0].field.holder, said)
+    if own is None:
         files.left += [f"{owner.__name__}.{c.field.name} is called {c.hf}" for c in corrections]
         return []
-    own = usable(owner.__name__, bound(files.sources[path]))
-    text = f'class {own}(nn.{owner.__name__}):\n    """With other names in checkpoints."""\n'
-    files.sources[path] = with_class(files.sources[path], text, cls)
-    said = [_correct_field(files, own, c) for c in corrections]
-    kind, line = field_text(files.sources[path], cls, holder.name)
-    kind = (kind or f"nn.{owner.__name__}").replace(f"nn.{owner.__name__}", own)
-    if line is None:
-        line = declaration(holder, kind)
-    tagged = line.partition("=")[2]
-    files.declare(cls, holder.name, f"{holder.name}: {kind} ={tagged}", CALLED)
-    return said
+    return [_correct_field(files, own, c) for c in corrections]

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ... import nn
 from ...errors import Error
 from ...model import Model, Module, find
 from ...model.module import module_fields
 from ...model.registry import supported
 from ..modules import folded, ranges
 from .corrections import correct
-from .files import CALLED, UNREAD, Files, imports_of
+from .files import CALLED, READ, UNREAD, Files, imports_of, slots_of
 from .hyperparameters import add_keys
 from .keys import learn_keys
 from .llama_names import VISION_KEYS
@@ -119,14 +120,25 @@ class Extension:
 
     def _add_field(self, found: Unread) -> None:
         cls = self.fit.owners[found.parent] if found.parent else self.fit.cls
-        owner = self.files.called(cls) if self.files.file_of(self.files.called(cls)) else None
+        owner = self._owner(cls, found.parent)
         taken = self.files.taken(cls)
         tags = (tag for tag, _ in module_fields(cls).values())
         files = {name for tag in tags for name in tag.names}
         proposal = propose(found, owner, self._known, self._widths, taken, files, self.name)
         self.proposals.append(proposal)
         if owner is not None:
-            self.files.declare(owner, proposal.line.partition(":")[0], proposal.line, UNREAD)
+            name = proposal.line.partition(":")[0]
+            comment = READ if name in slots_of(cls) else UNREAD
+            self.files.declare(owner, name, proposal.line, comment)
+
+    def _owner(self, cls: type[Module], module: str) -> str | None:
+        """The name of a module's class in the files, where it may become a subclass; None if it
+        is in none of them."""
+        if self.files.file_of(self.files.called(cls)) is not None:
+            return self.files.called(cls)
+        fields = (f.holder for f in declared_fields(self.fit.cls) if f.owner is cls and f.holder)
+        holder = next((h for h in fields if h.hf == folded(module)), None)
+        return self.files.subclass(cls, holder, "With more tensors.")
 
     def _add_module(self, around: type[Module] | None, at: str, names: list[str]) -> None:
         """Classes for a module that the template lacks: in the file of the class that holds it, or
@@ -144,7 +156,7 @@ class Extension:
         taken = files | self.files.taken(self.fit.cls)
         field = usable("vision" if sees and "vision" not in taken else last, taken)
         widths = {n: v for n, v in self._widths.items() if n in _OF_VISION} | self._widths
-        cls = usable(camel(field) or "Part", bound(self.files.sources[model]))
+        cls = usable(camel(field) or "Part", {*bound(self.files.sources[model]), field, *vars(nn)})
         written = NewModules(self.name, cls, "", "v" if field == "vision" else field, widths)
         if not written.write(tree):
             self.files.left += written.left
@@ -160,21 +172,23 @@ class Extension:
         self.files.left += written.left
 
     def _add_part(self, around: type[Module], last: str, tree: Tree) -> None:
-        owner = self.files.called(around)
-        path = self.files.file_of(owner)
-        if path is None:
-            self.files.left.append(f"{folded(tree.name)}: its class {owner} is shared, write one")
+        owner = self._owner(around, tree.name.rpartition(".")[0])
+        path = self.files.file_of(owner) if owner else None
+        if owner is None or path is None:
+            shared = self.files.called(around)
+            self.files.left.append(f"{folded(tree.name)}: its class {shared} is shared, write one")
             return
-        own = usable(camel(last) or "Part", bound(self.files.sources[path]))
         name = usable(last, self.files.taken(around))
+        own = usable(camel(last) or "Part", {*bound(self.files.sources[path]), name, *vars(nn)})
         written = NewModules(self.name, own, "blk.*", name, self._widths)
         if not written.write(tree):
             self.files.left += written.left
             return
         for text in written.classes:
             self.files.sources[path] = with_class(self.files.sources[path], text, owner)
+        names = {Module.__name__: "ggmodel", **imports_of(written.kinds)}
+        self.files.sources[path] = with_imports(self.files.sources[path], names)
         layers = {n for n in self._there if folded(n).startswith(f"{folded(tree.name)}.")}
-        self.files.sources[path] = with_imports(self.files.sources[path], imports_of(written.kinds))
         hf = quoted(tree.name.rpartition(".")[2])
         line = f"{name}: {own} | None = gguf(hf={hf})"
         self.files.declare(owner, name, line, UNREAD)

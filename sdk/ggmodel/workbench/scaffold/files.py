@@ -11,8 +11,20 @@ from ...ml import Tensor
 from ...model import Module, Stack
 from ...model.source_code import declared
 from .fit import Fit
-from .source import bound, camel, fields_in, with_field, with_imports
+from .names import annotation, declaration
+from .source import (
+    bound,
+    camel,
+    field_text,
+    fields_in,
+    usable,
+    with_class,
+    with_field,
+    with_imports,
+)
+from .translate import Declared
 
+READ = "From the checkpoint:"
 UNREAD = "From the checkpoint; nothing reads it yet:"
 CALLED = "Called otherwise than in the template:"
 OTHERWISE = "The template's hf= cannot read this config.json:"
@@ -50,7 +62,7 @@ class Files:
         """Names that a class has, also in the new file."""
         path = self.file_of(self.called(cls))
         own = fields_in(self.sources[path], self.called(cls)) if path else set[str]()
-        return {*declared(cls), *dir(cls), *own}
+        return ({*declared(cls), *dir(cls)} - slots_of(cls)) | own
 
     def declare(self, cls: str, field: str, line: str, comment: str) -> None:
         """Adds or replaces a field of a class, and imports the names of its line."""
@@ -61,6 +73,29 @@ class Files:
         kinds = words & {*vars(nn), Tensor.__name__} - bound(text)
         self.sources[path] = with_imports(text, {**imports_of(kinds), "gguf": "ggmodel"})
 
+    def subclass(self, cls: type[Module], holder: Declared | None, said: str) -> str | None:
+        """Writes a subclass in place of a class that other architectures share.
+
+        Args:
+            holder: the field that has it.
+            said: the docstring.
+
+        Returns:
+            its name; None if the class is none of `ggmodel.nn`, or no field of the files has it.
+        """
+        outer = self.called(holder.owner) if holder else ""
+        path = self.file_of(outer) if holder else None
+        if holder is None or path is None or cls.__name__ not in vars(nn):
+            return None
+        shared, own = f"nn.{cls.__name__}", usable(cls.__name__, bound(self.sources[path]))
+        text = f'class {own}({shared}):\n    """{said}"""\n'
+        self.sources[path] = with_class(self.sources[path], text, outer)
+        kind, line = field_text(self.sources[path], outer, holder.name)
+        kind = (kind or annotation(self.sources[path], holder)).replace(shared, own)
+        tag = (line or declaration(holder, kind)).partition("=")[2]
+        self.declare(outer, holder.name, f"{holder.name}: {kind} ={tag}", CALLED)
+        return own
+
     def as_package(self) -> str:
         """The folder of the architecture; a single file becomes one."""
         first = next(iter(self.sources))
@@ -70,6 +105,12 @@ class Files:
             self.sources[f"{package}/__init__.py"] = text
             self.sources[f"{package}/model.py"] = self.sources.pop(first)
         return package
+
+
+def slots_of(cls: type[Module]) -> set[str]:
+    """Names that a class reads where a subclass declares them, as `nn.Attention` does `q_norm`."""
+    here = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    return {name for name in declared(cls) if name in here and here[name] is None}
 
 
 def imports_of(kinds: Iterable[str]) -> dict[str, str]:
