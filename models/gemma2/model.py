@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ggmodel import Module, Tensor, gguf, kv, nn, register
+from ggmodel import Tensor, gguf, kv, nn, register
 from ggmodel.errors import Unsupported
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import Context, RopeType
-from ggmodel.model import AddConstant, Batch, LayerMemory
+from ggmodel.model import AddConstant, Batch
 from ggmodel.nn import RMSNorm
 
 TANH = "gelu_pytorch_tanh"
@@ -49,20 +49,8 @@ def _norm(name: str, hf: str) -> RMSNorm:
     return gguf(name, hf=hf, op=AddConstant(1), shape=("width",))
 
 
-class Layer(Module):
-    attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
-    attn: nn.Attention = gguf(hf="self_attn")
-    attn_post_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
-    ffn_norm: RMSNorm = _norm("ffn_norm", "pre_feedforward_layernorm")
-    ffn: nn.GatedMLP = gguf(hf="mlp")
-    ffn_post_norm: RMSNorm = _norm("post_ffw_norm", "post_feedforward_layernorm")
-
-    def forward(
-        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
-    ) -> Tensor:
-        x, y = nn.keep_rows(outputs, x, self.attn(self.attn_norm(x), batch, cache))
-        x = x + self.attn_post_norm(y)
-        return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
+class Layer(nn.SandwichLayer):
+    attn: nn.Attention
 
 
 @register("gemma2", hf="Gemma2ForCausalLM")
@@ -85,5 +73,4 @@ class Gemma2(nn.Decoder):
         return super().embedded(batch).scale(self.config.width**0.5)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        logits, cap = self.head(self.states(ctx, batch)), self.config.logit_cap
-        return logits.scale(1 / cap).tanh().scale(cap) if cap else logits
+        return nn.softcap(self.head(self.states(ctx, batch)), self.config.logit_cap)

@@ -9,7 +9,7 @@ from ggmodel.errors import ConfigError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Bidirectional, Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import AddConstant, Batch, LayerMemory, Multimodal, MultimodalEmbedding, Pixels
+from ggmodel.model import AddConstant, Batch, Multimodal, MultimodalEmbedding, Pixels
 from ggmodel.nn import Embedding, Linear, RMSNorm, Rotary
 
 from .config import Gemma3Config
@@ -29,20 +29,8 @@ class Attention(nn.Attention):
     k_norm: RMSNorm = _norm("attn_k_norm", "k_norm", "head_dim")
 
 
-class Layer(Module):
-    attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
-    attn: Attention = gguf(hf="self_attn")
-    attn_post_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
-    ffn_norm: RMSNorm = _norm("ffn_norm", "pre_feedforward_layernorm")
-    ffn: nn.GatedMLP = gguf(hf="mlp")
-    ffn_post_norm: RMSNorm = _norm("post_ffw_norm", "post_feedforward_layernorm")
-
-    def forward(
-        self, x: Tensor, batch: Batch, cache: LayerMemory, outputs: Tensor | None
-    ) -> Tensor:
-        x, y = nn.keep_rows(outputs, x, self.attn(self.attn_norm(x), batch, cache))
-        x = x + self.attn_post_norm(y)
-        return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
+class Layer(nn.SandwichLayer):
+    attn: Attention
 
 
 class Text(Module):
@@ -103,8 +91,7 @@ class Gemma3(Model):
         return self.text(batch)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        logits, cap = self.head(self.states(ctx, batch)), self.config.softcap
-        return logits.scale(1 / cap).tanh().scale(cap) if cap else logits
+        return nn.softcap(self.head(self.states(ctx, batch)), self.config.softcap)
 
     largest_image = property(lambda m: (m.config.side, m.config.side))
     image_shape = property(lambda m: ("tiles", 3, m.config.side, m.config.side))

@@ -148,38 +148,10 @@ class Layer(Module):
         return x if self.output_scale is None else x * self.output_scale
 
 
-class OwnEmbedding(Embedding):
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids I32 [n] → [width, n] F32, scaled by the root of a layer's part."""
-        return super().forward(ids).scale(self.config.per_layer**0.5)
-
-
-class PerLayer(Module):
-    """Each layer's own embedding of a token, mixed with a view of the token's."""
-
-    config: Gemma4Config
-    embed: OwnEmbedding = gguf(
-        "per_layer_token_embd", hf="embed_tokens_per_layer", shape=("per_layers", None)
-    )
-    proj: Linear = gguf(
-        "per_layer_model_proj", hf="per_layer_model_projection", shape=("width", "per_layers")
-    )
-    norm: RMSNorm = gguf(
-        "per_layer_proj_norm", hf="per_layer_projection_norm", shape=("per_layer",)
-    )
-
-    def forward(self, ids: Tensor, x: Tensor) -> Tensor:
-        """ids I32 [n], embeddings x [width, n] → [per layer, n, layers]."""
-        h = self.config
-        told = self.embed(ids).reshape(h.per_layer, h.layers, -1)
-        seen = self.proj(x).scale(h.width**-0.5).reshape(h.per_layer, h.layers, -1)
-        return (self.norm(seen) + told).scale(0.5**0.5).permute(0, 2, 1).contiguous()
-
-
 class Text(Module):
     config: Gemma4Config
     embed: Embedding = gguf("token_embd", hf="embed_tokens", shape=("width", None))
-    per_layer: PerLayer | None
+    per_layer: nn.PerLayerEmbedding | None
     layers: list[Layer] = gguf("blk", hf="layers", n="layers")
     norm: RMSNorm = _norm("output_norm", "norm")
     factors: Tensor = gguf(
@@ -284,8 +256,7 @@ class Gemma4(Model):
         return self.text(batch)
 
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
-        logits, cap = self.head(self.states(ctx, batch)), self.config.softcap
-        return logits.scale(1 / cap).tanh().scale(cap) if cap else logits
+        return nn.softcap(self.head(self.states(ctx, batch)), self.config.softcap)
 
     @property
     def largest_image(self) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from ggmodel.model import (
     MultimodalEmbedding,
     Pixels,
     Prepared,
-    Stack,
 )
-from ggmodel.nn import Embedding, ExpertLinear, Linear, RMSNorm
+from ggmodel.models.qwen.qwen3 import Experts
+from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import InternVLConfig
 from .video import chosen_frames, frames_of
@@ -35,18 +35,6 @@ class Attention(nn.Attention):
 
     q_norm: RMSNorm | None = gguf("attn_q_norm", hf="q_norm", shape=("head_dim",))
     k_norm: RMSNorm | None = gguf("attn_k_norm", hf="k_norm", shape=("head_dim",))
-
-
-def _stack(name: str, *shape: str) -> ExpertLinear:
-    source = Stack(f"experts.{{}}.{name}_proj", "experts")
-    return gguf(f"ffn_{name}_exps", hf=source, shape=(*shape, "experts"))
-
-
-class Experts(nn.GatedExperts):
-    router: Linear = gguf("ffn_gate_inp", hf="gate", shape=("width", "experts"))
-    gate: ExpertLinear = _stack("gate", "width", "expert_ffn")
-    up: ExpertLinear = _stack("up", "width", "expert_ffn")
-    down: ExpertLinear = _stack("down", "expert_ffn", "width")
 
 
 class Layer(nn.PreNormLayer):

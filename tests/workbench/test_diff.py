@@ -32,6 +32,7 @@ from ggmodel.workbench.diff import (
     worst,
 )
 from ggmodel.workbench.diff.verdicts import Wiring, judge
+from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3
 from tests.workbench.saved import CASES, saved, source_of
@@ -57,6 +58,8 @@ def variant(folder: Path, name: str, file: str, old: str, new: str) -> Path:
         shutil.copytree(ROOT / arch, folder / arch, ignore=ignored)
     path = folder / file
     text = path.read_text()
+    if old not in text:  # it is in a block of ggmodel.nn
+        text = spelled(MODELS / file).text
     assert text.count(old) == 1, f"{old!r} is not there once"
     path.write_text(text.replace(old, new))
     return folder
@@ -273,8 +276,8 @@ FAULTS = {
     "a cap of logits": (
         "gemma3",
         "gemma3/model.py",
-        "logits.scale(1 / cap).tanh().scale(cap) if cap else logits",
-        "logits.scale(1 / 5).tanh().scale(5)",
+        "nn.softcap(self.head(self.states(ctx, batch)), self.config.softcap)",
+        "nn.softcap(self.head(self.states(ctx, batch)), 5.0)",
         "",
         "diverges",
     ),

@@ -19,11 +19,11 @@ from .storage import Feed, HostData
 if TYPE_CHECKING:
     from .node import Node
 
-# The first frame outside of these folders is the author's line. The decoder that architectures
-# share is read like an author's: no frame of theirs may be around it.
+# The first frame outside of these folders is the author's line. The layers that architectures
+# share are read like an author's: no frame of theirs may be around it.
 _SDK = Path(__file__).resolve().parent.parent
 _MACHINERY = tuple(str(_SDK / part) + "/" for part in ("ml", "nn", "model", "kvcache", "runner"))
-_DECODER = str(_SDK / "nn" / "decoder.py")
+_SHARED = {str(_SDK / "nn" / name) for name in ("decoder.py", "sandwich.py")}
 _machinery: dict[str, bool] = {}
 
 _thread = threading.local()
@@ -50,7 +50,7 @@ def call_site() -> Site | None:
         inside = _machinery.get(file)
         if inside is None:
             path = str(Path(file).resolve())
-            inside = _machinery[file] = path.startswith(_MACHINERY) and path != _DECODER
+            inside = _machinery[file] = path.startswith(_MACHINERY) and path not in _SHARED
         if not inside:
             return Site(file, frame.f_lineno, code.co_name)
         frame = frame.f_back

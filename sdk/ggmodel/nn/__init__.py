@@ -14,6 +14,7 @@ from .decoder import (
     PermutedAttention,
     PreNormLayer,
     keep_rows,
+    softcap,
 )
 from .feedforward import GatedMLP, activate, activation, check_activation, unless
 from .layers import Conv1D, Conv2D, Embedding, LayerNorm, Linear, RMSNorm
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
     from .nearby import NEARBY_MOST, Nearby
     from .positions import grid_positions
+    from .sandwich import OwnEmbedding, PerLayerEmbedding, SandwichLayer
     from .vision import (
         CLIP_MEAN,
         CLIP_STD,
@@ -101,7 +103,9 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "Nearby",
+    "OwnEmbedding",
     "PatchEmbedding",
+    "PerLayerEmbedding",
     "PermutedAttention",
     "PreNormLayer",
     "RMSNorm",
@@ -109,6 +113,7 @@ __all__ = [
     "Rope2D",
     "RopeConfig",
     "Rotary",
+    "SandwichLayer",
     "SeesGrids",
     "SeesVideos",
     "SoundAttention",
@@ -141,6 +146,7 @@ __all__ = [
     "scaling_factor",
     "sliding_layers",
     "sliding_window",
+    "softcap",
     "sum_experts",
     "unless",
     "video_times",
@@ -160,6 +166,7 @@ _find, __dir__ = lazily(
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "nearby": "NEARBY_MOST Nearby",
         "positions": "grid_positions",
+        "sandwich": "OwnEmbedding PerLayerEmbedding SandwichLayer",
         "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
         "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
         "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "

@@ -59,6 +59,11 @@ def keep_rows(rows: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors if rows is None else tuple(x.rows(rows) for x in tensors)
 
 
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap), of any shape; x itself if cap is 0."""
+    return x.scale(1 / cap).tanh().scale(cap) if cap else x
+
+
 class Attention(Module):
     """The usual attention: grouped queries, rotary positions where the layer's cache has a rope.
     Biases are computed with where a file has them. It reads the config's `heads`, `kv_heads`,

@@ -45,13 +45,10 @@ def softcap(source: Source) -> Iterator[Seed]:
         if given is not None:
             yield seed(source, given.value, "0.0", source.class_of(call))
             yield seed(source, given.value, f"2 * {source.of(given.value)}", source.class_of(call))
-    for node in source.nodes(ast.IfExp):
-        if "tanh" in source.of(node.body) and "cap" in source.of(node.test):
-            yield seed(source, node, source.of(node.orelse), *MODEL)
-            yield seed(
-                source, node.body, source.of(node.body).replace("1 / cap", "2 / cap"), *MODEL
-            )
-            yield seed(source, node.body, source.of(node.body).replace(".tanh()", ""), *MODEL)
+    for call in calls(source, "softcap"):
+        yield seed(source, call, source.of(call.args[0]), *MODEL)
+        for factor in ("2", "0.5"):
+            yield seed(source, call.args[1], f"{factor} * {source.of(call.args[1])}", *MODEL)
     yield from forgotten(source, "score_cap", *ATTENTION)
     yield from forgotten(source, "logit_cap|softcap", *MODEL)
 
