@@ -1,4 +1,4 @@
-"""`ggmodel chat`: talk with a model."""
+"""`ggmodel chat`: chat with a model."""
 
 from __future__ import annotations
 
