@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speech:
-    """The tokens and times of a model that writes down what it hears.
+    """The tokens and timestamps of a model that transcribes speech.
 
     Its answer begins with `start`, whose input has the sound, then a language, a task and, for text
     alone, `untimed`. Tokens from `timed` on stand for times, `step` apart; those below `end` are
