@@ -42,7 +42,7 @@ def check_target(path: str | Path, *, force: bool = True, device: bool = True) -
     """
     with naming(path):
         with suppress(FileNotFoundError):
-            # Linux may refuse a stranger's link in a folder that all may write to.
+            # Linux may refuse another user's link in a folder that all may write to.
             os.stat(path)
         target = Path(os.path.realpath(path))
     if target.is_dir():
@@ -138,7 +138,7 @@ def locked(path: Path, purpose: str, seconds: float = _LOCK_SECONDS) -> Iterator
 
     Args:
         path: the file of the lock, which stays and names the last holder where the disk has room.
-        purpose: what the lock is held for, shown to those who wait in vain.
+        purpose: what the lock is held for, named in the errors of other processes.
         seconds: how long to wait for another holder.
 
     Raises:

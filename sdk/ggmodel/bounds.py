@@ -1,4 +1,4 @@
-"""Limits on the cost of files, pictures and requests that come from strangers.
+"""Limits on the cost of untrusted files, images and requests.
 
 Each is an attribute of `ggmodel.limits`. `ggmodel.limits.grammar_seconds = 60` changes one for the
 process, and so does the environment variable `GGMODEL_LIMIT_GRAMMAR_SECONDS` at its start.
@@ -87,7 +87,7 @@ class Limits:
         template_value: characters in one of them, 16 added for each item of a list or dict.
         text_file_bytes: each JSON or text file of a model's folder, and the header of each
             safetensors file; the largest published index has 14 MB.
-        tokenizer_bytes: memory of the process that applies the steps of a stranger's
+        tokenizer_bytes: memory of the process that applies the steps of an untrusted
             tokenizer.json.
         tokenizer_file_bytes: tokenizer.json, tekken.json, tokenizer.model, vocab.txt; the largest
             published ones have 35 MB.

@@ -1,4 +1,4 @@
-"""Reads small files of strangers: within a limit, and JSON that is no trap.
+"""Reads small untrusted files: within a limit, and JSON that is no trap.
 
 Large files are mapped instead (`gguf_file.buffer`).
 """

@@ -91,7 +91,7 @@ def test_the_oldest_turns_are_forgotten(program: Any, path: Path, reply: Callabl
     third = reply("lmn", second, "xyz", system="s")
     assert ran.stdout == f"{reply(long, system='s')}\n{second}\n{third}\n"
     assert ran.stderr == (
-        "the conversation no longer fits the context: its oldest part is forgotten\n"
+        "the conversation no longer fits the context: its oldest turns are dropped\n"
     )
 
 

@@ -50,4 +50,4 @@ def test_a_model_that_is_asked(program, voxtral_folder: Path, tmp_path: Path):
     assert program(*asked).stdout == program(*asked, "--temperature", "0").stdout != "\n"
     for option in ("--timestamps", "--srt"):
         ran = program(*asked, option)
-        assert ran.returncode == 1 and "tells no times" in ran.stderr and ran.stdout == ""
+        assert ran.returncode == 1 and "gives no timestamps" in ran.stderr and ran.stdout == ""

@@ -181,7 +181,11 @@ def model(shape: tuple[int, int] = (4, 256)) -> MemorySource:
     ("entries", "error", "message"),
     [
         (None, Unsupported, "iq2_XS needs an importance matrix: `ggmodel imatrix` makes one"),
-        ({"x": 256}, Unsupported, "says nothing of blk.0.attn_q.weight, which iq2_XS makes IQ2_XS"),
+        (
+            {"x": 256},
+            Unsupported,
+            "has no entry for blk.0.attn_q.weight, which iq2_XS makes IQ2_XS",
+        ),
         ({"blk.0.attn_q.weight": 128}, TensorError, "has 128 values, but the tensor .* needs 256"),
     ],
 )

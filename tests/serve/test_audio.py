@@ -202,4 +202,4 @@ def test_a_model_that_tells_no_times(voxtral: str, form: str):
     files = {"file": pcm(voxtrals.sound("short"), width=4)}
     answer = httpx.post(voxtral, files=files, data={"response_format": form})
     assert answer.status_code == 400
-    assert "tells no times: ask for text or JSON" in answer.json()["error"]["message"]
+    assert "gives no timestamps: ask for text or JSON" in answer.json()["error"]["message"]

@@ -115,7 +115,7 @@ def test_words_are_drawn_at_a_temperature(voxtral: LoadedModel):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"timestamps": True}, Unsupported, "tells no times: ask for text or JSON"),
+        ({"timestamps": True}, Unsupported, "gives no timestamps: ask for text or JSON"),
         ({"prompt": "Names"}, Unsupported, "takes no prompt"),
         ({"task": "translate"}, ConfigError, "transcribes only"),
         ({"task": "sing"}, ConfigError, "transcribes only"),

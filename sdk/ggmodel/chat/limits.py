@@ -1,6 +1,6 @@
 """Limits on the time and memory of a chat template.
 
-A template is a program by a stranger, and Jinja's sandbox does not limit its costs: `'a' * 10**10`,
+A template is an untrusted program, and Jinja's sandbox does not limit its costs: `'a' * 10**10`,
 `9 ** (9 ** 9)` or three nested loops would take the machine down. A call into C cannot be
 interrupted, so every value is bounded before it is made. No single step takes long then, and the
 processor's time is checked between steps. Sizes count characters. Each value adds `ITEM`; a

@@ -1,4 +1,4 @@
-"""`ggmodel chat`: talk with a model."""
+"""`ggmodel chat`: chat with a model."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class _Conversation:
         # Not for a question that is too long by itself.
         if len(kept) < len(messages) and self._model.length(prompt) <= self._model.context_length:
             self.history = kept[len(begin) : -1]
-            note("the conversation no longer fits the context: its oldest part is forgotten")
+            note("the conversation no longer fits the context: its oldest turns are dropped")
         return prompt
 
     def _encoded(self, messages: list[dict[str, Any]]) -> list[Any]:

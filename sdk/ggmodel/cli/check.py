@@ -1,4 +1,4 @@
-"""`ggmodel check`: does a file fit its architecture?"""
+"""`ggmodel check`: check a file against the declaration of its architecture."""
 
 from __future__ import annotations
 

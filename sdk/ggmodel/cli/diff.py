@@ -1,4 +1,4 @@
-"""`ggmodel diff`: where do a model and its reference part?"""
+"""`ggmodel diff`: the module diff of a model and its reference."""
 
 from __future__ import annotations
 

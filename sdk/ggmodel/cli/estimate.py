@@ -1,4 +1,4 @@
-"""`ggmodel estimate`: how much memory will a model take?"""
+"""`ggmodel estimate`: the memory that a model will take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ggmodel golden`: does a model still equal its reference?"""
+"""`ggmodel golden`: compare a model with its golden outputs."""
 
 from __future__ import annotations
 

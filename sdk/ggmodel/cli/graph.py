@@ -1,4 +1,4 @@
-"""`ggmodel graph`: what does a model compute?"""
+"""`ggmodel graph`: draw the compute graph of a model."""
 
 from __future__ import annotations
 

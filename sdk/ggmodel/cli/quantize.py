@@ -1,4 +1,4 @@
-"""`ggmodel quantize`: a GGUF file with fewer bits."""
+"""`ggmodel quantize`: quantise a GGUF file."""
 
 from __future__ import annotations
 

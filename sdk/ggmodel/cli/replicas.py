@@ -1,4 +1,4 @@
-"""Models of `ggmodel serve` that replicas on Ray hold."""
+"""Models of `ggmodel serve` that replicas on Ray run."""
 
 from __future__ import annotations
 

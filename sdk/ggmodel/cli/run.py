@@ -1,4 +1,4 @@
-"""`ggmodel run`: continue a text."""
+"""`ggmodel run`: generate text from a prompt."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _print_usage(usage: Usage, context_length: int) -> None:
     line = f"prompt: {usage.prompt_tokens} tokens, {prompt_rate:.1f} tokens/s"
     line += f"; answer: {usage.completion_tokens} tokens, {usage.tokens_per_second:.1f} tokens/s"
     if usage.drafted:
-        line += f"; {usage.accepted} of {usage.drafted} guesses were right"
+        line += f"; {usage.accepted} of {usage.drafted} draft tokens accepted"
     if usage.prompt_tokens + usage.completion_tokens == context_length:
         line += "; the context is full (see --context-length)"
     note(line)

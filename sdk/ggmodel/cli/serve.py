@@ -1,4 +1,4 @@
-"""`ggmodel serve`: models for other programs."""
+"""`ggmodel serve`: models behind the APIs of OpenAI, Anthropic and Ollama."""
 
 from __future__ import annotations
 

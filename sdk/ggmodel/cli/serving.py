@@ -1,4 +1,4 @@
-"""The options of the server: who may ask, what, and for how long."""
+"""The options of the server: addresses, API keys, limits."""
 
 from __future__ import annotations
 

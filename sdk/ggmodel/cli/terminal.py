@@ -24,7 +24,7 @@ _UNBOUNDED = 1 << 20  # columns of a pipe: nobody has to fold there
 
 def printable(text: str, keep: str = "") -> str:
     """The text with control characters, and those that no encoding has, written as escapes: files
-    come from strangers.
+    are untrusted.
 
     Args:
         keep: control characters that stay.

@@ -1,4 +1,4 @@
-"""`ggmodel trace`: what does a model compute on the way?"""
+"""`ggmodel trace`: the intermediate tensors of a prompt."""
 
 from __future__ import annotations
 

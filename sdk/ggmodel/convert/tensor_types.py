@@ -86,7 +86,7 @@ def _check_importance(
         )
     if name not in known:
         raise Unsupported(
-            f"the importance matrix says nothing of {name}, which {recipe.name} makes {dtype}; "
+            f"the importance matrix has no entry for {name}, which {recipe.name} makes {dtype}; "
             "make one with this very model and a longer text"
         )
 

@@ -1,4 +1,4 @@
-"""Attention in both directions: a text is computed in one step, and nothing is remembered."""
+"""Attention in both directions: a text is computed in one step, and nothing is cached."""
 
 from __future__ import annotations
 

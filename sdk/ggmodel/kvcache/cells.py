@@ -1,8 +1,9 @@
-"""The cells of a cache: what each one holds, who remembers it, and where new tokens go.
+"""The cells of a KV cache: the position in each, the sequences that use it, and the allocation of
+new ones.
 
 Attention reads one range of cells and costs as much as that range is long. So the cells of a
-sequence should lie together. A sequence that is expected to grow has a room: cells that stay free
-for it as long as others find cells elsewhere.
+sequence should lie together. A sequence that is expected to grow has an allocation, its room: cells
+that stay free for it as long as others find cells elsewhere.
 """
 
 from __future__ import annotations

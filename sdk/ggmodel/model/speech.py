@@ -1,4 +1,4 @@
-"""How a model that writes down speech is told to, and tells the time."""
+"""The prompts and timestamp tokens of models that transcribe speech."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Speech:
-    """The tokens and times of a model that writes down what it hears.
+    """The tokens and timestamps of a model that transcribes speech.
 
     Its answer begins with `start`, whose input has the sound, then a language, a task and, for text
     alone, `untimed`. Tokens from `timed` on stand for times, `step` apart; those below `end` are
@@ -68,7 +68,7 @@ class Speech:
 class SpeechPrompt:
     """The prompt that asks a model for the words of a sound, which is laid into it as a whole.
 
-    The answer is text up to the end of a turn; it tells no times.
+    The answer is text up to the end of a turn, without timestamps.
 
     Attributes:
         before: special tokens before the sound, by their texts.

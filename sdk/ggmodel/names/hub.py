@@ -80,7 +80,7 @@ class Content:
 class Repository:
     """A repository of the hub, whose answers are checked.
 
-    All methods raise DownloadError where the hub cannot be reached or answers nonsense, and
+    All methods raise DownloadError where the hub cannot be reached or its answer is invalid, and
     ModelNotFound where it has no such repository, revision or file, or it is private.
     """
 

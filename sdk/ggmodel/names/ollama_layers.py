@@ -126,7 +126,7 @@ def _layer(entry: Any, path: Path, kind: str = "") -> Layer:
             f"{path} names a layer by {str(digest)[:100]!r}, which is no digest; pull it again"
         )
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise FormatError(f"{path} says no size of {digest}; pull it again")
+        raise FormatError(f"{path} has no size of {digest}; pull it again")
     return Layer(kind or (match[1] if match else str(media)[:100]), digest, size)
 
 

@@ -98,7 +98,7 @@ def problem(error: BaseException) -> Problem:
         return Problem(504, "the request took longer than this server allows", code="timeout")
     if not isinstance(error, Error):
         logger.error("a bug of the server", exc_info=error)
-        return Problem(500, "the server failed; its log tells more", code="internal_error")
+        return Problem(500, "the server failed; see its log", code="internal_error")
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return Problem(status, str(error), code=code)

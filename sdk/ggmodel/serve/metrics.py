@@ -33,17 +33,19 @@ class Metrics:
 
         self._requests = counter("requests", "Requests answered", "path", "status")
         self._prompt = counter("prompt_tokens", "Tokens of prompts", "model")
-        self._reused = counter("reused_tokens", "Those taken from the cache", "model")
+        self._reused = counter(
+            "reused_tokens", "Tokens of prompts that were in the prefix cache", "model"
+        )
         self._completion = counter("completion_tokens", "Tokens generated", "model")
-        self._drafted = counter("drafted_tokens", "Tokens guessed ahead", "model")
-        self._accepted = counter("accepted_tokens", "Guesses that came true", "model")
+        self._drafted = counter("drafted_tokens", "Draft tokens computed", "model")
+        self._accepted = counter("accepted_tokens", "Draft tokens accepted", "model")
         self._duration = seconds("request", "Time of requests", "path")
         self._first = seconds("first_token", "Time to the first token", "model")
         self._queue = seconds("queue", "Time before the first step", "model")
-        self._running = gauge("requests_running", "Sequences computed together now")
-        self._waiting = gauge("requests_waiting", "Requests that wait for a free sequence")
-        self._parallel = gauge("sequences", "Sequences that can be computed together")
-        self._nbytes = gauge("model_bytes", "Memory of weights, cache and graphs")
+        self._running = gauge("requests_running", "Sequences in the running batch")
+        self._waiting = gauge("requests_waiting", "Requests that wait for a free slot")
+        self._parallel = gauge("sequences", "Slots")
+        self._nbytes = gauge("model_bytes", "Memory of weights, KV cache and graphs")
 
     def answered(self, path: str, status: int, seconds: float) -> None:
         """Notes a request that is done.

@@ -149,7 +149,7 @@ class Tokenizer(TransformersNames):
                 A text that spells them too gets them twice: encode the result of a chat template,
                 which usually spells them, with False.
             parse_special: "<|eot_id|>" in the text becomes that token. With False it is plain
-                text, as text from strangers should be. User-defined tokens are found either way.
+                text, as untrusted text should be. User-defined tokens are found either way.
 
         Raises:
             TokenizerError: no text, or one with a lone surrogate, which is no character.

@@ -1,4 +1,4 @@
-"""Writes down speech: what is said in a sound of any length, and when."""
+"""Transcribes speech of any length, with timestamps."""
 
 from .formats import as_srt, as_text
 from .transcribe import transcribe

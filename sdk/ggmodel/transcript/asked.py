@@ -1,4 +1,4 @@
-"""Models that are asked for the words of a sound by a prompt, and hear it as a whole."""
+"""Transcription by prompt, with models that encode audio as a whole."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_wishes(task: str | None, timestamps: bool, prompt: str | None) -> None
     """
     if timestamps:
         raise Unsupported(
-            "this model tells no times: ask for text or JSON without them, not for subtitles"
+            "this model gives no timestamps: ask for text or JSON without them, not for subtitles"
         )
     if prompt and prompt.strip():
         raise Unsupported("this model takes no prompt: leave it out")

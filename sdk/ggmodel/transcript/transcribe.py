@@ -40,7 +40,7 @@ def transcribe(
     The sound is heard in windows of 30 seconds. With timestamps, and in all sounds longer than one
     window, the next one begins where the last complete passage ended, as in OpenAI's Whisper. No
     passage ends after the sound. A model that is asked by a prompt, such as Voxtral, hears a sound
-    as a whole, and tells no times.
+    as a whole, without timestamps.
 
     Args:
         audio, rate: as for `ggmodel.audio.open_audio`.
@@ -56,8 +56,8 @@ def transcribe(
         progress: called with the seconds that are done, and all seconds.
 
     Raises:
-        Unsupported: the model does not transcribe, writes no times, which are wanted or needed, or
-            takes no prompt.
+        Unsupported: the model does not transcribe, gives no timestamps, which are wanted or needed,
+            or takes no prompt.
         ConfigError: an unknown language or task, or an impossible temperature or seed.
         PromptError: the sound leaves no room in the context.
         AudioError: the sound cannot be read.
@@ -74,7 +74,7 @@ def transcribe(
     timed = timestamps or frames > speech.window
     if timed and speech.timed >= model.engine.vocabulary:
         raise Unsupported(
-            "this model writes no times: leave out timestamps, and give sounds of up to "
+            "this model gives no timestamps: leave them out, and give sounds of up to "
             f"{speech.window * speech.frame:g} s"
         )
     before = _before(model, speech, prompt) if prompt and prompt.strip() else []

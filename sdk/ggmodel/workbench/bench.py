@@ -1,4 +1,4 @@
-"""How fast a model is on this machine: prompts, decoding, and both at a depth.
+"""The speed of a model on this machine: prefill, decode, and both at a depth.
 
 Times are those of whole requests to the engine: streamed, sampled greedily, decoded to text. Tests
 have the names and the method of llama-bench, so that figures can be compared.

@@ -172,7 +172,7 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
             folder,
             dtype=torch.float32,
             attn_implementation="eager",
-            # No code of a stranger's folder runs: neither its Python nor its pickles.
+            # No code of an untrusted folder runs: neither its Python nor its pickles.
             trust_remote_code=False,
             use_safetensors=True,
         )

@@ -1,4 +1,4 @@
-"""From the raw text of a reply to content, reasoning and calls of functions."""
+"""The chat parsers: from the raw text of a reply to content, reasoning and tool calls."""
 
 from .declaration import KEY, read_declared
 from .deltas import Call, CallArguments, CallBegun, Content, Delta, Reasoning, Reply

@@ -1,4 +1,4 @@
-"""Regular expressions that strangers declare, in a time that grows with the text alone.
+"""Untrusted regular expressions, matched in a time that grows with the text alone.
 
 All ways through a pattern are followed at once, character by character (Thompson's construction
 with captures, as Pike has it), in the order in which backtracking would try them: so the match is

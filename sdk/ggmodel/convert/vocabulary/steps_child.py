@@ -1,4 +1,4 @@
-"""The program that applies the steps of a stranger's tokenizer.json: it may be killed at any time.
+"""The program that applies the steps of an untrusted tokenizer.json: it may be killed at any time.
 
 It imports nothing of ggmodel, so that it starts fast, and it reads one request: `steps`, the three
 sections of the file, and for each of `normalize`, `cut`, `cut_normalized` and `decode` a list of

@@ -1,7 +1,7 @@
-"""How long the process waits for a worker that is connected, and says nothing.
+"""The watchdog of RPC workers: the timeout of one that is connected and silent.
 
-ggml's server answers no questions while it computes, and the system of a stopped worker goes on to
-acknowledge packets. So only the silence itself tells: a thread of this process is in `recv` or
+ggml's server answers nothing while it computes, and the system of a stopped worker goes on to
+acknowledge packets. So the silence itself has to decide: a thread of this process is in `recv` or
 `send` on the connection, and no byte travels. Neither this machine's own computing counts nor a
 slow network, nor the time that this process is stopped.
 

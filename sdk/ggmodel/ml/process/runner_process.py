@@ -103,7 +103,7 @@ class RunnerProcess(Conversation, Closing):
     def _note_silence(self, silence: Silence | None) -> None:
         self._silent = silence
         if silence is not None and not silence.given_up:
-            log.warning("worker %s is silent for %.0f s; it is given up after %.0f s", *silence)
+            log.warning("RPC worker %s is silent for %.0f s; the timeout is %.0f s", *silence)
 
     # what is in the process
 

@@ -1,4 +1,4 @@
-"""Computing texts that belong to no request: logits, embeddings, measurements."""
+"""Scoring outside of the scheduler: logits, embeddings, measurements."""
 
 from __future__ import annotations
 

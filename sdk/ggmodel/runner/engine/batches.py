@@ -1,4 +1,4 @@
-"""Plans batches: chunks of the pending inputs of several sequences."""
+"""Plans batches: decode tokens and prefill chunks of several sequences (continuous batching)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
         start: the position of its first input.
         numbers: the inputs; see `InputTable`.
         last: no inputs are pending behind it, so its last input has an output.
-        drafted: how many of the last numbers are guesses; each has an output, too.
+        drafted: how many of the last numbers are draft tokens; each has an output, too.
     """
 
     slot: Slot
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
     @property
     def certain(self) -> Chunk:
-        """The chunk without its guesses."""
+        """The chunk without its draft tokens."""
         known = self.numbers[: len(self.numbers) - self.drafted]
         return Chunk(self.slot, self.start, known, self.last)
 
@@ -82,7 +82,8 @@ class Batches:
         Args:
             pending: for each sequence its slot, its length and its pending inputs.
             first: the sequence whose turn it is; later ones follow, then earlier ones.
-            drafts: guesses for sequences with a single pending token; there is room for them.
+            drafts: draft tokens for sequences with a single pending token; the batch has space for
+                them.
         """
         singles: list[Chunk] = []
         for slot, start, numbers in pending:

@@ -1,8 +1,8 @@
 """Prompt lookup: speculative decoding without a second model.
 
-A text may go on as it did after an earlier occurrence of its last tokens. Computing the next token
-and some guesses in one batch is faster than one after the other. Wrong guesses are taken back, so
-the answer is the same and only its speed differs.
+Draft tokens are those that followed an earlier occurrence of the last tokens. Computing the next
+token and its draft tokens in one batch is faster than one after the other. Rejected ones are rolled
+back, so the answer is the same and only its speed differs.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
     from .batches import Chunk
     from .slots import Slot
 
-# Share of right guesses after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
+# Acceptance rate after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
 # documents and edited versions of them. Each request starts from these and learns.
 _RATES = (0.0, 0.0, 0.3, 0.5, 0.6, 0.65, 0.7, 0.75, 0.85, 0.9, 0.97)
-_WEIGHT = 8  # guesses that a prior rate counts as
+_WEIGHT = 8  # draft tokens that a prior rate counts as
 
-# The sizes of batches with guesses: few, so that few graphs are recorded.
+# The sizes of batches with draft tokens: few, so that few graphs are recorded.
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Cost of each further token of a batch size never measured, as a part of one token.
 _SLOPE = 0.3
 # Decay of old measurements, so that a size is tried again.
 _FORGET = 0.999
 _SAMPLES = 5
-# Budget for unprofitable guesses: this many batches, and this share of all time.
+# Budget for unprofitable drafts: this many batches, and this share of all time.
 _CREDIT, _ALLOWANCE = 4, 0.02
-# Slowdown allowed to requests without lookup in a batch with guesses of others.
+# Slowdown allowed to requests without lookup in a batch with draft tokens of others.
 _PATIENCE = 1.25
 # A smaller gain is within the error of measurement.
 _WORTHWHILE = 1.05
 
 
 class Lookup:
-    """Guesses how a text goes on: as after the latest earlier occurrence of its last two tokens.
+    """Drafts the tokens that followed the latest earlier occurrence of the last two tokens.
 
     Trigrams match too rarely, single tokens too loosely. A match is followed as long as the text
-    agrees with it: that guesses 95 of 100 tokens of edited texts, a new search after each token 83.
+    agrees with it: that drafts 95 of 100 tokens of edited texts right, a new search after each 83.
 
     Args:
-        tokens: the text so far; negative ones stand for images and are never guessed.
+        tokens: the text so far; negative ones stand for images and are never drafted.
 
     Attributes:
-        alike: how many tokens before the end equal those before the guess; 0 without a guess.
+        alike: how many tokens before the end equal those before the draft; 0 without a draft.
     """
 
     def __init__(self, tokens: Sequence[int]):
@@ -78,17 +78,17 @@ class Lookup:
             self.alike = 0
 
     def chances(self) -> Iterator[float]:
-        """For each further token: the chance that its guess is right if those before are."""
+        """For each further draft token: the chance of acceptance if those before are accepted."""
         alike = self.alike
         while True:
             yield self._rates[_bucket(alike)]
             alike += 1
 
     def draft(self, n: int) -> list[int]:
-        """Guesses for the next n tokens; fewer before an image, none without a match."""
+        """Draft tokens for the next n; fewer before an image, none without a match."""
         if not self.alike:
             return []
-        period = len(self._tokens) - self._source  # the repetition may reach into the guess
+        period = len(self._tokens) - self._source  # the repetition may reach into the draft
         guess = [self._tokens[self._source + i % period] for i in range(n)]
         return guess[: next((i for i, token in enumerate(guess) if token < 0), n)]
 
@@ -142,11 +142,11 @@ class Costs:
 
 
 class Speculation:
-    """Decides how many tokens are guessed: the number with the most expected tokens a second, by
-    the measured costs of batches and the rates of right guesses.
+    """Decides how many tokens are drafted: the number with the most expected tokens a second, by
+    the measured costs of batches and the acceptance rates.
 
     Expectations may be wrong, and a batch of a new size needs a graph. So the time saved and lost
-    is accounted for, and nothing is guessed while the account is overdrawn.
+    is accounted for, and nothing is drafted while the account is overdrawn.
     """
 
     def __init__(self, context_length: int, batch_size: int):
@@ -156,7 +156,7 @@ class Speculation:
         self._balance: float | None = None  # seconds
 
     def drafts(self, ready: Sequence[Slot]) -> dict[Slot, list[int]]:
-        """Guesses to compute in the next batch; none while a prompt is read, whose tokens are
+        """Draft tokens to compute in the next batch; none during prefill, whose tokens are
         certain. Starts a clock that `computed` stops."""
         drafts: dict[Slot, list[int]] = {}
         self._began = 0.0
@@ -191,8 +191,8 @@ class Speculation:
     def _length(
         self, lookup: Lookup, room: float, size: int, gained: float, longest: float
     ) -> tuple[int, float]:
-        """The number of guesses to add to a batch of `size` tokens with `gained` expected right
-        ones, and the new expectation; the batch may take `longest` seconds."""
+        """The number of draft tokens to add to a batch of `size` tokens, of which `gained` are
+        expected to be accepted, and the new expectation; the batch may take `longest` seconds."""
         best, rate = (0, gained), _WORTHWHILE * gained / self.costs.of(size)
         n, chance, chances = 0, 1.0, lookup.chances()
         # Not much larger than known sizes: the extrapolation may be far off.

@@ -19,7 +19,8 @@ class Histories:
     """The components of every position of some sequences, as `Model.positions` gives them.
 
     A batch continues its sequences from their places, and what was known behind these is
-    overwritten. So nothing is to be undone for guesses, for steps that failed, or after `rewind`.
+    overwritten. So nothing is to be undone for draft tokens, for steps that failed, or after
+    `rewind`.
 
     Args:
         inputs: knows the images that numbers stand for.

@@ -18,15 +18,15 @@ class Request(Protocol):
 
     Attributes:
         prompt: int32 [n], numbered by the engine's `InputTable`.
-        context_shift: when the context is full, half of it is forgotten.
-        num_keep: inputs at the beginning that are never forgotten.
+        context_shift: when the context is full, its older half is dropped.
+        num_keep: inputs at the beginning that are never dropped.
         consumer: the thread or task that takes the results, or None.
-        cancelled: nobody wants more.
+        cancelled: no more is wanted.
         done: nothing more will come. failed: because of an error.
-        lookup: guesses tokens ahead; None without prompt lookup.
+        lookup: drafts tokens; None without prompt lookup.
         seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that a slot already held.
-        drafted, accepted: guesses computed, and guesses that came true.
+        drafted, accepted: draft tokens computed, and those that were accepted.
     """
 
     prompt: np.ndarray

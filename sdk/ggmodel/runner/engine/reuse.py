@@ -1,4 +1,5 @@
-"""Cells for each batch: those of the batch before, moved on; prepared ones; or new ones.
+"""The KV cache cells of each batch: those of the batch before, advanced; prepared ones; or new
+ones.
 
 Most steps of a generation differ from the one before in their tokens and positions alone. Laying
 such a step out anew costs more than everything else that Python does for a token.

@@ -1,4 +1,5 @@
-"""Which sequences are computed next: waiting requests get slots, slots get room in batches."""
+"""The scheduler: admits waiting requests to slots, schedules slots in batches, finishes
+requests."""
 
 from __future__ import annotations
 
@@ -188,7 +189,7 @@ class Scheduler:
         return True
 
     def _shift(self, slot: Slot, keep: int) -> None:
-        """Forgets the older half of the positions after the first `keep`."""
+        """Drops the older half of the positions after the first `keep`."""
         self.placer.cancel()
         keep = self._inputs.before_image(slot.tokens, min(keep, self._context_length - 1))
         half = keep + max(1, (len(slot.tokens) - keep) // 2)

@@ -50,8 +50,8 @@ class StepRunner:
         return results
 
     def _compute(self, chunks: list[Chunk]) -> list[Result]:
-        """A batch that fails is computed without guesses, then each sequence alone: only those fail
-        that do so alone."""
+        """A batch that fails is computed without draft tokens, then each sequence alone: only those
+        fail that do so alone."""
         try:
             rows = self._run(chunks)
         except Exception as error:
@@ -72,7 +72,7 @@ class StepRunner:
         return result.copy() if isinstance(result, np.ndarray) else result
 
     def _run(self, chunks: list[Chunk]) -> np.ndarray:
-        """Logits float32 [outputs, vocabulary]. The slots then hold the tokens, less guesses; if
+        """Logits float32 [outputs, vocabulary]. The slots then hold the tokens, less drafts; if
         anything raises, slots and cache are as before."""
         step = self.placer.place(chunks)
         try:
@@ -118,10 +118,10 @@ class StepRunner:
 def verify(
     slot: Slot, request: Request, rows: Iterable[np.ndarray], guesses: Sequence[int]
 ) -> None:
-    """Hands a request the logits after its latest token, then those after each guess, as long as
-    the request chooses the guess. Notes in the slot what is computed and what comes next.
+    """Passes a request the logits after its latest token, then those after each draft token, as
+    long as the request samples that token. Notes in the slot what is computed and what comes next.
 
-    Each token is thus drawn from its own logits, with guesses or without.
+    Each token is thus sampled from its own logits, with draft tokens or without.
 
     Args:
         rows: float32 [1 + guesses, vocabulary].

@@ -171,7 +171,7 @@ class EngineThread:
     def check_wanted(self) -> None:
         """Raises Cancelled in a job whose caller waits no longer. For long jobs."""
         if self._running is not None and self._running.abandoned:
-            raise Cancelled("nobody waits for this any more")
+            raise Cancelled("the caller no longer waits for this")
 
     def close(self, timeout: float | None = None) -> bool:
         """Ends the thread after the step under way. Jobs that have not begun fail. Idempotent.

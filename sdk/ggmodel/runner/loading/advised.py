@@ -1,4 +1,4 @@
-"""Options of requests that a file advises, as its makers gave them in generation_config.json."""
+"""Generation defaults: the options of requests that a file has, from generation_config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens a model: a file, its vision projector (mmproj), or a checkpoint's folder."""
+"""Opens a model: a file, its multimodal projector (mmproj), or a checkpoint's folder."""
 
 from __future__ import annotations
 

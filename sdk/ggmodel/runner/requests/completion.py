@@ -13,11 +13,11 @@ class Usage:
     """Counts and times of one request.
 
     Attributes:
-        prompt_tokens: positions of the prompt. reused_tokens: those of them that were in the cache
-            already and were not computed again.
-        prompt_seconds: until the prompt was computed. decode_seconds: from then on.
-        queue_seconds: the part of prompt_seconds in which it waited for a free sequence.
-        drafted: tokens that were guessed ahead. accepted: the guesses that came true.
+        prompt_tokens: positions of the prompt. reused_tokens: cached tokens, those of them that
+            prefix caching did not compute again.
+        prompt_seconds: until the end of prefill. decode_seconds: from then on.
+        queue_seconds: the part of prompt_seconds in which it waited for a free slot.
+        drafted: draft tokens of speculative decoding. accepted: those that the answer kept.
     """
 
     prompt_tokens: int

@@ -34,21 +34,21 @@ class Generation:
     Args:
         prompt: int32 [n], checked.
         max_tokens: None goes on to the end of the context.
-        logprobs: note the log-probability of each token.
-        top_logprobs: note also those of this many of the likeliest tokens.
-        grammar: the form that the text has to obey.
-        context_shift: when the context is full, forget half of it rather than end.
-        num_keep: tokens at the beginning that are never forgotten.
-        prompt_lookup: guess repetitions of prompt and answer ahead; see `engine.guessing`.
+        logprobs: return the log-probability of each token.
+        top_logprobs: return those of this many most likely tokens, too.
+        grammar: constrains the text.
+        context_shift: when the context is full, drop its older half rather than end.
+        num_keep: tokens at the beginning that are never dropped.
+        prompt_lookup: draft repetitions of prompt and answer; see `engine.guessing`.
 
     Attributes:
-        done: nothing more will come. failed: because of an error. cancelled: nobody wants more.
+        done: nothing more will come. failed: because of an error. cancelled: no more is wanted.
         consumer: the thread or task that takes the pieces.
-        lookup: guesses how the answer goes on; None without prompt lookup.
+        lookup: drafts how the answer goes on; None without prompt lookup.
         ended_by: the token that ended it, which is no part of the text; None for another end.
         seated: when it got a slot, by `time.perf_counter`; 0 before.
         reused: inputs of the prompt that were computed for an earlier request.
-        drafted, accepted: guesses computed, and guesses that came true.
+        drafted, accepted: draft tokens computed, and those that were accepted.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from ...platforms import processes
 _REMEMBERED = 1000
 _START = 60.0  # seconds for the process to begin, on a busy machine
 _PATIENCE = 10  # times as long as it may work, on a busy machine
-_AGAIN = 600.0  # seconds after a start in vain, until the next
+_AGAIN = 600.0  # seconds from a failed start to the next
 
 
 class _Trials:

@@ -200,7 +200,7 @@ class Replicas(Questions):
 
 
 class _Tries:
-    """How often a request was tried in vain."""
+    """The failed attempts of a request."""
 
     def __init__(self) -> None:
         self._lost = self._crashed = 0

@@ -55,7 +55,7 @@ class Plan:
     def check(self) -> None:
         """Raises ConfigError where no cluster can do it, and Unsupported without Ray."""
         if not self.named:
-            raise ConfigError("name the models that the replicas are to hold")
+            raise ConfigError("name the models that the replicas are to run")
         for what, value, least in (
             ("--ray", self.replicas, 1),
             ("--ray-cpus", self.cpus, 0.001),

@@ -1,4 +1,4 @@
-"""The conversation with a runner: many requests over one connection, in the server's event loop."""
+"""The client of a runner process: many requests over one connection, in the server's event loop."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Conversation(Questions, asyncio.Protocol):
             self._transport.write(memoryview(data))  # what is left of bytes would be copied twice
 
     def _take(self, message: Result | Events) -> None:
-        """Hands an answer to who waits for it."""
+        """Delivers an answer to its request."""
         if isinstance(message, Events):
             for id, event in message.events:
                 over = isinstance(event, (Ended, Failure))
@@ -226,7 +226,7 @@ class Conversation(Questions, asyncio.Protocol):
                 else:
                     self._take(message)
         except (msgspec.MsgspecError, FormatError) as error:
-            log.error("the runner of %s says nonsense: %s", self.name, error)
+            log.error("the runner process of %s sent an invalid message: %s", self.name, error)
             self.hang_up()
 
     def _greet(self, error: Error | None) -> None:

@@ -163,7 +163,7 @@ class LlamaCppRunner:
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
         if request.prompt_logprobs is not None:
-            raise Unsupported("llama.cpp's server tells no log-probabilities of prompts")
+            raise Unsupported("llama.cpp's server gives no log-probabilities of prompts")
         body = body_of(request, self._told["metadata"])
         ids, ending, prompt = await self._prompt(request.prompt)
         body["prompt"] = prompt
@@ -221,7 +221,7 @@ class LlamaCppRunner:
             elif isinstance(part, int):
                 ids.append(part)
             else:
-                raise Unsupported("llama.cpp's server takes images and sounds in chats only")
+                raise Unsupported("llama.cpp's server takes images and audio in chats only")
         if not ids:
             raise PromptError("the prompt is empty; give at least one token")
         return ids, "", ids

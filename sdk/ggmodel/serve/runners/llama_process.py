@@ -43,7 +43,7 @@ _ARGUMENTS = {
 
 
 def main() -> None:
-    """Serves as the first line of standard input says, JSON with `model`, `token`, `options`."""
+    """Serves the model of the first line of standard input: JSON, `model`, `token`, `options`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     told = heard()
     running: list[subprocess.Popen[bytes]] = []

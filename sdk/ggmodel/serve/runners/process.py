@@ -1,7 +1,7 @@
-"""The process of a runner: loads a model, tells how far it is, and serves it until it is not wanted
-any more.
+"""The runner process: loads a model, reports progress, and serves the model until it is told to
+end.
 
-It tells lines of JSON on standard output: {"event": "listening", "port": PORT},
+It writes lines of JSON to standard output: {"event": "listening", "port": PORT},
 {"event": "needs", "cpu": BYTES, "free": BYTES, "mapped": BYTES, "missing": {DEVICE: BYTES}},
 {"event": "loading", "share": 0.5}, {"event": "warning", "message": TEXT}, {"event": "ready"},
 {"event": "failed", "error": CLASS, "message": TEXT}. `main` tells {"event": "alive"} again and
@@ -85,8 +85,8 @@ def say(message: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serves as the first line of standard input says, until standard input ends, as it does with
-    the process that wrote it.
+    """Serves the model of the first line of standard input until standard input ends, as it does
+    with the process that wrote it.
 
     The line is JSON with `model`, `token` and `options`, and
 

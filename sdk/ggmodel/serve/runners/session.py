@@ -96,7 +96,7 @@ class _Request:
     def check(self) -> None:
         """Raises Cancelled once nobody waits."""
         if self.cancelled:
-            raise Cancelled("nobody waits for this any more")
+            raise Cancelled("the caller no longer waits for this")
 
 
 class Session:

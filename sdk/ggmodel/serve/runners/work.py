@@ -174,7 +174,7 @@ class Work:
         most = max(most, limits.serve_tokenize_characters)
         if len(text) > most:
             raise PromptTooLong(
-                f"the text has {len(text):,} characters; tokens are told of texts of up to "
+                f"the text has {len(text):,} characters; tokens are returned for texts of up to "
                 f"{most:,} (the limit serve_tokenize_characters, or what the context holds)"
             )
 
