@@ -13,7 +13,8 @@ Promised are
 
 The line of a function has its parameters, that of a command its own arguments and options; the line
 of an option of several commands has their names, that of a name its other homes. A member that a
-class overrides with the same parameters is left to its base.
+class overrides with the same parameters, or a field of the same type, is left to its base. The line
+of an enumeration has its members.
 
 A release names each difference from the list of the release before it, in backquotes, in the top
 section of CHANGELOG.md (tools/release/state.py).
@@ -179,7 +180,7 @@ def _class(name: str, cls: type, classes: set[type]) -> dict[str, str]:
     bases = [c.__name__ for c in cls.__bases__ if c in classes or not _is_ours(c)]
     found = {name: f"a class of {', '.join(bases)}" if bases != ["object"] else "a class"}
     if issubclass(cls, enum.Enum):
-        return found | {f"{name}.{member}": "a member" for member in cls.__members__}
+        return found | {f"{name}({member})": "a member" for member in cls.__members__}
     fields = {f.name: f for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {}
     for owner in reversed(
         [c for c in cls.__mro__ if _is_ours(c) and (c is cls or c not in classes)]
@@ -198,6 +199,10 @@ def _class(name: str, cls: type, classes: set[type]) -> dict[str, str]:
             inherited = _member(f"{name}.{member}", value).keys()
             if inherited == {key for key in found if key.partition("(")[0] == f"{name}.{member}"}:
                 found = {key: rest for key, rest in found.items() if key not in inherited}
+        for field, annotation in inspect.get_annotations(base).items():
+            declared = found.get(f"{name}.{field}", "").partition(" = ")
+            if declared[0] == _annotation(annotation) and not declared[1]:
+                del found[f"{name}.{field}"]
     return found
 
 
