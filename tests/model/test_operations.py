@@ -1,7 +1,6 @@
 """Operations between checkpoint and GGUF: each undoes itself."""
 
 from inspect import isabstract
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import ggmodel.model
 from ggmodel import DType
-from ggmodel.errors import ArchitectureError, ConfigError
+from ggmodel.errors import ConfigError
 from ggmodel.model import (
     AddConstant,
     Computed,
@@ -24,7 +22,6 @@ from ggmodel.model import (
     Sources,
     Stack,
     Transpose,
-    find,
 )
 from ggmodel.model.operations import value_of
 
@@ -256,14 +253,3 @@ def test_blocks_of_four_bits_become_ggmls(index: int, n: int):
 def test_what_is_not_interleaved_or_no_blocks_is_refused(call: Any):
     with pytest.raises(ConfigError, match="gate_up: "):
         call(*in_blocks(2, 4, 64))
-
-
-@pytest.mark.parametrize(("old", "new"), [("Every", "Interleaved"), ("Plus", "AddConstant")])
-def test_an_old_name_tells_the_new_one(old: str, new: str, tmp_path: Path):
-    (tmp_path / "mine.py").write_text(f"import ggmodel\nfrom ggmodel.model import {old}\n")
-    with pytest.raises(ArchitectureError, match=rf"mine\.py:2 in .*{old} is now called {new}"):
-        find("mine", tmp_path)
-
-
-def test_a_name_that_never_was_is_no_attribute():
-    assert not hasattr(ggmodel.model, "Minus")
