@@ -110,7 +110,7 @@ def test_diff_names_the_module_of_each_fault_in_a_sample():
     served = {case.arch for case in CASES.values()}
     every = [f for f in faults() if set(served_by(f.path)) & served]
     wrong, compared = [], 0
-    for fault in random.Random(2).sample(every, len(every)):
+    for fault in random.Random(4).sample(every, len(every)):
         if compared >= COMPARED:
             break
         for name, case in CASES.items():

@@ -70,8 +70,9 @@ def lines_of(source: str) -> int:
             first = node.body[0]
             if ast.get_docstring(node) is not None:
                 lines -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+        imports = isinstance(node, (ast.Import, ast.ImportFrom))
         typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        if isinstance(node, (ast.Import, ast.ImportFrom)) or typing:
+        if isinstance(node, ast.stmt) and (imports or typing):
             lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
     return len(lines)
 

@@ -123,7 +123,7 @@ def test_norms_of_queries_and_keys_are_computed(tmp_path: Path):
     assert "class Attention(nn.Attention):\n" in text and "nothing reads it" not in text
     assert text.count("    attn: Attention = gguf(") == 1
     source = from_hf(find("new-one", tmp_path / "own"), want.config, want.weights())
-    options = {"kv_type": "f32", "flash_attention": "off"}
+    options: Any = {"kv_type": "f32", "flash_attention": "off"}
     with ggmodel.load(source, models=tmp_path / "own", **options) as model:
         assert golden.nmse(model.logits(want.prompt.tolist()), want.logits) < golden.EXACT
 
