@@ -183,7 +183,7 @@ fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at ran
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY))
 
-# The fuzzer `http` still finds requests that delay others on two cores that also test.
+# All fuzzers but `http`, which still finds requests that delay others (docs/reliability.md).
 fuzz-without-server:
 	@$(MAKE) --no-print-directory fuzz MINUTES=5 \
 	    ONLY="gguf gguf-load folders images sounds templates schemas ops ops-equal ops-threads requests answers questions workers"

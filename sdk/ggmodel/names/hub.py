@@ -28,7 +28,7 @@ from ..reading import too_large
 from . import xet
 from .grammar import HubName
 from .hub_cache import is_commit, is_digest
-from .patience import Patience
+from .timeout import Timeout
 
 _ENDPOINT = "https://huggingface.co"
 _LISTING = 600.0  # seconds for the commit and the list of its files
@@ -228,23 +228,21 @@ class Repository:
         self, method: str, url: str, deadline: float, headers: Mapping[str, str] = {}
     ) -> Iterator[Any]:
         """An answer whose body is not read yet, until a deadline."""
-        with self._converted(), Patience(deadline) as patience:
+        with self._converted(), Timeout(deadline) as timeout:
             try:
-                with closing(self._followed(method, url, headers, patience)) as response:
+                with closing(self._followed(method, url, headers, timeout)) as response:
                     self._need_success(response)
                     yield response
             except Exception:
-                if patience.over:
+                if timeout.over:
                     raise self._nonsense("is too slow") from None
                 raise
 
-    def _followed(
-        self, method: str, url: str, headers: Mapping[str, str], patience: Patience
-    ) -> Any:
+    def _followed(self, method: str, url: str, headers: Mapping[str, str], timeout: Timeout) -> Any:
         """The answer behind redirects; of a HEAD the first that has a digest, or leads elsewhere.
         Redirects are followed here, since their bodies may have no end."""
         for _ in range(_REDIRECTS):
-            response = self._sent(method, url, headers, patience)
+            response = self._sent(method, url, headers, timeout)
             target = _target(response)
             is_head = method == "HEAD"
             if not target or (is_head and "X-Linked-Etag" in response.headers):
@@ -257,7 +255,7 @@ class Repository:
             url = target
         raise self._nonsense(f"redirects {_REDIRECTS} times")
 
-    def _sent(self, method: str, url: str, headers: Mapping[str, str], patience: Patience) -> Any:
+    def _sent(self, method: str, url: str, headers: Mapping[str, str], timeout: Timeout) -> Any:
         from huggingface_hub.constants import HF_HUB_DOWNLOAD_TIMEOUT
 
         waits = iter(_WAITS)
@@ -267,7 +265,7 @@ class Repository:
                 url,
                 headers={**self._headers(url), "Accept-Encoding": "identity", **headers},
                 timeout=HF_HUB_DOWNLOAD_TIMEOUT,
-                extensions=patience.extensions(_origin(url)),
+                extensions=timeout.extensions(_origin(url)),
             )
             response = self._session.send(request, stream=True, follow_redirects=False)
             if response.status_code not in _BUSY or (wait := next(waits, None)) is None:

@@ -66,6 +66,6 @@ class PerLayerEmbedding(Module):
     def forward(self, ids: Tensor, x: Tensor) -> Tensor:
         """ids I32 [n], embeddings x [width, n] → [per layer, n, layers]."""
         h = self.config
-        told = self.embed(ids).reshape(h.per_layer, h.layers, -1)
-        seen = self.proj(x).scale(h.width**-0.5).reshape(h.per_layer, h.layers, -1)
-        return (self.norm(seen) + told).scale(0.5**0.5).permute(0, 2, 1).contiguous()
+        own = self.embed(ids).reshape(h.per_layer, h.layers, -1)
+        mixed = self.proj(x).scale(h.width**-0.5).reshape(h.per_layer, h.layers, -1)
+        return (self.norm(mixed) + own).scale(0.5**0.5).permute(0, 2, 1).contiguous()

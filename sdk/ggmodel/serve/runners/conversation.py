@@ -38,7 +38,7 @@ from .frames import (
     pack,
 )
 from .questions import Questions
-from .silence import Silence
+from .watchdog import Watchdog, silent
 
 log = logging.getLogger("ggmodel.serve")
 
@@ -58,7 +58,7 @@ class Conversation(Questions, asyncio.Protocol):
         self._state: State | None = None
         self._open: dict[int, _Open] = {}
         self._last = 0
-        self._silence = Silence(lambda: self._write(Ping()), self._fell_silent)
+        self._watchdog = Watchdog(lambda: self._write(Ping()), self._fell_silent)
         self._lost: Error | None = None
         self._splitter = Splitter(limits.frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -79,21 +79,17 @@ class Conversation(Questions, asyncio.Protocol):
             await asyncio.wait_for(self._greeted, _HELLO_SECONDS)
         except (OSError, asyncio.TimeoutError) as error:
             raise DeviceLost(f"the runner of {self.name} does not answer: {error!r}") from error
-        self._silence.begin()
+        self._watchdog.begin()
 
     def _fell_silent(self) -> None:
-        error = DeviceLost(
-            f"the process that computed {self.name} was silent for "
-            f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
-            "ended; the model is loaded again with the next request"
-        )
+        error = silent(f"computed {self.name}")
         log.error("%s", error)
         self.lose(error)
 
     @property
     def silent(self) -> bool:
         """Whether pings are left unanswered."""
-        return self._silence.long
+        return self._watchdog.long
 
     @property
     def ended(self) -> bool:
@@ -108,7 +104,7 @@ class Conversation(Questions, asyncio.Protocol):
     def fail(self, error: Error) -> None:
         """Ends all requests, now and from now on."""
         self._lost = self._lost or error
-        self._silence.end()
+        self._watchdog.end()
         for one in list(self._open.values()):
             one.fail(self._lost_again())
         self._open.clear()
@@ -211,7 +207,7 @@ class Conversation(Questions, asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self._silence.heard()
+        self._watchdog.heard()
         try:
             for encoded in self._splitter.feed(data):
                 message = from_runner.decode(encoded)

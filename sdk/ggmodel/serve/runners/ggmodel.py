@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from ...bounds import limits
 from ...errors import Cancelled, DeviceLost, Error
 from ..requests import Failure
 from .child import Child
 from .conversation import Conversation
 from .failures import error_of
 from .needs import Admit, Needs
-from .silence import Silence, pause
+from .watchdog import Watchdog, pause, silent
 
 log = logging.getLogger("ggmodel.serve")
 
@@ -45,7 +44,7 @@ class GgmodelRunner(Conversation):
         self._admitting: asyncio.Task[None] | None = None
         self._loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._progress: Progress | None = None
-        self._quiet = Silence(lambda: None, self._stands_still)  # while it loads
+        self._watchdog_of_loading = Watchdog(lambda: None, self._stands_still)  # while it loads
         self._end: asyncio.Task[None] | None = None
 
     @classmethod
@@ -80,8 +79,8 @@ class GgmodelRunner(Conversation):
         self.pid = self._child.pid
         watch = asyncio.ensure_future(self._watch())
         try:
-            self._quiet.begin()
-            self._loading.add_done_callback(lambda _: self._quiet.end())
+            self._watchdog_of_loading.begin()
+            self._loading.add_done_callback(lambda _: self._watchdog_of_loading.end())
             await self._loading
             await self.connect(self.port, token)
         except BaseException:
@@ -96,7 +95,7 @@ class GgmodelRunner(Conversation):
 
     def _heard(self, message: dict[str, Any]) -> None:
         event, loading = message.get("event"), self._loading
-        self._quiet.heard()
+        self._watchdog_of_loading.heard()
         if event == "listening":
             self.port = message["port"]
         elif event == "needs":
@@ -113,13 +112,7 @@ class GgmodelRunner(Conversation):
 
     def _stands_still(self) -> None:
         if not self._loading.done():
-            self._loading.set_exception(
-                DeviceLost(
-                    f"the process that loads {self.name} was silent for "
-                    f"{limits.runner_silence_seconds:g} s (limits.runner_silence_seconds) and is "
-                    "ended; the model is loaded again with the next request"
-                )
-            )
+            self._loading.set_exception(silent(f"loads {self.name}"))
 
     async def _decide(self) -> None:
         assert self._admit is not None

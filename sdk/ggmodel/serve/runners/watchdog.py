@@ -1,4 +1,4 @@
-"""How long a process may be silent that tells again and again that it lives."""
+"""The watchdog of a process that tells again and again that it lives."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 from ...bounds import limits
+from ...errors import DeviceLost
 
 LOOKS = 10  # within `limits.runner_silence_seconds`
 
 
-class Silence:
-    """The end of a process's silence, in an event loop.
+class Watchdog:
+    """Ends the silence of a process, in an event loop.
 
     Looks are counted, not seconds: there are none while this process stands still itself.
 
@@ -47,6 +48,19 @@ class Silence:
     def long(self) -> bool:
         """Whether looks were in vain."""
         return self._unheard > 1
+
+
+def silent(process: str) -> DeviceLost:
+    """The error of a process that was silent for too long.
+
+    Args:
+        process: what it does, for the message.
+    """
+    return DeviceLost(
+        f"the process that {process} was silent for {limits.runner_silence_seconds:g} s "
+        "(limits.runner_silence_seconds) and is ended; the model is loaded again with the next "
+        "request"
+    )
 
 
 def pause() -> float:

@@ -19,7 +19,7 @@ _lock = threading.Lock()
 _OPENED = ("connect_tcp.complete", "start_tls.complete")
 
 
-class Patience:
+class Timeout:
     """Ends the connections to the hosts of its requests at a time; a context manager around the
     requests and what is read of their answers.
 
@@ -36,7 +36,7 @@ class Patience:
         self._timer = threading.Timer(max(0.0, end - time.monotonic()), self._cut)
         self._timer.daemon = True
 
-    def __enter__(self) -> Patience:
+    def __enter__(self) -> Timeout:
         self._timer.start()
         return self
 
