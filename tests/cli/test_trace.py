@@ -64,7 +64,7 @@ def test_nan(program: Any, file: Any, source: MemorySource):
     assert done.returncode == 1
     assert "→ blk.1.attn.out" in done.stdout
     assert "blk.1.attn.out is where the first NaN comes from: the result of mulmat" in done.stdout
-    assert "model.py:" in done.stdout and name in done.stdout
+    assert "decoder.py:" in done.stdout and name in done.stdout
     done = program("trace", path, "--prompt", "this", "--json")
     assert done.returncode == 1
     found = json.loads(done.stdout)

@@ -25,7 +25,7 @@ class FaultyHttp(Http):
 
 
 def block() -> None:
-    time.sleep(0.6)
+    time.sleep(2.0)  # long also for a machine that others make several times slower
 
 
 def error() -> None:
