@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -57,31 +58,32 @@ class Bodies:
         """
         if length is not None and length.isdigit() and int(length) > limits.serve_body_bytes:
             raise _too_large()
-        data = bytearray()
+        pieces = list[bytes]()
         try:
-            await asyncio.wait_for(self._fill(data, receive), limits.serve_body_seconds)
+            await asyncio.wait_for(self._fill(pieces, receive), limits.serve_body_seconds)
         except BaseException as error:
-            self.held -= len(data)
+            self.held -= sum(map(len, pieces))
             if isinstance(error, asyncio.TimeoutError):
                 raise Refused("the body of the request comes too slowly", 408) from None
             raise
-        return bytes(data)
+        return b"".join(pieces)
 
     def release(self, body: bytes) -> None:
         self.held -= len(body)
 
-    async def _fill(self, data: bytearray, receive: Receive) -> None:
-        more = True
+    async def _fill(self, pieces: list[bytes], receive: Receive) -> None:
+        length, more = 0, True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece = message.get("body", b"")
-            if len(data) + len(piece) > limits.serve_body_bytes:
+            length += len(piece)
+            if length > limits.serve_body_bytes:
                 raise _too_large()
             if self.held + len(piece) > limits.serve_bodies_bytes:
                 raise Refused("other requests take all memory for bodies; try again", 503)
-            data += piece
+            pieces.append(piece)
             self.held += len(piece)
             more = message.get("more_body", False)
 
@@ -153,7 +155,10 @@ async def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:
-    if sum(map(body.count, (b",", b"[", b"{"))) > limits.serve_json_values:
+    values = 0
+    for start in range(0, len(body), _LARGE):  # one count of all would keep other threads waiting
+        values += sum(body.count(sign, start, start + _LARGE) for sign in (b",", b"[", b"{"))
+    if values > limits.serve_json_values:
         raise Refused(
             "the JSON of the request has too many values (the limit serve_json_values is "
             f"{limits.serve_json_values:,})",
@@ -180,8 +185,7 @@ async def ignored(body: bytes, kind: type) -> list[str]:
 
 
 def _ignored(body: bytes | msgspec.Raw, kind: Any) -> list[str]:
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-    names = list[str]()
+    fields, names = _fields(kind), list[str]()
     for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
         if name not in fields:
             idle = bytes(value) in _NOTHING or (name in _MAPS and bytes(value) == b"{}")
@@ -189,6 +193,12 @@ def _ignored(body: bytes | msgspec.Raw, kind: Any) -> list[str]:
         elif (inner := _struct(fields[name])) and bytes(value) != b"null":
             names += [f"{name}.{one}" for one in _ignored(value, inner)]
     return names
+
+
+@cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """The types of the fields of a kind of object by their names in JSON."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def _struct(kind: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, SupportsIndex
+from operator import index
+from typing import Any
 
 from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
@@ -276,11 +277,13 @@ class Tokenizer(TransformersNames):
         return text
 
     def _checked(self, id: int) -> int:
-        if not isinstance(id, SupportsIndex):
-            raise TokenizerError(f"a token id is an integer, not {id!r:.80}")
+        try:
+            id = index(id)
+        except TypeError:
+            raise TokenizerError(f"a token id is an integer, not {id!r:.80}") from None
         if not 0 <= id < self.size:
             raise TokenizerError(
                 f"token id {id} lies outside the vocabulary of {self.size} tokens; the model and "
                 f"the tokenizer may not belong together"
             )
-        return int(id)
+        return id

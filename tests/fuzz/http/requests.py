@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ggmodel.bounds import limits
 from tests.fuzz import jsons
 from tests.fuzz.damage import damaged
 from tests.fuzz.http.bodies import METHODS, PATHS, Body, bodies, with_media
@@ -18,7 +19,9 @@ from tests.fuzz.sounds import Sounds, sounds
 
 Request = dict[str, Any]
 
-_LONG = (1 << 12, 1 << 16, 1 << 20, 4 << 20)  # bytes of a text; the longest are rare
+_LONG = (1 << 12, 1 << 16, 1 << 20, 4 << 20, 16 << 20, 58 << 20)  # bytes of a text
+_MANY = (100, 5000, 100_000, 400_000)  # values of a list
+_ROOM = 1 << 16  # bytes of a body beside its text or list
 _HEADERS = (
     *("Host: evil.example", "Host: localhost:1", "Host: [::1", "Host:", "Host: \xff"),
     *("Origin: http://[", "Origin: null", "Origin: http://evil.example", "Origin: "),
@@ -127,22 +130,23 @@ def _good(random: Random) -> Request:
 def _long(random: Random) -> Request:
     """A text, or a number of values, that is far beyond what there is room for."""
     method, path, value = copy.deepcopy(random.choice(bodies()))
-    size = random.choices(_LONG, [50, 50, 2, 1])[0]
+    size = random.choices(_LONG, [250, 250, 10, 5, 2, 2])[0]
     unit = random.choice(["a", "the fox ", "\n", "é", '"', " - at `$", "<|", "\U0001f600", "{{"])
     places = [(holder, key) for holder, key in jsons.places(value) if isinstance(holder[key], str)]
     if places:
         holder, key = random.choice(places)
-        holder[key] = unit * (size // len(unit))
+        holder[key] = unit * (size // len(json.dumps(unit)))
     return {"pieces": [packed(random, (method, path, value))]}
 
 
 def _many(random: Random) -> Request:
-    """A list of some thousands."""
+    """A list of some thousands, or far beyond, in a body that the server reads."""
     method, path, value = copy.deepcopy(random.choice(bodies()))
     places = [(holder, key) for holder, key in jsons.places(value) if isinstance(holder[key], list)]
     if places:
         holder, key = random.choice(places)
-        holder[key] = holder[key] * random.choice([100, 5000])
+        most = (limits.serve_body_bytes - _ROOM) // len(json.dumps(holder[key]))
+        holder[key] *= min(most, random.choices(_MANY, [50, 50, 4, 2])[0])
     return {"pieces": [packed(random, (method, path, value))]}
 
 

@@ -244,7 +244,7 @@ def by_hand() -> Iterator[int]:
 class Stranger:
     """A connection that says what it likes."""
 
-    def __init__(self, port: int, data: bytes = b""):
+    def __init__(self, port: int, data: bytes | bytearray = b""):
         self.socket = socket.create_connection(("127.0.0.1", port), SECONDS)
         self.socket.settimeout(SECONDS)
         self.splitter = Splitter(1 << 30)

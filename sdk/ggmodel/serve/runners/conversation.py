@@ -173,7 +173,7 @@ class Conversation(Questions, asyncio.Protocol):
     def _write(self, message: Hello | Cancel | Taken | Ping) -> None:
         self._write_bytes(frame(message))
 
-    def _write_bytes(self, data: bytes) -> None:
+    def _write_bytes(self, data: bytearray) -> None:
         if self._lost is None and self._transport is not None:
             self._transport.write(memoryview(data))  # what is left of bytes would be copied twice
 

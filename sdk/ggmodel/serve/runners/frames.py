@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,7 @@ from ..requests import (
     Transcript,
 )
 
+T = TypeVar("T")
 VERSION = 1
 WINDOW = 64
 """Pieces of an answer that are on their way, at most: more come when `Taken` says so."""
@@ -159,7 +160,7 @@ def encoded(encode: Callable[[Any], bytes], value: Any) -> bytes:
         raise PromptError("the JSON of the request is nested too deeply") from None
 
 
-def lossy(encode: Callable[[Any], bytes], value: Any) -> bytes:
+def lossy(encode: Callable[[Any], T], value: Any) -> T:
     """A value as bytes; U+FFFD stands for lone surrogates, such as those of a file's metadata that
     is no UTF-8."""
     try:
@@ -178,22 +179,25 @@ def _characters(value: Any) -> Any:
     return value
 
 
-def frame(message: Struct) -> bytes:
+def frame(message: Struct) -> bytearray:
     """The frame of a message.
 
     Raises:
         FormatError: it exceeds `limits.frame_bytes`, or cannot be encoded.
     """
+    data = bytearray()
     try:
-        body = lossy(_encoder.encode, message)
+        lossy(lambda value: _encoder.encode_into(value, data, _LENGTH), message)
     except (OverflowError, RecursionError) as error:
         raise FormatError(f"a message between server and runner cannot be sent: {error}") from None
-    if len(body) > limits.frame_bytes:
+    length = len(data) - _LENGTH
+    if length > limits.frame_bytes:
         raise FormatError(
-            f"a message between server and runner has {len(body):,} bytes, more than "
+            f"a message between server and runner has {length:,} bytes, more than "
             f"{limits.frame_bytes:,} (limits.frame_bytes)"
         )
-    return len(body).to_bytes(_LENGTH, "big") + body
+    data[:_LENGTH] = length.to_bytes(_LENGTH, "big")
+    return data
 
 
 class Splitter:
@@ -207,7 +211,7 @@ class Splitter:
         self.most = most
         self._held = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes | bytearray) -> list[bytes]:
         """The messages that these bytes complete, still encoded.
 
         Raises:
@@ -223,7 +227,8 @@ class Splitter:
             end = start + _LENGTH + length
             if end > held:
                 break
-            found.append(bytes(self._held[start + _LENGTH : end]))
+            with memoryview(self._held) as held_bytes:
+                found.append(bytes(held_bytes[start + _LENGTH : end]))
             start = end
         if start:
             del self._held[:start]

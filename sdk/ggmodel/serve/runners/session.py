@@ -112,7 +112,7 @@ class Session:
         self._socket, self._token = connection, token
         self._work, self._state, self._pools = work, state, pools
         self._requests: dict[int, _Request] = {}
-        self._outbox: SimpleQueue[_Request | bytes | None] = SimpleQueue()
+        self._outbox: SimpleQueue[_Request | bytearray | None] = SimpleQueue()
 
     def serve(self, first: bytes) -> None:
         """Serves until the client ends.
@@ -251,7 +251,7 @@ class Session:
     def _send(self) -> None:
         with suppress(OSError):
             while (first := self._outbox.get()) is not None:
-                waiting: list[_Request | bytes | None] = [first]
+                waiting: list[_Request | bytearray | None] = [first]
                 with suppress(Empty):
                     while True:
                         waiting.append(self._outbox.get_nowait())
@@ -262,12 +262,12 @@ class Session:
         with suppress(OSError):  # the reader ends, too
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _framed(self, waiting: list[_Request | bytes | None]) -> bytes:
+    def _framed(self, waiting: list[_Request | bytearray | None]) -> bytes:
         """Results, and what has come of answers: all of one step in one message."""
-        parts: list[bytes] = []
+        parts: list[bytearray] = []
         events: list[tuple[int, Any]] = []
-        for one in dict.fromkeys(waiting):
-            if isinstance(one, bytes):
+        for one in {id(one): one for one in waiting}.values():
+            if isinstance(one, bytearray):
                 parts.append(one)
             elif one is not None and one.answer is not None and not one.cancelled:
                 events += [(one.id, event) for event in one.answer.events()]
@@ -277,7 +277,7 @@ class Session:
             parts.append(self._frame_of(events))
         return b"".join(parts)
 
-    def _frame_of(self, events: list[tuple[int, Any]]) -> bytes:
+    def _frame_of(self, events: list[tuple[int, Any]]) -> bytearray:
         """A message of events; a request whose events cannot be sent fails, and no other."""
         try:
             return frame(Events(events))

@@ -152,7 +152,7 @@ class Work:
         """The bytes of a token; none of an item, or without a vocabulary."""
         tokenizer = self.model.tokenizer
         known = tokenizer is not None and 0 <= id < tokenizer.size
-        return tokenizer.token_bytes(id) if tokenizer is not None and known else b""
+        return tokenizer.bytes_and_start(id)[0] if tokenizer is not None and known else b""
 
     def tokenize(self, request: Tokenize, check: Check) -> Tokens:
         """The ids of a text or a chat; −1 in the places of images and other items."""
