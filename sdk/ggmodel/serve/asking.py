@@ -145,6 +145,7 @@ def _logprobs(generate: Generate, context: int) -> int:
 def _form(runner: Runner, wish: Wish) -> ReplyFormat:
     state = runner.state
     template = state.template if wish.template is None else wish.template
+    template = template[: limits.template_characters]  # the runner refuses a longer one
     try:
         return reply_format(template, state.response_template)
     except TemplateError:  # the checkpoint's declaration is of no use
