@@ -39,13 +39,16 @@ VOCABULARY: dict[str, Any] = {
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Options of this run are none of the pytests that tests start.
-os.environ.pop("PYTEST_ADDOPTS", None)
-
 ROOT = Path(__file__).parents[1]
 
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Options of this run are none of the pytests that tests start, but the workers' as well."""
+    if not config.getoption("numprocesses", None):
+        os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,0 +1,36 @@
+"""What CI does with tests that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.children import import_path
+
+ROOT = Path(__file__).parents[2]
+FILE = "tests/tokenizer/test_errors.py"
+
+
+def test_several_processes_run_again_what_failed_alone(tmp_path: Path):
+    """An option of the environment reaches the processes that share the tests."""
+    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", FILE]
+    environment = os.environ | {"PYTHONPATH": import_path()}
+    listed = subprocess.run(
+        [*command, "--collect-only", "-q"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    test = next(line for line in listed.stdout.splitlines() if line.startswith(FILE))
+    failed = tmp_path / "v" / "cache" / "lastfailed"
+    failed.parent.mkdir(parents=True, exist_ok=True)
+    failed.write_text(json.dumps({test: True}))
+    done = subprocess.run(
+        [*command, "--numprocesses", "2", "--dist", "loadfile"],
+        cwd=ROOT,
+        env=environment | {"PYTEST_ADDOPTS": "--last-failed --last-failed-no-failures=none"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert " 1 passed in" in done.stdout.splitlines()[-1], done.stdout + done.stderr
