@@ -43,7 +43,6 @@ from .watchdog import Watchdog, silent
 log = logging.getLogger("ggmodel.serve")
 
 _HELLO_SECONDS = 30.0
-_LARGE = 1 << 20  # bytes of a request that take a noticeable time to copy
 
 
 class Conversation(Questions, asyncio.Protocol):
@@ -155,9 +154,8 @@ class Conversation(Questions, asyncio.Protocol):
         if self._lost is not None:
             raise self._lost_again()
         self._last += 1
-        id, body = self._last, pack(request)
-        call = Call(id, method, body)
-        data = frame(call) if len(body) < _LARGE else await asyncio.to_thread(frame, call)
+        id = self._last
+        data = frame(Call(id, method, pack(request)))
         await self._writable.wait()
         if self._lost is not None:
             raise self._lost_again()
