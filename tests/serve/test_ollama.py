@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +19,9 @@ import ollama
 import pytest
 
 from ggmodel import names
+from ggmodel.errors import ModelNotFound
 from ggmodel.names import made
+from ggmodel.serve.api.ollama import manage
 from tests.serve.conftest import ASSETS
 from tests.serve.standin import InProcessModels
 
@@ -315,3 +320,26 @@ def test_a_pull_that_fails_says_why(manager: ollama.Client):
         manager.pull("org/repo")
     with pytest.raises(ollama.ResponseError, match="no name of the hub"):
         manager.pull("llama3.2")
+
+
+def test_a_pull_that_fails_after_its_client_has_left_is_no_bug(
+    manager: ollama.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    left, ended = threading.Event(), threading.Event()
+
+    def pull(name: str, progress: Callable[[float], None]) -> None:
+        progress(0.1)
+        left.wait(10)
+        ended.set()
+        raise ModelNotFound(f"{name} has gone")
+
+    monkeypatch.setattr(manage, "pull", pull)
+    with manager._client.stream("POST", "/api/pull", json={"model": "org/repo"}) as answer:
+        assert "10.0%" in next(answer.iter_lines())
+    time.sleep(0.2)  # until the server has seen it
+    left.set()
+    assert ended.wait(10)
+    manager._client.get("/api/version")
+    time.sleep(0.2)
+    gc.collect()
+    assert "has gone" not in caplog.text

@@ -252,6 +252,23 @@ def test_parts_of_messages_count_as_messages(
     assert "serve_messages" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {**ASK, "stop": ["x"] * 65}),
+        ("/v1/completions", {"prompt": "a", "stop": ["x"] * 65}),
+        ("/completion", {"prompt": "a", "stop": ["x"] * 65}),
+        ("/v1/messages", {**ASK, "stop_sequences": ["x"] * 65}),
+        ("/api/chat", {**ASK, "options": {"stop": ["x"] * 65}}),
+        ("/api/generate", {"prompt": "a", "raw": True, "options": {"stop": ["x"] * 65}}),
+    ],
+)
+def test_stop_strings_are_counted(url: str, path: str, body: dict[str, Any]):
+    answer = httpx.post(f"{url}{path}", json={"model": "stories", "max_tokens": 1, **body})
+    assert answer.status_code == 400
+    assert "stop: more than 64 texts" in answer.text
+
+
 def test_bodies_that_do_not_come_are_given_up(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "serve_body_seconds", 0.05)
     held = threading.Event()

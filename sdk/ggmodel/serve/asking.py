@@ -21,6 +21,7 @@ from .server import Settings
 
 _ADDED = 4  # tokens
 _ENDING = 4096  # characters of a prompt in which a thought may have begun
+_STOPS = 64  # texts
 # Grammars of large schemas take seconds: nothing else waits for these threads.
 _GRAMMARS = ThreadPoolExecutor(2, "ggmodel-grammar")
 
@@ -153,7 +154,13 @@ def _form(runner: Runner, wish: Wish) -> ReplyFormat:
 
 
 def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Options within the limits of the server."""
+    """Options within the limits of the server.
+
+    Raises:
+        Refused: too many stop strings, each of which is sought at every token.
+    """
+    if len(_listed(options.get("stop"))) > _STOPS:
+        raise Refused(f"stop: more than {_STOPS} texts", param="stop")
     wanted, most = options.get("max_tokens"), settings.max_tokens
     if most is None or (wanted is not None and wanted <= most):
         return dict(options)

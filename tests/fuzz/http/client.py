@@ -63,15 +63,19 @@ async def exchange(port: int, request: dict[str, Any]) -> Exchange:
 
 
 async def _read(reader: asyncio.StreamReader, made: Exchange, most: int | None) -> None:
-    while most is None or len(made.data) < most:
-        try:
-            piece = await reader.read(1 << 20)
-        except ConnectionError:
-            piece = b""
-        made.data += piece
-        if not piece:
-            made.complete = True
-            return
+    data = bytearray()  # an answer may have 150 MB
+    try:
+        while most is None or len(data) < most:
+            try:
+                piece = await reader.read(1 << 20)
+            except ConnectionError:
+                piece = b""
+            data += piece
+            if not piece:
+                made.complete = True
+                return
+    finally:
+        made.data = bytes(data)
 
 
 async def exchanges(port: int, requests: list[dict[str, Any]]) -> list[Exchange]:

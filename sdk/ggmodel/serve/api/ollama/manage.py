@@ -206,6 +206,7 @@ async def _told(
             await call.server.models.changed(changes)
 
     task = asyncio.ensure_future(done())
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits
     if given.stream is False:
         await task
         await call.json({"status": "success"})

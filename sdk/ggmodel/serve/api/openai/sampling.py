@@ -11,7 +11,6 @@ from ...errors import Refused
 from ...requests import GrammarSpec, Tokenize
 from ...runner import Runner
 
-_STOPS = 64
 _ID_DIGITS = 18  # of a token's id, which has 63 bits at most
 # The name of a field here and of the option of a request, where they differ.
 _OPTIONS = {
@@ -130,8 +129,6 @@ class Sampling(Struct, kw_only=True):
             found["max_tokens"] = max_tokens
         if self.stop:
             found["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
-            if len(found["stop"]) > _STOPS:
-                raise Refused(f"stop: more than {_STOPS} texts", param="stop")
         bias = await self._bias(runner) if self.logit_bias else {}
         if self.ignore_eos:
             if not runner.state.end_ids:
