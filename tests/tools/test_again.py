@@ -1,4 +1,4 @@
-"""What CI does with tests that failed."""
+"""The second run of tests that failed, as CI begins it."""
 
 from __future__ import annotations
 
