@@ -58,32 +58,31 @@ class Bodies:
         """
         if length is not None and length.isdigit() and int(length) > limits.serve_body_bytes:
             raise _too_large()
-        pieces = list[bytes]()
+        data = bytearray()
         try:
-            await asyncio.wait_for(self._fill(pieces, receive), limits.serve_body_seconds)
+            await asyncio.wait_for(self._fill(data, receive), limits.serve_body_seconds)
         except BaseException as error:
-            self.held -= sum(map(len, pieces))
+            self.held -= len(data)
             if isinstance(error, asyncio.TimeoutError):
                 raise Refused("the body of the request comes too slowly", 408) from None
             raise
-        return b"".join(pieces)
+        return bytes(data)
 
     def release(self, body: bytes) -> None:
         self.held -= len(body)
 
-    async def _fill(self, pieces: list[bytes], receive: Receive) -> None:
-        length, more = 0, True
+    async def _fill(self, data: bytearray, receive: Receive) -> None:
+        more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece = message.get("body", b"")
-            length += len(piece)
-            if length > limits.serve_body_bytes:
+            if len(data) + len(piece) > limits.serve_body_bytes:
                 raise _too_large()
             if self.held + len(piece) > limits.serve_bodies_bytes:
                 raise Refused("other requests take all memory for bodies; try again", 503)
-            pieces.append(piece)
+            data += piece
             self.held += len(piece)
             more = message.get("more_body", False)
 

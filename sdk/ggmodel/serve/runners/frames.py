@@ -161,8 +161,8 @@ def encoded(encode: Callable[[Any], bytes], value: Any) -> bytes:
 
 
 def lossy(encode: Callable[[Any], T], value: Any) -> T:
-    """A value as bytes; U+FFFD stands for lone surrogates, such as those of a file's metadata that
-    is no UTF-8."""
+    """The result of `encode` for a value; U+FFFD stands for lone surrogates, such as those of a
+    file's metadata that is no UTF-8."""
     try:
         return encode(value)
     except UnicodeEncodeError:
