@@ -40,7 +40,9 @@ class Terminated(KeyboardInterrupt):
         self.number = number
 
 
-_received: list[Terminated] = []
+# Numbers of signals. Their exceptions would hold frames, and with these the context managers that
+# have yet to remove a file.
+_received: list[int] = []
 
 
 def debugging() -> bool:
@@ -119,8 +121,8 @@ def _let_signals_end_it() -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    _received.append(Terminated(number))
-    raise _received[-1]
+    _received.append(number)
+    raise Terminated(number)
 
 
 def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
@@ -178,7 +180,7 @@ def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
     """The signal that another error came of, such as a zip file that cannot be closed half-written.
     After SIGTERM all errors are, even those of C code that forgets what they came of."""
     if _received:
-        return _received[-1]
+        return Terminated(_received[-1])
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return error
