@@ -50,7 +50,10 @@ def both(file: Path, embedding: bool = False) -> Iterator[Both]:
         peer(file, embedding) as address,
         running(str(file), *options) as mine,
         httpx.Client(base_url=mine.url, timeout=60) as ours,
-        httpx.Client(base_url=address, timeout=60) as theirs,
+        # It closes a connection after five idle seconds, as the client would.
+        httpx.Client(
+            base_url=address, timeout=60, limits=httpx.Limits(keepalive_expiry=1)
+        ) as theirs,
     ):
         yield Both(ours, theirs)
 
@@ -67,6 +70,9 @@ def peer(file: Path, embedding: bool) -> Iterator[str]:
         try:
             assert address, f"llama.cpp ended with status {process.wait(60)}"
             yield address.decode().strip()
+        except httpx.TransportError as error:
+            error.add_note(f"llama.cpp's process ended with {process.poll()}")  # None: it runs
+            raise
         finally:
             process.kill()
 
