@@ -44,6 +44,19 @@ def test_the_events_of_a_stream_build_the_same_answer(client: openai.OpenAI):
     assert last.response.completed_at is None
 
 
+@pytest.mark.parametrize("mebibytes", [1, 2.5])
+def test_long_fields_arrive_whole(client: openai.OpenAI, mebibytes: float):
+    metadata = {"note": "é\n" * int(mebibytes * 2**18)}
+    whole = client.responses.create(**ASKED, max_output_tokens=3, metadata=metadata)
+    asked = {**ASKED, "max_output_tokens": 3, "metadata": metadata}
+    events = list(client.responses.create(**asked, stream=True))
+
+    assert whole.metadata == metadata
+    first, last = events[0], events[-1]
+    assert first.type == "response.created" and last.type == "response.incomplete"
+    assert first.response.metadata == last.response.metadata == metadata
+
+
 def test_the_clients_own_accumulator_takes_the_events(client: openai.OpenAI):
     schema = {"type": "string", "enum": ["yes", "no"]}
     form: Any = {"format": {"type": "json_schema", "name": "answer", "schema": schema}}

@@ -265,8 +265,9 @@ class Responding:
         self._call, self._given, self._output = call, given, Output()
         options = given.reasoning or ReasoningOptions()
         form = (given.text and given.text.format) or Format()
-        self._shown: dict[str, Any] = {
-            "id": new_id("resp_"),
+        self._id = new_id("resp_")
+        shown: dict[str, Any] = {
+            "id": self._id,
             "object": "response",
             "created_at": int(time.time()),
             "completed_at": None,
@@ -292,6 +293,8 @@ class Responding:
             "usage": None,
             "user": given.user,
         }
+        # Written once: events repeat the tools, which may take megabytes.
+        self._shown = {name: msgspec.Raw(msgspec.json.encode(v)) for name, v in shown.items()}
 
     async def reply(self, answer: Answer) -> None:
         """Sends it as a whole."""
@@ -320,24 +323,23 @@ class Responding:
 
         self._call.interruption = failed
         async with answer, self._call.stream() as out:
-            begun = [
-                {"type": f"response.{word}", "response": self._shown}
-                for word in ("created", "in_progress")
-            ]
-            await out.send(numbered(begun))
+            for word in ("created", "in_progress"):
+                begun = {"type": f"response.{word}", "response": self._shown}
+                await out.send(numbered([begun]))
             async for said in answer:
                 await out.send(numbered(self._output.take(said)))
             events = self._end(answer)
-            status = {"type": f"response.{self._shown['status']}", "response": self._shown}
-            await out.send(numbered([*events, status]))
+            await out.send(numbered(events))
+            ended = {"type": f"response.{_status(answer)}", "response": self._shown}
+            await out.send(numbered([ended]))
 
     def _end(self, answer: Answer) -> list[dict[str, Any]]:
         """Completes what is shown. Returns the events of that."""
         cut = answer.ended.reason == "length"
-        events = self._output.end("incomplete" if cut else "completed")
+        events = self._output.end(_status(answer))
         counts = usage([answer.ended])
-        self._shown |= {
-            "status": "incomplete" if cut else "completed",
+        shown: dict[str, Any] = {
+            "status": _status(answer),
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self._output.items,
@@ -351,6 +353,7 @@ class Responding:
                 "total_tokens": counts["total_tokens"],
             },
         }
+        self._shown |= {name: msgspec.Raw(msgspec.json.encode(v)) for name, v in shown.items()}
         return events
 
     def keep(self, history: list[Message], before: Kept | None) -> None:
@@ -371,7 +374,11 @@ class Responding:
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
         kept = Kept(self._call.key, answer, items, [*history, message], nbytes)
-        self._call.server.stored.put(self._shown["id"], kept)
+        self._call.server.stored.put(self._id, kept)
+
+
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.ended.reason == "length" else "completed"
 
 
 def _fields(form: Format) -> list[tuple[str, Any]]:
