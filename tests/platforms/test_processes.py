@@ -94,6 +94,54 @@ def test_statuses_of_linux():
     assert not processes.was_killed(1)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+def test_memory_of_large_blocks_goes_back():
+    """Blocks of 20 MB are free, small ones between them are not; then all but a few small ones."""
+    code = """
+import ctypes
+from ggmodel.platforms import processes
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = (ctypes.c_void_p,)
+
+def megabytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+
+def take(size):
+    block = libc.malloc(ctypes.c_size_t(size))
+    ctypes.memset(block, 1, size)
+    return block
+
+processes.prepare_to_serve()
+before = megabytes()
+libc.free(take(30 << 20))
+blocks = [(take(20 << 20), take(100)) for _ in range(8)]
+print(megabytes() - before)
+for large, _ in blocks:
+    libc.free(large)
+print(megabytes() - before)
+blocks = [take(100_000) for _ in range(1000)]
+for i, block in enumerate(blocks):
+    if i % 50 != 49:
+        libc.free(block)
+print(megabytes() - before)
+processes.give_memory_back()
+print(megabytes() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": import_path()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    taken, large, small, trimmed = map(int, done.stdout.split())
+    assert taken >= 160 and small > 80
+    assert large < 10 and trimmed < 20
+
+
 def test_crashes_show_no_window(windows: Any):
     modes: list[int] = []
     fake = SimpleNamespace(

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..bounds import limits
 from ..errors import ConfigError
-from ..platforms.processes import switch_often
+from ..platforms.processes import prepare_to_serve
 from ..platforms.sockets import own_port
 from .api.openai import OPENAI
 from .app import make_app
@@ -77,7 +77,7 @@ def reserved(
 def _serve(
     listening: socket.socket, how: Listening, server: Server, ready: Callable[[str], object]
 ) -> None:
-    switch_often()
+    prepare_to_serve()
     config = uvicorn.Config(
         make_app(server),
         http=_Protocol,

@@ -22,6 +22,7 @@ from ggmodel.serve.requests import (
     Text,
     Token,
 )
+from ggmodel.serve.runners import session as session_module
 from ggmodel.serve.runners.frames import (
     Call,
     Cancel,
@@ -173,6 +174,33 @@ def test_events_that_cannot_be_sent_end_their_request_alone():
     assert not thread.is_alive() and session._requests == {}
     assert events[1] == events[3] == Begun([1] * 80)
     assert events[2].error == "FormatError" and "cannot be sent" in events[2].message
+
+
+def test_memory_is_given_back_after_large_requests(monkeypatch: pytest.MonkeyPatch):
+    trims: list[None] = []
+    monkeypatch.setattr(session_module, "give_memory_back", lambda: trims.append(None))
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    state = State("ggmodel", "", "", [], [], 1, 1, 1, 1, 1, 1, 1, "")
+    session = Session(theirs, "", Unsendable(), state, Pools())  # type: ignore[arg-type]
+    thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
+    thread.start()
+    splitter = Splitter(1 << 20)
+    small, large = (Call(n, "generate", pack(Generate("a" * n, {}))) for n in (1, 2_000_000))
+
+    def trims_after(*messages: Any) -> int:
+        """How often until a ping comes back that is sent after these."""
+        ours.sendall(b"".join(map(frame, (*messages, Ping()))))
+        while True:
+            for body in splitter.feed(ours.recv(1 << 16)):
+                if isinstance(from_runner.decode(body), Ping):
+                    return len(trims)
+
+    with ours:
+        counts = [trims_after(message) for message in (small, large, Cancel(large.id))]
+        counts += [trims_after() for _ in range(4)]
+    thread.join(20)
+    assert counts[:2] == [0, 0] and counts[-1] == 2
 
 
 def test_events_of_many_that_are_too_long_together(monkeypatch: pytest.MonkeyPatch):

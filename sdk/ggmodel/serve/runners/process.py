@@ -22,7 +22,7 @@ from typing import Any
 
 from ...errors import Error, ModelNotFound
 from ...names import Found, find_stored
-from ...platforms.processes import leave_no_core, switch_often
+from ...platforms.processes import leave_no_core, prepare_to_serve
 
 Tell = Callable[[Mapping[str, Any]], None]
 _FINER = 0.01  # the least share of progress that is told
@@ -46,7 +46,7 @@ def serve(
     """
     from .listener import Listener
 
-    switch_often()
+    prepare_to_serve()
     listener = Listener(token, port)
     tell({"event": "listening", "port": listener.port})
     from ...runner import load

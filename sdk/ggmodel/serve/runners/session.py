@@ -17,6 +17,7 @@ import msgspec
 from ...bounds import limits, one_request
 from ...chat.items import hold_items
 from ...errors import Busy, Cancelled, Error, FormatError
+from ...platforms.processes import give_memory_back
 from ..requests import Chat, State
 from .answers import Answer
 from .failures import failure_of
@@ -44,6 +45,7 @@ _READ = 1 << 18  # bytes
 _HELLO_SECONDS = 10.0  # until who connects must have said the secret
 _LAST_SECONDS = 1.0  # for the last message to one that is refused
 _SHORT = 1 << 16  # bytes of a request whose text is encoded in some milliseconds
+_LARGE, _TRIMS = 1 << 20, 2  # bytes of a request after which memory is given back, and how often
 _KINDS = ("prompt", "text", "media", "template", "grammar", "call")
 _PROMPTS = ("generate", "tokenize", "detokenize", "render")
 
@@ -83,11 +85,13 @@ class _Request:
     """A request that has no complete answer yet.
 
     Attributes:
+        large: it may take much memory.
         answer: of a generation that has begun.
     """
 
     id: int
     method: str
+    large: bool = False
     cancelled: bool = False
     future: Future[None] | None = None
     answer: Answer | None = None
@@ -112,6 +116,7 @@ class Session:
         self._socket, self._token = connection, token
         self._work, self._state, self._pools = work, state, pools
         self._requests: dict[int, _Request] = {}
+        self._trims = 0  # to come
         self._outbox: SimpleQueue[_Request | bytearray | None] = SimpleQueue()
 
     def serve(self, first: bytes) -> None:
@@ -179,6 +184,9 @@ class Session:
             self._begin(message)
         elif isinstance(message, Ping):
             self._outbox.put(frame(message))
+            if self._trims and not any(one.large for one in list(self._requests.values())):
+                self._trims -= 1  # one that was cancelled may still be at work: once more
+                give_memory_back()
         elif (request := self._requests.get(message.id)) is None:
             return  # its answer was on the way
         elif isinstance(message, Cancel):
@@ -202,7 +210,9 @@ class Session:
             malformed = FormatError(f"the request is malformed: {wrong}")
             self._post(Result(call.id, failure=failure_of(malformed)))
             return
-        request = self._requests[call.id] = _Request(call.id, call.method)
+        large = len(call.body) > _LARGE
+        self._trims = _TRIMS if large else self._trims
+        request = self._requests[call.id] = _Request(call.id, call.method, large)
         request.future = self._pools.submit(call, body, lambda: self._run(request, body))
 
     def _cancel(self, request: _Request) -> None:

@@ -41,7 +41,8 @@ from ..requests import (
 
 Check = Callable[[], None]
 _ENDING = 512  # characters of a rendered text's end
-_GRAMMARS = 64  # compiled forms that are kept
+# Compiled forms that are kept, and the length of their texts.
+_GRAMMARS, _GRAMMAR_CHARACTERS = 64, 1 << 16
 _NOT_OPTIONS = {"grammar", "sampler", *LISTS}
 
 
@@ -261,10 +262,10 @@ def grammar_of(spec: GrammarSpec) -> Grammar:
     Raises:
         GrammarError: it is broken. Unsupported: llguidance is missing.
     """
-    return _grammar(spec.kind, spec.text)
+    make = _grammar if len(spec.text) > _GRAMMAR_CHARACTERS else _kept_grammar
+    return make(spec.kind, spec.text)
 
 
-@lru_cache(_GRAMMARS)
 def _grammar(kind: str, text: str) -> Grammar:
     if kind == "json":
         return Grammar.json_schema({"type": "object"})
@@ -279,6 +280,9 @@ def _grammar(kind: str, text: str) -> Grammar:
     import msgspec
 
     return Grammar.choice(msgspec.json.decode(text, type=list[str]))
+
+
+_kept_grammar = lru_cache(_GRAMMARS)(_grammar)
 
 
 def _need_data(kind: str, item: Any) -> None:
