@@ -221,6 +221,8 @@ def test_any_name_means_the_first_model(loop: Loop):
             assert (await use(pool, name)).name == "m0"
         assert (await use(pool, "m1")).name == "m1"
         assert set(pool._catalogue._found) == {"m0", "m1"}  # strangers' names fill no memory
+        with pytest.raises(ModelNotFound, match="up to 4,096 characters"):
+            await use(pool, "a" * 4097)
         with pytest.raises(ModelNotFound, match="give one"):
             await use(ModelPool([], stores=False, any_name=True), None)
         with pytest.raises(ModelNotFound, match="none"):

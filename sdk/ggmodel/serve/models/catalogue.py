@@ -23,6 +23,7 @@ from ..pool import Listed, best_name
 _DIGEST = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _REMEMBERED = 60.0  # seconds until the stores are looked through again
 _SPELLINGS = 1000  # that are remembered; a name has as many as its letters have capitals
+_LONGEST = 4096  # characters of a name, which may be a path
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Catalogue:
             if not self.named:
                 raise ModelNotFound('no model is named; give one, as in "model": NAME')
             name = next(iter(self.named))
+        if len(name) > _LONGEST:  # answers repeat it
+            raise ModelNotFound(
+                f"there is no model {name[:200]!r}…: names have up to {_LONGEST:,} characters"
+            )
         seen, target = self._found.get(name, (0.0, None))
         if target is None or time.monotonic() - seen > _REMEMBERED:
             try:
