@@ -29,6 +29,7 @@ import numpy as np
 
 import ggmodel
 from ggmodel.runner import Sampler, Usage
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.guessing import SIZES
 from ggmodel.runner.sampling import Sampling
 
@@ -129,10 +130,10 @@ def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
     seconds: dict[int, list[float]] = {
         size: [] for size in (1, *SIZES) if size <= engine.batch_size
     }
-    with engine.apart.slot() as sequence:
+    with Apart(engine).slot() as sequence:
 
         def compute(first: int, tokens: np.ndarray, start: int) -> None:
-            list(engine.apart.batches(engine.graphs, sequence, tokens, start, first))
+            list(Apart(engine).batches(engine.graphs, sequence, tokens, start, first))
 
         engine.call(lambda: compute(depth - 1, tokens, 0))
         for i in range(rounds + 1):

@@ -19,6 +19,7 @@ from ggmodel.errors import AudioError, ConfigError, PromptError
 from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.models.gemma3n.config import Gemma3nConfig
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.workbench.diff import same_tokens
 from ggmodel.workbench.golden import laid_out, nmse, source_of
 from ggmodel.workbench.golden.check import Golden
@@ -101,7 +102,7 @@ def test_the_reference_is_given_the_same_prompt(golden: Golden):
         items = [golden.pictures[p] for p in prompt.parts if isinstance(p, str)]
         seen = [e for item in items for e in model.encode(item.kind, item.pixels)]
         numbers = prompt_with(model, ids, placeholder, seen)
-        assert nmse(model.engine.apart.all_logits(numbers), prompt.logits) < bound_of(golden)
+        assert nmse(Apart(model.engine).all_logits(numbers), prompt.logits) < bound_of(golden)
     assert tower in names and not [name for name in names if "projector" in name]
 
 

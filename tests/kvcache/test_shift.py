@@ -18,6 +18,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 
@@ -85,20 +86,20 @@ NEXT = np.array([7, 23, 11], np.int32)
 
 def continued(model: LoadedModel, sequence: int, start: int) -> np.ndarray:
     return np.stack(
-        [model.engine.apart.extend(sequence, NEXT[i : i + 1], start + i) for i in range(3)]
+        [Apart(model.engine).extend(sequence, NEXT[i : i + 1], start + i) for i in range(3)]
     )
 
 
 def fresh(model: LoadedModel, text: np.ndarray) -> np.ndarray:
-    with model.engine.apart.slot() as sequence:
-        model.engine.apart.extend(sequence, text, 0)
+    with Apart(model.engine).slot() as sequence:
+        Apart(model.engine).extend(sequence, text, 0)
         return continued(model, sequence, len(text))
 
 
 @pytest.mark.parametrize(("begin", "end"), [(10, 25), (0, 8), (39, 40), (1, 39), (16, 32)])
 def test_removal_equals_recomputation(model: LoadedModel, begin: int, end: int):
-    with model.engine.apart.slot() as sequence:
-        model.engine.apart.extend(sequence, TEXT, 0)
+    with Apart(model.engine).slot() as sequence:
+        Apart(model.engine).extend(sequence, TEXT, 0)
         model.engine.cache.remove(sequence, begin, end)
         left = np.concatenate([TEXT[:begin], TEXT[end:]])
         assert model.engine.cache.length(sequence) == len(left)
@@ -110,14 +111,14 @@ def test_removal_equals_recomputation(model: LoadedModel, begin: int, end: int):
 
 
 def test_shifting_again_and_again(model: LoadedModel):
-    with model.engine.apart.slot() as sequence:
-        model.engine.apart.extend(sequence, TEXT, 0)
+    with Apart(model.engine).slot() as sequence:
+        Apart(model.engine).extend(sequence, TEXT, 0)
         text = TEXT
         for _ in range(6):
             model.engine.cache.remove(sequence, 4, 8)
             text = np.concatenate([text[:4], text[8:]])
             more = TEXT[:3]
-            model.engine.apart.extend(sequence, more, len(text))  # into the cells that were freed
+            Apart(model.engine).extend(sequence, more, len(text))  # into the cells that were freed
             text = np.concatenate([text, more])
         got = continued(model, sequence, len(text))
     assert nmse(got, fresh(model, text)) < 6 * bound(model)
@@ -125,10 +126,10 @@ def test_shifting_again_and_again(model: LoadedModel):
 
 def test_a_shift_leaves_other_sequences_alone(model: LoadedModel):
     engine = model.engine
-    with engine.apart.slot() as one, engine.apart.slot() as two:
+    with Apart(engine).slot() as one, Apart(engine).slot() as two:
         for lo in range(0, 40, 10):  # cells of both lie among each other
-            engine.apart.extend(one, TEXT[lo : lo + 10], lo)
-            engine.apart.extend(two, TEXT[::-1][lo : lo + 10], lo)
+            Apart(engine).extend(one, TEXT[lo : lo + 10], lo)
+            Apart(engine).extend(two, TEXT[::-1][lo : lo + 10], lo)
         engine.cache.remove(one, 5, 20)
         got = continued(model, two, 40)
     assert nmse(got, fresh(model, TEXT[::-1].copy())) < bound(model)
@@ -137,10 +138,10 @@ def test_a_shift_leaves_other_sequences_alone(model: LoadedModel):
 def test_a_copied_prefix_diverges(model: LoadedModel):
     engine = model.engine
     other = TEXT[::-1].copy()
-    with engine.apart.slot() as one, engine.apart.slot() as two:
-        engine.apart.extend(one, TEXT, 0)
+    with Apart(engine).slot() as one, Apart(engine).slot() as two:
+        Apart(engine).extend(one, TEXT, 0)
         engine.cache.copy_prefix(one, two, 20)
-        engine.apart.extend(two, other[20:30], 20)
+        Apart(engine).extend(two, other[20:30], 20)
         got = continued(model, two, 30), continued(model, one, 40)
     want = fresh(model, np.concatenate([TEXT[:20], other[20:30]])), fresh(model, TEXT)
     for a, b in zip(got, want, strict=True):
@@ -149,14 +150,14 @@ def test_a_copied_prefix_diverges(model: LoadedModel):
 
 def test_after_a_refused_shift_the_sequence_starts_anew(model: LoadedModel):
     engine = model.engine
-    with engine.apart.slot() as one, engine.apart.slot() as two:
-        engine.apart.extend(one, TEXT, 0)
+    with Apart(engine).slot() as one, Apart(engine).slot() as two:
+        Apart(engine).extend(one, TEXT, 0)
         engine.cache.copy_prefix(one, two, 40)
         with pytest.raises(Error, match="shares"):
             engine.cache.remove(two, 4, 8)
         engine.cache.remove(two, 0, None)
         left = np.concatenate([TEXT[:4], TEXT[8:]])
-        engine.apart.extend(two, left, 0)
+        Apart(engine).extend(two, left, 0)
         got = continued(model, two, len(left)), continued(model, one, 40)
     for a, b in zip(got, (fresh(model, left), fresh(model, TEXT)), strict=True):
         assert nmse(a, b) < bound(model)
@@ -167,8 +168,8 @@ def test_removal_at_the_end_equals_recomputation_at_any_depth(flash: str):
     golden = load_golden("llama", "tied")  # three layers
     source = from_hf(find("llama"), golden.config, golden.weights())
     with ggmodel.load(source, kv_type="f32", flash_attention=flash, parallel=2, threads=1) as model:
-        with model.engine.apart.slot() as sequence:
-            model.engine.apart.extend(sequence, TEXT, 0)
+        with Apart(model.engine).slot() as sequence:
+            Apart(model.engine).extend(sequence, TEXT, 0)
             model.engine.cache.remove(sequence, 17, None)
             got = continued(model, sequence, 17)
         assert nmse(got, fresh(model, TEXT[:17])) < BOUND["f32"]

@@ -14,6 +14,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.text import golden_of
 
@@ -92,8 +93,8 @@ def test_a_conversation_goes_on_where_it_ended(model: LoadedModel, alone: Loaded
 
 
 def test_states_cannot_be_shifted(model: LoadedModel):
-    with model.engine.apart.slot() as sequence:
-        model.engine.apart.extend(sequence, np.array(TEXTS[1], np.int32), 0)
+    with Apart(model.engine).slot() as sequence:
+        Apart(model.engine).extend(sequence, np.array(TEXTS[1], np.int32), 0)
         with pytest.raises(Error, match="cannot lose positions 4 to 8"):
             model.engine.cache.remove(sequence, 4, 8)
         assert model.engine.cache.length(sequence) == len(TEXTS[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,8 @@ from ..model.memory import LayerMemory
 from .cells import Cells
 from .layer import Feeds, LayerCache, SharedLayer, Stored
 from .masks import Masks
-from .placed import Evicted, Placed, following, look
+from .placed import Evicted, Placed, Rule, following, look
 from .windows import Window, number_of_windows, window_of
-
-if TYPE_CHECKING:
-    from .specs import Positions
 
 
 class CausalCache(Cache):
@@ -44,8 +40,8 @@ class CausalCache(Cache):
     def __init__(
         self,
         backend: Backend,
-        rule: Positions,
-        layers: Mapping[int, Positions],
+        rule: Rule,
+        layers: Mapping[int, Rule],
         dtype: DType,
         size: Size,
     ):

@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from ..ml.storage import Rows
 from ..model.batch import Step
+from ..model.cache import CacheSpec
+from ..model.memory import Rotation
 from .cells import Cells
 from .masks import Masks
 from .windows import Window
 
-if TYPE_CHECKING:
-    from .specs import Positions
+P = TypeVar("P", int, np.ndarray)
+
+
+class Rule(CacheSpec):
+    """Which keys and values of a layer are kept and seen, by position: a position sees itself and
+    earlier ones.
+
+    Attributes:
+        rope: the rotation of the layer's keys; None if they are not rotated. `cache.rotate` in
+            `forward` uses it, and the cache moves keys with it.
+        shares: the number of an earlier layer, declared alike, whose keys and values this one
+            reads; it stores none. None if it has its own.
+        bounded: whether a position may not see some earlier ones.
+        ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
+    """
+
+    rope: Rotation | None
+    shares: int | None
+    absolute: bool = False
+    bounded: ClassVar[bool] = True
+    ahead: bool = True
+
+    @property
+    @abstractmethod
+    def span(self) -> int | None:
+        """The most positions kept for what comes next; None if all are."""
+
+    @abstractmethod
+    def sees_from(self, position: P) -> P:
+        """The first position that `position` sees; may be negative."""
+
+    def keeps_from(self, position: int) -> int:
+        """The first position that is kept when `position` comes next; may be negative."""
+        return self.sees_from(position)
 
 
 @dataclass(frozen=True)
@@ -60,7 +95,7 @@ class Placed:
         return self.rows[i][0], self.window.begin + self.window.parts[i].begin
 
 
-def look(rule: Positions, table: Cells, masks: Masks, step: Step, placed: Placed) -> None:
+def look(rule: Rule, table: Cells, masks: Masks, step: Step, placed: Placed) -> None:
     """Makes the mask of a step for its window; its cells are written."""
     window, n = placed.window, len(step.positions)
     if not window.parts:
@@ -97,7 +132,7 @@ def _range(table: Cells, begin: int, size: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _seen(
-    rule: Positions,
+    rule: Rule,
     step: Step,
     cells: np.ndarray,
     rows: slice,
@@ -126,7 +161,7 @@ def _seen(
 
 
 def following(
-    rule: Positions, table: Cells, step: Step, placed: Placed
+    rule: Rule, table: Cells, step: Step, placed: Placed
 ) -> tuple[Sequence[int], Sequence[int | None]] | None:
     """The cells of the next tokens of a computed step, and for each token the cell to mask that
     the token before it saw. A cell in use is taken over from the same sequence. None if finding

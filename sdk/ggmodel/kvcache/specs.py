@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, TypeVar
 
-import numpy as np
-
 from ..errors import ConfigError
 from ..ml import Backend, DType
-from ..model.cache import CacheSpec, Size
+from ..model.cache import Size
 from ..model.memory import Rotation
 from .causal import CausalCache
-
-P = TypeVar("P", int, np.ndarray)
+from .placed import P, Rule
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
 
-class Positions(CacheSpec):
-    """A layer that stores keys and values by position; a position sees itself and earlier ones.
-
-    Attributes:
-        rope: the rotation of the layer's keys; None if they are not rotated. `cache.rotate` in
-            `forward` uses it, and the cache moves keys with it.
-        shares: the number of an earlier layer, declared alike, whose keys and values this one
-            reads; it stores none. None if it has its own.
-        bounded: whether a position may not see some earlier ones.
-        ahead: whether tokens of one group, such as the rows of an image, see later ones of it.
-    """
-
-    rope: Rotation | None
-    shares: int | None
-    absolute: bool = False
-    bounded: ClassVar[bool] = True
-    ahead: bool = True
-
-    @property
-    @abstractmethod
-    def span(self) -> int | None:
-        """The most positions kept for what comes next; None if all are."""
-
-    @abstractmethod
-    def sees_from(self, position: P) -> P:
-        """The first position that `position` sees; may be negative."""
-
-    def keeps_from(self, position: int) -> int:
-        """The first position that is kept when `position` comes next; may be negative."""
-        return self.sees_from(position)
+class Positions(Rule):
+    """A layer that stores keys and values by position."""
 
     def new_cache(
         self, backend: Backend, layers: Mapping[int, Positions], dtype: DType, size: Size

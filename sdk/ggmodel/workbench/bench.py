@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..runner import LoadedModel, Sampler
+from ..runner.engine.apart import Apart
 from ..runner.requests.generation import Generation
 
 
@@ -247,7 +248,7 @@ def _random(model: LoadedModel, n: int, random: np.random.Generator) -> np.ndarr
 def _empty(model: LoadedModel) -> None:
     with ExitStack() as slots:
         for _ in model.engine.slots.all:
-            slots.enter_context(model.engine.apart.slot())
+            slots.enter_context(Apart(model.engine).slot())
 
 
 def _computed(model: LoadedModel) -> float | None:

@@ -19,6 +19,7 @@ from ..model import Batch, Input, Model, MultimodalEmbedding, Prepared, Step
 from ..model.multimodal import IMAGE_BATCH
 from ..model.walk import Instance, instances
 from ..runner import LoadedModel
+from ..runner.engine.apart import Apart
 from ..runner.engine.graphs import Graphs, trace
 from ..runner.engine.images import record
 
@@ -85,9 +86,9 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
     group = engine.inputs.largest_group(numbers.tolist())
 
     def watched() -> list[np.ndarray]:
-        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
+        with Apart(engine).graphs(forward, 1, len(numbers), group) as graphs:
             each = _Each(forward, graphs, model, begin)
-            return list(engine.apart.batches(each, 0, numbers, 0))
+            return list(Apart(engine).batches(each, 0, numbers, 0))
 
     rows = engine.call(watched)
     if len(rows) > 1:
@@ -115,11 +116,11 @@ def watch_decode(
     group = engine.inputs.largest_group(numbers.tolist())
 
     def watched() -> None:
-        with engine.apart.graphs(forward, 1, len(numbers), group) as graphs:
-            list(engine.apart.batches(graphs, 0, numbers[:start], 0))
+        with Apart(engine).graphs(forward, 1, len(numbers), group) as graphs:
+            list(Apart(engine).batches(graphs, 0, numbers[:start], 0))
             for i in range(start, len(numbers)):
                 each = _Each(forward, graphs, model, begin(i))
-                list(engine.apart.batches(each, 0, numbers[i : i + 1], i))
+                list(Apart(engine).batches(each, 0, numbers[i : i + 1], i))
 
     engine.call(watched)
 

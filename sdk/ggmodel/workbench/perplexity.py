@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ComputeError, ConfigError, PromptError
 from ..runner import LoadedModel
+from ..runner.engine.apart import Apart
 from ..runner.sampling import log_probability
 from .chunks import chunks, read_tokens
 
@@ -88,7 +89,7 @@ def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
         pairs = zip(rows, upcoming, strict=False)  # no token follows the last row
         losses.extend(-log_probability(row, token) for row, token in pairs)
 
-    model.engine.apart.each_logits(chunk, take, first)
+    Apart(model.engine).each_logits(chunk, take, first)
     return losses
 
 

@@ -24,6 +24,7 @@ from ggmodel.gguf_file import (
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.engine import Engine
 from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
@@ -237,12 +238,12 @@ def test_a_llama(shared: RunnerProcess):
             engine.worst.reserve()
             backend.load()
             tokens = golden.prompt
-            with engine.apart.slot() as sequence:
-                row = engine.apart.extend(sequence, tokens, 0)
+            with Apart(engine).slot() as sequence:
+                row = Apart(engine).extend(sequence, tokens, 0)
                 for _ in range(GREEDY):
                     tokens = np.append(tokens, np.int32(row.argmax()))
-                    row = engine.apart.extend(sequence, tokens[-1:], len(tokens) - 1)
-            results.append((tokens.tolist(), engine.apart.all_logits(tokens).tobytes()))
+                    row = Apart(engine).extend(sequence, tokens[-1:], len(tokens) - 1)
+            results.append((tokens.tolist(), Apart(engine).all_logits(tokens).tobytes()))
             assert engine.graphs.replayed > engine.graphs.recorded
             engine.close()
     assert results[0] == results[1]

@@ -19,7 +19,7 @@ CHILD = """
 import os, sys
 from ggmodel.errors import ComputeError
 from ggmodel.ml import DeviceInfo
-from ggmodel.ml.ggml import discovery, hardware
+from ggmodel.ml.ggml import discovery, hardware, memory
 from ggmodel.ml.process import child
 
 FAULT = {fault!r}
@@ -51,7 +51,7 @@ class Device:
         pass
 
 discovery.discover = discover
-hardware.Device, hardware.by_name = Device, lambda info: None
+memory.Device, hardware.by_name = Device, lambda info: None
 child.main(int(sys.argv[1]), int(sys.argv[2]))
 """
 

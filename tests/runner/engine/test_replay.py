@@ -10,19 +10,20 @@ import pytest
 import ggmodel
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.apart import Apart
 
 
 def decode(model: LoadedModel, prompt: list[int], steps: int, rebuild: bool) -> np.ndarray:
     """Logits of greedy steps after a prompt, [steps, vocabulary]."""
     engine = model.engine
     rows = []
-    with engine.apart.slot() as sequence:
-        logits = engine.apart.extend(sequence, np.array(prompt, np.int32), 0)
+    with Apart(engine).slot() as sequence:
+        logits = Apart(engine).extend(sequence, np.array(prompt, np.int32), 0)
         for i in range(steps):
             if rebuild:
                 engine.graphs.close()
             token = np.array([logits.argmax()], np.int32)
-            logits = engine.apart.extend(sequence, token, len(prompt) + i)
+            logits = Apart(engine).extend(sequence, token, len(prompt) + i)
             rows.append(logits)
     return np.stack(rows)
 

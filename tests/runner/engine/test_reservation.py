@@ -16,6 +16,7 @@ from ggmodel.ml.ggml import GGMLBackend, kernels
 from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.storage import State
 from ggmodel.native import lib
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.loading.options import Options
 from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.workbench.golden import source_of
@@ -85,8 +86,8 @@ def test_running_takes_no_more_than_was_reserved():
         reserved = steps.backend.backend_memory()
         steps.backend.load()
         for n in (1, 5, len(golden.prompt)):
-            with steps.engine.apart.slot() as sequence:
-                steps.engine.apart.extend(sequence, golden.prompt[:n], 0)
+            with Apart(steps.engine).slot() as sequence:
+                Apart(steps.engine).extend(sequence, golden.prompt[:n], 0)
         assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
 
 
@@ -122,13 +123,13 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
         graph = steps.backend.backend_memory().cpu.graph
         steps.backend.load()
         for n in (1, 2, 5, 31, 62, 63, 64, 65, 200, min(context, 600) - 1):
-            with steps.engine.apart.slot() as sequence:
-                steps.engine.apart.extend(sequence, np.resize(golden.prompt, n), 0)
-        with steps.engine.apart.slot() as sequence:  # at the end of the context
-            steps.engine.apart.extend(sequence, np.resize(golden.prompt, context - 64), 0)
-            steps.engine.apart.extend(sequence, np.resize(golden.prompt, 63), context - 64)
-            steps.engine.apart.extend(sequence, golden.prompt[:1], context - 1)
-        steps.engine.apart.all_logits(np.resize(golden.prompt, min(context, 600)))
+            with Apart(steps.engine).slot() as sequence:
+                Apart(steps.engine).extend(sequence, np.resize(golden.prompt, n), 0)
+        with Apart(steps.engine).slot() as sequence:  # at the end of the context
+            Apart(steps.engine).extend(sequence, np.resize(golden.prompt, context - 64), 0)
+            Apart(steps.engine).extend(sequence, np.resize(golden.prompt, 63), context - 64)
+            Apart(steps.engine).extend(sequence, golden.prompt[:1], context - 1)
+        Apart(steps.engine).all_logits(np.resize(golden.prompt, min(context, 600)))
         assert (memory.sizes, steps.backend.inputs.size) == (reserved, inputs)
         assert steps.backend.backend_memory().cpu.graph == graph
 
@@ -139,8 +140,11 @@ def test_a_dry_run_computes_and_loads_nothing():
         steps.take_steps()
         with pytest.raises(GraphError, match="alloc_memory"):
             steps.backend.load()
-        with steps.engine.apart.slot() as sequence, pytest.raises(GraphError, match="alloc_memory"):
-            steps.engine.apart.extend(sequence, golden.prompt, 0)
+        with (
+            Apart(steps.engine).slot() as sequence,
+            pytest.raises(GraphError, match="alloc_memory"),
+        ):
+            Apart(steps.engine).extend(sequence, golden.prompt, 0)
         cache: Any = steps.engine.cache
         keys = next(iter(cache.stored.keys.values()))
         with pytest.raises(GraphError, match="alloc_memory"):

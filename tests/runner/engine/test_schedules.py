@@ -17,6 +17,7 @@ from ggmodel.errors import Error, KvCacheFull
 from ggmodel.kvcache import windows
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.graphs import Graphs
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
@@ -229,7 +230,7 @@ def test_each_sequence_gets_what_it_gets_alone(model: LoadedModel, seed: int):
 
     def compare() -> None:
         with ExitStack() as stack:
-            apart = engine.apart.graphs
+            apart = Apart(engine).graphs
             together = stack.enter_context(apart(engine.model, SEQUENCES, CAPACITY, MAX_BATCH))
             own = stack.enter_context(apart(engine.model, 1, CAPACITY, MAX_BATCH))
             schedule = Schedule(together, engine.vocabulary, seed)

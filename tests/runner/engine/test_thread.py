@@ -22,6 +22,7 @@ import ggmodel
 from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError, OutOfMemory
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
+from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.batches import Chunk
 from ggmodel.runner.requests.generation import Generation
 
@@ -548,8 +549,8 @@ def test_masked_logits_are_not_computed_anew(source: MemorySource, monkeypatch: 
 
 
 def test_a_sequence_of_ones_own_that_is_lost_says_so(both: LoadedModel):
-    with both.engine.apart.slot() as sequence:
-        both.engine.apart.extend(sequence, np.array(PROMPT, np.int32), 0)
+    with Apart(both.engine).slot() as sequence:
+        Apart(both.engine).extend(sequence, np.array(PROMPT, np.int32), 0)
         both.engine.call(lambda: both.engine.cache.wipe(sequence))
         with pytest.raises(ComputeError, match="holds 0 positions, not 3"):
-            both.engine.apart.extend(sequence, np.array(PROMPT, np.int32), 3)
+            Apart(both.engine).extend(sequence, np.array(PROMPT, np.int32), 3)

@@ -10,8 +10,8 @@ from typing import Any
 from ...errors import ComputeError
 from ...native import ffi, lib
 from ..memory import AllocationStatus
-from .hardware import Device, Hardware
-from .memory import Arena, physically_possible
+from .hardware import Hardware
+from .memory import Arena, Device, physically_possible
 
 COMPUTES_NOTHING = frozenset(
     {

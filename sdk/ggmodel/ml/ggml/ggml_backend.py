@@ -26,9 +26,9 @@ from ..placement import INPUT, layer_of
 from ..storage import State
 from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
-from .hardware import Device, Hardware
+from .hardware import Hardware
 from .lowering import GGMLExecutable
-from .memory import Buffer, SharedInputs, physically_possible, value_of
+from .memory import Buffer, Device, SharedInputs, physically_possible, value_of
 from .weights import Weights, extra_buffer_types
 
 # Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.

@@ -9,62 +9,21 @@ from contextlib import closing
 from typing import Any
 
 from ...closing import closed_on_error
-from ...errors import ComputeError, ConfigError
-from ...native import ffi, lib
+from ...errors import ConfigError
+from ...native import lib
 from ..devices import DeviceID, DeviceInfo
-from ..memory import AllocationStatus
 from ..node import Node
 from ..params import BackendParams
 from ..system import available_cores
 from .discovery import discover
-from .memory import Arena
+from .memory import Arena, Device
 from .scratch import Scratch
 from .threads import Threads
 
 log = logging.getLogger("ggmodel.ml")
 
 _CPU = DeviceInfo("0", "CPU", name="CPU")
-_SERIAL = "RPC"  # one connection, whose messages must not mix
 _MOST_DEVICES = 16  # limit of ggml's scheduler, the CPU included; more end the process
-
-
-class Device:
-    """One open device.
-
-    Attributes:
-        info: its description.
-        handle: the `ggml_backend_dev_t`. backend: the `ggml_backend_t`.
-        buffer_type: of its own memory.
-        status: state of the last allocation on it.
-    """
-
-    def __init__(self, info: DeviceInfo, handle: Any):
-        self.info, self.handle = info, handle
-        self.status = AllocationStatus.UNALLOCATED
-        self.backend = lib.ggml_backend_dev_init(handle, ffi.NULL)
-        if not self.backend:
-            raise ComputeError(f"the device {info.name} could not be initialised")
-        self.buffer_type = lib.ggml_backend_dev_buffer_type(handle)
-
-    @property
-    def name(self) -> str:
-        """ggml's name for it."""
-        return self.info.name
-
-    @property
-    def serial(self) -> bool:
-        """Whether it takes one transfer at a time."""
-        return self.info.library == _SERIAL
-
-    def holds(self, node: Node) -> bool:
-        """Whether a tensor fits there: GPUs may address less at once than they have."""
-        with closing(Arena(1)) as arena:
-            return lib.ggml_backend_supports_op(self.backend, arena.tensor(node))
-
-    def close(self) -> None:
-        backend, self.backend = self.backend, None
-        if backend:
-            lib.ggml_backend_free(backend)
 
 
 def by_name(info: DeviceInfo) -> Any:

@@ -1,28 +1,27 @@
-"""Descriptions of tensors, their buffers, and access to their values."""
+"""Devices, descriptions of tensors, their buffers, and access to their values."""
 
 from __future__ import annotations
 
 import functools
 import mmap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import Any
 
 import numpy as np
 
 from ...closing import closed_on_error
-from ...errors import GraphError, OutOfMemory
+from ...errors import ComputeError, GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ...shortage import need_room
+from ..devices import DeviceInfo
 from ..memory import AllocationStatus
 from ..node import Node
 from ..storage import Weight
 from ..system import total_memory
 
-if TYPE_CHECKING:
-    from .hardware import Device
-
-
 _LARGE_ARENA = 1 << 16  # bytes
+_SERIAL = "RPC"  # one connection, whose messages must not mix
 
 
 class Arena:
@@ -69,6 +68,45 @@ class Arena:
         if ctx:
             lib.ggml_free(ctx)
         self._pages = None
+
+
+class Device:
+    """One open device.
+
+    Attributes:
+        info: its description.
+        handle: the `ggml_backend_dev_t`. backend: the `ggml_backend_t`.
+        buffer_type: of its own memory.
+        status: state of the last allocation on it.
+    """
+
+    def __init__(self, info: DeviceInfo, handle: Any):
+        self.info, self.handle = info, handle
+        self.status = AllocationStatus.UNALLOCATED
+        self.backend = lib.ggml_backend_dev_init(handle, ffi.NULL)
+        if not self.backend:
+            raise ComputeError(f"the device {info.name} could not be initialised")
+        self.buffer_type = lib.ggml_backend_dev_buffer_type(handle)
+
+    @property
+    def name(self) -> str:
+        """ggml's name for it."""
+        return self.info.name
+
+    @property
+    def serial(self) -> bool:
+        """Whether it takes one transfer at a time."""
+        return self.info.library == _SERIAL
+
+    def holds(self, node: Node) -> bool:
+        """Whether a tensor fits there: GPUs may address less at once than they have."""
+        with closing(Arena(1)) as arena:
+            return lib.ggml_backend_supports_op(self.backend, arena.tensor(node))
+
+    def close(self) -> None:
+        backend, self.backend = self.backend, None
+        if backend:
+            lib.ggml_backend_free(backend)
 
 
 class Described:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...native import ffi, lib, proc
 from ...shortage import need_room
-from .memory import Arena
-
-if TYPE_CHECKING:
-    from .hardware import Device
+from .memory import Arena, Device
 
 
 class Scratch:

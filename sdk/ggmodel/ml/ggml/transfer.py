@@ -19,7 +19,7 @@ from ...native import ffi, lib
 from ..backend import Progress
 from ..node import Node
 from . import pages
-from .hardware import Device
+from .memory import Device
 
 _CHUNK = 16 << 20  # bytes copied between two calls of `cancel`
 

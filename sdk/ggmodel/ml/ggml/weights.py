@@ -27,8 +27,7 @@ from ..storage import Weight
 from ..system import system_info
 from ..tensor import Tensor
 from . import kernels
-from .hardware import Device
-from .memory import Arena, Buffer, Mapping
+from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
 
 if TYPE_CHECKING:

@@ -153,7 +153,8 @@ class Service:
     def initialise(self, library: str) -> None:
         """Makes the devices of a library ready to compute, which may end the process."""
         from ..ggml.discovery import discover
-        from ..ggml.hardware import Device, by_name
+        from ..ggml.hardware import by_name
+        from ..ggml.memory import Device
 
         for info in discover():
             if info.library == library:

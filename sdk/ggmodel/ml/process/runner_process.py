@@ -6,7 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...bounds import limits
 from ...closing import Closing, closed_on_error
@@ -18,14 +18,21 @@ from .endpoints import parse_endpoints, unreachable
 from .launch import Child
 from .protocol import Silence
 
-if TYPE_CHECKING:
-    from .process_backend import ProcessExecutable
-
 _REACH = 2.0  # seconds until a worker must have accepted a connection
 _GREET = 2.0  # seconds until it must have answered; one that serves another client never does
 _PROBE = 0.75  # seconds for finding out which worker is gone
 
 log = logging.getLogger("ggmodel.ml")
+
+
+class Recorded(Protocol):
+    """A graph in the process.
+
+    Attributes:
+        ended: it can run no more.
+    """
+
+    ended: bool
 
 
 class RunnerProcess(Conversation, Closing):
@@ -72,9 +79,7 @@ class RunnerProcess(Conversation, Closing):
         self._lost = ""
         self._silent: Silence | None = None  # as long as no answer comes
         self._closed = False
-        self._graphs: weakref.WeakValueDictionary[int, ProcessExecutable] = (
-            weakref.WeakValueDictionary()
-        )
+        self._graphs: weakref.WeakValueDictionary[int, Recorded] = weakref.WeakValueDictionary()
         self._active: dict[int, list[DeviceID]] = {}
         self._end = weakref.finalize(self, self._child.end, self._lock)
         with closed_on_error(self):
@@ -107,7 +112,7 @@ class RunnerProcess(Conversation, Closing):
 
     # what is in the process
 
-    def watch(self, number: int, graph: ProcessExecutable) -> None:
+    def watch(self, number: int, graph: Recorded) -> None:
         """Sets a graph's `ended` once it can run no more."""
         self._graphs[number] = graph
 

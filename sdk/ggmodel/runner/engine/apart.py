@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from ...errors import Busy, ComputeError, Error, GraphError, Unsupported
 from ...kvcache import Cache
 from ...model import Step
 from .batches import Batches
+from .engine import Engine
 from .graphs import Forward, Graphs
 from .positions import Histories
 from .slots import Slot
-
-if TYPE_CHECKING:
-    from .engine import Engine
 
 
 class Runs(Protocol):

@@ -11,7 +11,6 @@ from ...errors import GraphError, PromptError, TensorError
 from ...kvcache import Cache, Declared, new_cache, several
 from ...ml import Backend, DType
 from ...model import Input, Model
-from .apart import Apart
 from .batches import Batches
 from .graphs import Graphs
 from .guessing import Speculation
@@ -45,7 +44,6 @@ class Engine:
         can_rewind: the latest positions of a sequence can be taken back.
         images, inputs: the images of prompts, and the numbers of inputs that stand for them.
         worst: the graphs that need most memory.
-        apart: computes texts that belong to no request.
     """
 
     def __init__(
@@ -92,7 +90,6 @@ class Engine:
             masks_exactly=backend.flash_attention,
         )
         self.scheduler.placer = self.steps.placer
-        self.apart = Apart(self)
         self.vocabulary = 0
 
     def new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import ComputeError, ConfigError, PromptError, Unsupported
 from ...gguf_file.metadata import KeyValues
 from ...model import Step
+from ..engine.apart import Apart
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -105,7 +106,7 @@ def _embed(
     """Rows float32 [width] of texts that are computed together, by number; in the engine's
     thread."""
     longest = max(len(text) for text in texts.values())
-    with engine.apart.graphs(engine.model.states, len(texts), longest) as graphs:
+    with Apart(engine).graphs(engine.model.states, len(texts), longest) as graphs:
         pooled = _pool(engine, graphs, list(texts.values()), pooling)
     for i, row in zip(texts, pooled, strict=True):
         if not np.isfinite(row).all():

@@ -14,7 +14,7 @@ from ...errors import Cancelled, ConfigError, GraphError, TokenizerError
 from ...interrupts import until_set
 from ...shortage import as_error
 from ..engine.engine import Engine
-from ..engine.guessing import Lookup
+from ..engine.request import Lookup
 from ..sampling import Sampler, log_probabilities
 from .completion import Completion, FinishReason, Piece, Usage
 from .delivery import Delivery
@@ -39,7 +39,7 @@ class Generation:
         grammar: constrains the text.
         context_shift: when the context is full, drop its older half rather than end.
         num_keep: tokens at the beginning that are never dropped.
-        prompt_lookup: draft repetitions of prompt and answer; see `engine.guessing`.
+        prompt_lookup: draft repetitions of prompt and answer; see `engine.request`.
 
     Attributes:
         done: nothing more will come. failed: because of an error. cancelled: no more is wanted.

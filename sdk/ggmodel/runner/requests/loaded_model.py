@@ -14,6 +14,7 @@ from ...gguf_file import TensorSource
 from ...ml import Backend, BackendMemory
 from ...model import LoadReport, Model, MultimodalEmbedding
 from ...shortage import reported
+from ..engine.apart import Apart
 from ..engine.engine import Engine
 from ..engine.reservation import EncoderMemory
 from ..sampling import log_probability
@@ -98,7 +99,7 @@ class LoadedModel(Answering, Closing):
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return self.engine.apart.all_logits(self.prompts.read(prompt))
+        return Apart(self.engine).all_logits(self.prompts.read(prompt))
 
     @reported
     def score(self, prompt: Prompt) -> np.ndarray:
@@ -118,7 +119,7 @@ class LoadedModel(Answering, Closing):
             for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
                 scores.append(log_probability(row, token))
 
-        self.engine.apart.each_logits(ids, take)
+        Apart(self.engine).each_logits(ids, take)
         return np.array(scores, np.float32)
 
     @reported

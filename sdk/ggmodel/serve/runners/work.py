@@ -14,6 +14,7 @@ from ...bounds import limits
 from ...chat.items import LISTS, item_of
 from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
 from ...runner import Grammar, LoadedModel
+from ...runner.engine.apart import Apart
 from ...runner.requests.generation import Generation
 from ...runner.requests.prompts import Rendered
 from ...runner.sampling import log_probabilities
@@ -138,7 +139,7 @@ class Work:
                 else:
                     tokens.append(self.token(id, *log_probabilities(row, id, top)))
 
-        self.model.engine.apart.each_logits(generation.prompt, take)
+        Apart(self.model.engine).each_logits(generation.prompt, take)
         return tokens
 
     def token(

@@ -17,6 +17,7 @@ from ...gguf_file import DType, MemorySource
 from ...model import Model, find
 from ...model.registry import find_hf
 from ...runner import LoadedModel
+from ...runner.engine.apart import Apart
 from ..comparison import EXACT
 from . import runs
 from .broken import each_case
@@ -215,7 +216,7 @@ def _texts(
         asked[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
     for case, (items, want) in asked.items():
         numbers = model.prompts.read(items)
-        logits = model.engine.apart.all_logits(numbers)
+        logits = Apart(model.engine).all_logits(numbers)
         found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
         same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
         error = nmse(logits, want.logits)

@@ -15,6 +15,7 @@ from ...ml import Context, Tensor
 from ...model import Batch, Module
 from ...model.walk import instances
 from ...runner import LoadedModel
+from ...runner.engine.apart import Apart
 from ...runner.engine.batches import Batches
 from ...runner.engine.graphs import Forward, Graphs
 
@@ -140,10 +141,10 @@ class Prompt:
         return rows[: end - begin], rows[end - begin :]
 
     def _whole(self, graphs: Graphs, numbers: np.ndarray) -> np.ndarray:
-        return np.concatenate(list(self.model.engine.apart.batches(graphs, 0, numbers, 0)))
+        return np.concatenate(list(Apart(self.model.engine).batches(graphs, 0, numbers, 0)))
 
     def _extend(self, graphs: Graphs, sequence: int, begin: int, end: int) -> np.ndarray:
-        batches = self.model.engine.apart.batches
+        batches = Apart(self.model.engine).batches
         return np.concatenate([*batches(graphs, sequence, self.numbers[begin:end], begin)])
 
     def _pieces(self, begin: int, size: int) -> Iterator[tuple[int, int]]:
@@ -158,7 +159,7 @@ class Prompt:
         group = self.inputs.largest_group(self._listed)
         # Whole images lie in cells of sequences; one batch may need those of several.
         spare = sum(n < 0 for n in self._listed) if self.inputs.whole else 0
-        return engine.apart.graphs(engine.model, sequences + spare, len(self.numbers), group)
+        return Apart(engine).graphs(engine.model, sequences + spare, len(self.numbers), group)
 
 
 def shifted(model: LoadedModel, tokens: np.ndarray, bound: float) -> Run:
@@ -208,8 +209,8 @@ def _blocks(model: LoadedModel, tokens: np.ndarray) -> dict[int, tuple[Module, i
                 found[given[0]] = module, getattr(batch.cache[given[0]], "shares", None)
         return result
 
-    with engine.apart.graphs(forward, 1, len(tokens)) as graphs:
-        list(engine.apart.batches(graphs, 0, tokens, 0, len(tokens) - 1))
+    with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
+        list(Apart(engine).batches(graphs, 0, tokens, 0, len(tokens) - 1))
     return found if len({id(b) for b, _ in found.values()}) == len(found) else {}
 
 
@@ -234,12 +235,12 @@ def _shift(model: LoadedModel, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarr
     left = text[removed:]
 
     def continued(graphs: Graphs, start: int) -> np.ndarray:
-        return np.concatenate([*engine.apart.batches(graphs, 0, after, start)])
+        return np.concatenate([*Apart(engine).batches(graphs, 0, after, start)])
 
     forward: Forward = net
-    with engine.apart.graphs(forward, 1, len(tokens)) as graphs:
+    with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
         cache = graphs.cache
-        list(engine.apart.batches(graphs, 0, text, 0))
+        list(Apart(engine).batches(graphs, 0, text, 0))
         try:
             cache.check_remove(0, 0, removed)
         except Error:
@@ -249,5 +250,5 @@ def _shift(model: LoadedModel, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarr
             raise _Refused("its window ends elsewhere then: a request computes the text again")
         got = continued(graphs, len(left))
         cache.remove(0, 0, None)
-        list(engine.apart.batches(graphs, 0, left, 0))
+        list(Apart(engine).batches(graphs, 0, left, 0))
         return got, continued(graphs, len(left))
