@@ -80,7 +80,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Two pips in one environment disturb each other.
 .NOTPARALLEL:
 .PHONY: help demo check test test-peers test-browser test-ray test-vulkan test-aarch64 test-llama-server test-lm-eval test-schemas \
-    test-wheel test-installed nightly docs docs-serve mutants faults fuzz fuzz-without-server kills pairs soak lint house native peer bench wheel release clean
+    test-wheel test-installed nightly docs docs-serve mutants faults fuzz kills pairs soak lint house native peer bench wheel release clean
 
 help:            ## print this list
 	@sed -n 's/^\([a-z0-9-]*:\).*## /  make \1 /p' Makefile
@@ -182,11 +182,6 @@ pairs: $(VENV)/developer  ## run random pairs of writers against one store of mo
 fuzz: $(VENV)/developer $(NATIVE)  ## damage files, requests and messages at random; find what breaks
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) --seed $(or $(SEED),1) \
 	    --jobs $(or $(JOBS),1) $(addprefix --only ,$(ONLY))
-
-# All fuzzers but `http`, which still finds requests that delay others (docs/reliability.md).
-fuzz-without-server:
-	@$(MAKE) --no-print-directory fuzz MINUTES=5 \
-	    ONLY="gguf gguf-load folders images sounds templates schemas ops ops-equal ops-threads requests answers questions workers"
 
 # make soak [MINUTES=60] [SEED=1] [SERVE=1]: of a real server, whose runner processes are killed
 soak: $(VENV)/developer  ## mixed requests for MINUTES=60; memory, files and threads must not grow
