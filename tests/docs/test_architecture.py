@@ -56,6 +56,17 @@ def test_links_lead_somewhere(page: str):
     assert not [t for t in targets if "://" not in t and not (folder / t).exists()]
 
 
+def test_the_heart_is_read_in_an_evening():
+    """Twelve files of 4,000 lines at most lead from a declaration to a token."""
+    section = MAP.partition("## Reading order\n")[2].partition("\n## ")[0]
+    files = re.findall(r"^\|[^|]*\| `([^`]+)` \|", section, flags=re.MULTILINE)
+    assert len(files) == 12
+    found = [next(top / path for top in (SDK, ROOT) if (top / path).is_file()) for path in files]
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in found)
+    assert lines <= 4000
+    assert f"Twelve files of {round(lines, -2):,} lines" in section
+
+
 def test_what_stands_before_a_file_is_defined_there():
     named = re.findall(r"`(\w+)(?:\.(\w+))?`\s\(`([\w/]+\.py)`", MAP)
     assert len(named) > 12

@@ -71,8 +71,8 @@ def peer(file: Path, embedding: bool) -> Iterator[str]:
             assert address, f"llama.cpp ended with status {process.wait(60)}"
             yield address.decode().strip()
         except httpx.TransportError as error:
-            error.add_note(f"llama.cpp's process ended with {process.poll()}")  # None: it runs
-            raise
+            ended = process.poll()  # None while it runs
+            raise AssertionError(f"{error}; llama.cpp's process ended with {ended}") from error
         finally:
             process.kill()
 
