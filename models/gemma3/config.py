@@ -11,10 +11,6 @@ from ggmodel import kv, nn
 TANH = "gelu_pytorch_tanh"
 
 
-def _vision(key: str, hf: str, default: float = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
-
-
 def _usual_factor(h: Gemma3Config) -> float:
     """For files without the key: 4B, 12B and 27B divide positions by 8."""
     return 8.0 if h.layers in (34, 48, 62) and 0 < h.window < h.context else 1.0
@@ -70,21 +66,21 @@ class Gemma3Config(nn.DecoderConfig, nn.ImageConfig):
         "rope.scaling.factor", hf=(nn.scaling_factor, lambda _: 1), default=_usual_factor
     )
 
-    vit_layers: int = _vision("block_count", "num_hidden_layers")
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads")
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
     vit_activation: str = nn.activation(
         TANH,
         "vision_config.hidden_act",
         "vision.hidden_activation",
     )
-    side: int = _vision("image_size", "image_size")
-    patch: int = _vision("patch_size", "patch_size", least=1)
+    side: int = nn.vision_kv("image_size", "image_size")
+    patch: int = nn.vision_kv("patch_size", "patch_size", least=1)
     # The rows of an image; an mmproj file has the patches that become one row instead.
     rows: int | None = kv("mm.tokens_per_image", "mm_tokens_per_image", hf="mm_tokens_per_image")
-    merge: int = _vision("projector.scale_factor", "projector_scale_factor", 4)
+    merge: int = nn.vision_kv("projector.scale_factor", "projector_scale_factor", 4)
     grid = property(lambda h: h.side // h.patch)
     patches = property(lambda h: h.grid**2)
     pool = property(lambda h: h.grid // math.isqrt(h.rows) if h.rows else h.merge)

@@ -41,12 +41,6 @@ def _mels(hf: Mapping[str, Any]) -> Any:
     return (hf.get("audio_config") or {}).get("input_feat_size", ...)
 
 
-def _vision(key: str, hf: Any, **options: Any) -> Any:
-    """A hyperparameter of the encoder of images; 0 for a model without, if no default is given."""
-    source = f"vision_config.{hf}" if isinstance(hf, str) else hf
-    return kv(f"vision.{key}", hf=source, **{"default": 0, "least": 0, **options})
-
-
 # Keys of a network's blocks that tensors tell again, and those that they do not, with the values
 # that are supported.
 _TOLD = {
@@ -105,11 +99,6 @@ def _own(key: str) -> Callable[[Mapping[str, Any]], Any]:
 
 def _side(hf: Mapping[str, Any]) -> Any:
     return ((hf.get("preprocessor:") or {}).get("size") or {}).get("height")
-
-
-def _audio(key: str, hf: str, **options: Any) -> Any:
-    """A hyperparameter of the encoder of sounds; 0 for a model without, if no default is given."""
-    return kv(f"audio.{key}", hf=f"audio_config.{hf}", **{"default": 0, "least": 0, **options})
 
 
 def _row_of(key: str, part: str = "audio") -> Callable[[Mapping[str, Any]], int | None]:
@@ -201,19 +190,23 @@ class Gemma3nConfig(nn.DecoderConfig):
     per_layer_vocabulary: int | None = kv(
         "vocab_size_per_layer_input", hf="vocab_size_per_layer_input"
     )
-    audio_layers: int = _audio("block_count", "conf_num_hidden_layers")
-    audio_width: int = _audio("embedding_length", "hidden_size")
-    audio_heads: int = _audio("attention.head_count", "conf_num_attention_heads")
-    mels: int = _audio("num_mel_bins", "input_feat_size")
-    audio_eps: float = _audio("rms_norm_epsilon", "rms_norm_eps", default=1e-6)
-    audio_conv_eps: float = _audio("conv_norm_epsilon", "sscp_conv_group_norm_eps", default=1e-3)
-    audio_before: int = _audio("attention.context_left", "conf_attention_context_left", default=13)
-    audio_ahead: int = _audio("attention.context_right", "conf_attention_context_right")
-    audio_cap: float = _audio(
+    audio_layers: int = nn.audio_kv("block_count", "conf_num_hidden_layers")
+    audio_width: int = nn.audio_kv("embedding_length", "hidden_size")
+    audio_heads: int = nn.audio_kv("attention.head_count", "conf_num_attention_heads")
+    mels: int = nn.audio_kv("num_mel_bins", "input_feat_size")
+    audio_eps: float = nn.audio_kv("rms_norm_epsilon", "rms_norm_eps", default=1e-6)
+    audio_conv_eps: float = nn.audio_kv(
+        "conv_norm_epsilon", "sscp_conv_group_norm_eps", default=1e-3
+    )
+    audio_before: int = nn.audio_kv(
+        "attention.context_left", "conf_attention_context_left", default=13
+    )
+    audio_ahead: int = nn.audio_kv("attention.context_right", "conf_attention_context_right")
+    audio_cap: float = nn.audio_kv(
         "attention.logit_softcapping", "conf_attention_logit_cap", default=50.0, least=1e-6
     )
-    audio_residual: float = _audio("residual_scale", "conf_residual_weight", default=0.5)
-    audio_reduction: int = _audio(
+    audio_residual: float = nn.audio_kv("residual_scale", "conf_residual_weight", default=0.5)
+    audio_reduction: int = nn.audio_kv(
         "projector.stack_factor", "conf_reduction_factor", default=4, least=1
     )
     # The rows of every sound, and the tokens that fill them up and end them, as rows of a table.
@@ -238,16 +231,18 @@ class Gemma3nConfig(nn.DecoderConfig):
         default=262272,
         least=0,
     )
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "rms_norm_eps", default=1e-6)
-    side: int = _vision("image_size", _side, default=768, least=32)
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", default=1e-6)
+    side: int = nn.vision_kv("image_size", _side, default=768, least=32)
     stages: list = kv("vision.stages", hf=_stages, default=_STAGES)
-    rows: int = _vision("soft_tokens", _own("vision_soft_tokens_per_image"), default=256, least=1)
+    rows: int = nn.vision_kv(
+        "soft_tokens", _own("vision_soft_tokens_per_image"), default=256, least=1
+    )
     resample: str = nn.resample("bilinear")
     # The token that ends an image as a row of a table, and the tokens before and behind one.
-    image_end: int = _vision("end", _row_of("eoi_token_id", "vision"))
-    image_begins: int = _vision("begin_token_id", _own("boi_token_id"), default=255999)
-    image_ends: int = _vision("end_token_id", _own("eoi_token_id"), default=262144)
+    image_end: int = nn.vision_kv("end", _row_of("eoi_token_id", "vision"))
+    image_begins: int = nn.vision_kv("begin_token_id", _own("boi_token_id"), default=255999)
+    image_ends: int = nn.vision_kv("end_token_id", _own("eoi_token_id"), default=262144)
     grid = property(lambda h: math.isqrt(h.rows))
     blocks_0 = property(lambda h: h.blocks(0))
     blocks_1 = property(lambda h: h.blocks(1))

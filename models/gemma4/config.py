@@ -88,14 +88,6 @@ def _experts(key: str) -> Any:
     return lambda hf: hf.get(key) if hf.get("enable_moe_block") else None
 
 
-def _vision(key: str, hf: str, default: float = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
-
-
-def _audio(key: str, hf: str, default: Any = 0, least: float | None = 0) -> Any:
-    return kv(f"audio.{key}", hf=f"audio_config.{hf}", default=default, least=least)
-
-
 def _of_sounds(key: str, work: Callable[[Any], Any] = lambda value: value) -> Callable[[HF], Any]:
     """A value made of one of the encoder of sounds; any value if the config has none."""
 
@@ -210,11 +202,11 @@ class Gemma4Config(Config):
     expert_ffn: int = kv(
         "expert_feed_forward_length", hf=_experts("moe_intermediate_size"), default=0
     )
-    vit_layers: int = _vision("block_count", "num_hidden_layers")
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads")
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
     vit_rope_base: float = kv(
         "vision.rope.freq_base", hf="vision_config.rope_parameters.rope_theta", default=100.0
     )
@@ -223,8 +215,8 @@ class Gemma4Config(Config):
         "vision_config.hidden_activation",
         "vision.hidden_activation",
     )
-    patch: int = _vision("patch_size", "patch_size", 16, least=1)
-    pool: int = _vision("projector.scale_factor", "pooling_kernel_size", 3, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", 16, least=1)
+    pool: int = nn.vision_kv("projector.scale_factor", "pooling_kernel_size", 3, least=1)
     # The most rows that an image becomes.
     soft_tokens: int = kv(
         "vision.soft_tokens",
@@ -239,21 +231,21 @@ class Gemma4Config(Config):
         hf=_both_ways,
         default=lambda h: h.vit_layers > 0 and h.width not in (1536, 2560),
     )
-    audio_layers: int = _audio("block_count", "num_hidden_layers")
-    audio_width: int = _audio("embedding_length", "hidden_size")
-    audio_heads: int = _audio("attention.head_count", "num_attention_heads")
+    audio_layers: int = nn.audio_kv("block_count", "num_hidden_layers")
+    audio_width: int = nn.audio_kv("embedding_length", "hidden_size")
+    audio_heads: int = nn.audio_kv("attention.head_count", "num_attention_heads")
     mels: int = kv(
         "audio.num_mel_bins",
         hf=("features:feature_size", _mels),
         default=128,
         least=1,
     )
-    audio_eps: float = _audio("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
-    audio_before: int = _audio("attention.context_left", "attention_context_left", 13)
-    audio_cap: float = _audio(
+    audio_eps: float = nn.audio_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
+    audio_before: int = nn.audio_kv("attention.context_left", "attention_context_left", 13)
+    audio_cap: float = nn.audio_kv(
         "attention.logit_softcapping", "attention_logit_cap", 50.0, least=1e-6
     )
-    audio_residual: float = _audio("residual_scale", "residual_weight", 0.5)
+    audio_residual: float = nn.audio_kv("residual_scale", "residual_weight", 0.5)
     audio_activation: str = nn.activation(
         "silu",
         "audio_config.hidden_act",

@@ -10,11 +10,6 @@ from ggmodel import kv, nn
 TANH = "gelu_pytorch_tanh"
 
 
-def _vision(key: str, hf: str, usual: float, least: int | None = None) -> Any:
-    """A key of the tower; published configs leave out what is transformers' default."""
-    return kv(f"vision.{key}", hf=(f"vision_config.{hf}", lambda _: usual), least=least)
-
-
 def _side(hf: Mapping[str, Any]) -> Any:
     return (hf.get("vision_config") or {}).get("image_size", 224)
 
@@ -59,11 +54,11 @@ class Idefics3Config(nn.DecoderConfig, nn.VideoConfig):
         default=lambda h: 4 * h.side,
         least=1,
     )
-    vit_layers: int = _vision("block_count", "num_hidden_layers", 12)
-    vit_width: int = _vision("embedding_length", "hidden_size", 1152)
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size", 3072)
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads", 16, least=1)
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers", usual=12)
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size", usual=1152)
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size", usual=3072)
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads", usual=16, least=1)
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", usual=1e-6)
     vit_activation: str = nn.activation(
         TANH,
         "vision_config.hidden_act",
@@ -81,8 +76,8 @@ class Idefics3Config(nn.DecoderConfig, nn.VideoConfig):
         hf=("video:video_sampling.fps", "video:fps"),
         default=1.0,
     )
-    side: int = _vision("image_size", "image_size", 224, least=1)
-    patch: int = _vision("patch_size", "patch_size", 32, least=1)
+    side: int = nn.vision_kv("image_size", "image_size", usual=224, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", usual=32, least=1)
     merge: int = kv(
         "vision.projector.scale_factor",
         hf=("scale_factor", lambda _: 2),

@@ -9,11 +9,6 @@ from ggmodel import kv, nn
 from ggmodel.errors import ConfigError
 
 
-def _vision(key: str, hf: str, usual: float, least: int | None = None) -> Any:
-    """A key of the tower; published configs leave out what is transformers' default."""
-    return kv(f"vision.{key}", hf=(f"vision_config.{hf}", lambda _: usual), least=least)
-
-
 def _square(key: str, usual: int) -> Callable[[Mapping[str, Any]], Any]:
     """A side of the tower's tiles or patches, which configs give as height and width."""
 
@@ -137,11 +132,11 @@ class InternVLConfig(nn.DecoderConfig, nn.VideoConfig):
         default=8,
         least=0,
     )
-    vit_layers: int = _vision("block_count", "num_hidden_layers", 24)
-    vit_width: int = _vision("embedding_length", "hidden_size", 1024)
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size", 4096)
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads", 16, least=1)
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers", usual=24)
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size", usual=1024)
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size", usual=4096)
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads", usual=16, least=1)
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", usual=1e-6)
     vit_activation: str = nn.activation(
         "gelu",
         "vision_config.hidden_act",

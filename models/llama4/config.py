@@ -20,11 +20,9 @@ def _no_rope_interval(hf: Mapping[str, Any]) -> int:
     return interval
 
 
-def _vision(key: str, hf: str, default: Any = 0, split: str = "", least: int | None = None) -> Any:
-    """A key of the vision tower: in one file with the text model, or in an mmproj file, which may
-    name it otherwise."""
-    names = f"vision.{key}", f"clip.vision.{split or key}"
-    return kv(*names, hf=f"vision_config.{hf}", default=default, least=least)
+# An mmproj file names them otherwise.
+_EPS = "vision.layer_norm_epsilon", "clip.vision.attention.layer_norm_epsilon"
+_SHUFFLE = "vision.pixel_shuffle_ratio", "clip.vision.projector.scale_factor"
 
 
 def _kinds(hf: Mapping[str, Any]) -> list[str]:
@@ -71,19 +69,19 @@ class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
     # The tensors tell which layers have experts; other programs need it.
     expert_step: int = kv("interleave_moe_layer_step", hf="interleave_moe_layer_step", default=1)
 
-    vit_layers: int = _vision("block_count", "num_hidden_layers")
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads")
-    vit_eps: float = _vision("layer_norm_epsilon", "norm_eps", 1e-5, "attention.layer_norm_epsilon")
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_eps: float = kv(*_EPS, hf="vision_config.norm_eps", default=1e-5)
     vit_rope_base: float = kv(
         "vision.rope.freq_base",
         hf=("vision_config.rope_theta", "vision_config.rope_parameters.rope_theta"),
         default=10000.0,
     )
     vit_activation = "gelu"
-    tile: int = _vision("image_size", "image_size", 336)  # pixels a side
-    patch: int = _vision("patch_size", "patch_size", 14, least=1)
+    tile: int = nn.vision_kv("image_size", "image_size", 336)  # pixels a side
+    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
     tiles: int = kv(  # of a picture, at most
         "vision.max_tiles",
         "clip.vision.preproc_max_tiles",
@@ -92,9 +90,7 @@ class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
         least=1,
     )
     # Patches a side that become one: 0.5 in one file, 2 in an mmproj file.
-    shuffle: float = _vision(
-        "pixel_shuffle_ratio", "pixel_shuffle_ratio", 0.5, "projector.scale_factor"
-    )
+    shuffle: float = kv(*_SHUFFLE, hf="vision_config.pixel_shuffle_ratio", default=0.5)
     side = property(lambda h: h.tile // h.patch)  # of a tile, in patches
     positions = property(lambda h: h.side**2 + 1)  # of a tile, its class token too
     merged = property(lambda h: round(max(h.shuffle, 1 / h.shuffle)))

@@ -7,10 +7,6 @@ from typing import Any
 from ggmodel import kv, nn
 
 
-def _vision(key: str, hf: str, default: Any = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
-
-
 def _tower(key: str) -> Any:
     return lambda hf: hf.get("vision_config", {}).get(key)
 
@@ -61,10 +57,10 @@ class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
         default=1024,
         least=1,
     )
-    vit_layers: int = _vision("block_count", "num_hidden_layers")
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "num_attention_heads")
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
     vit_eps: float = kv(  # that of all of transformers' towers
         "vision.attention.layer_norm_epsilon",
         default=1e-5,
@@ -81,7 +77,7 @@ class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
     )
     use_gelu: bool = kv("vision.use_gelu", "clip.use_gelu", default=False)
     mm_activation: str = nn.activation("gelu", "projector_hidden_act", "mm.hidden_activation")
-    patch: int = _vision("patch_size", "patch_size", 16, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", 16, least=1)
     merge: int = kv(  # patches a side that become one row
         "vision.spatial_merge_size",
         hf=("spatial_merge_size", "processor:spatial_merge_size"),

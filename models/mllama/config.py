@@ -9,10 +9,6 @@ from ggmodel import kv, nn
 from ggmodel.image import tile_grids
 
 
-def _vision(key: str, hf: str, default: Any = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=f"vision_config.{hf}", default=default, least=least)
-
-
 def _grids(hf: Any) -> list[list[int]]:
     return [list(grid) for grid in tile_grids(hf["vision_config"].get("max_num_tiles", 4))]
 
@@ -40,20 +36,22 @@ class MllamaConfig(nn.DecoderConfig, nn.ImageConfig):
         "attention.cross_attention_layers", hf="cross_attention_layers", default=[]
     )
 
-    vit_layers: int = _vision("block_count", "num_hidden_layers")
-    global_layers: int = _vision("global.block_count", "num_global_layers")
-    intermediate: list = _vision("intermediate_layers_indices", "intermediate_layers_indices", [])
-    vit_width: int = _vision("embedding_length", "hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "attention_heads")
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    global_layers: int = nn.vision_kv("global.block_count", "num_global_layers")
+    intermediate: list = nn.vision_kv(
+        "intermediate_layers_indices", "intermediate_layers_indices", []
+    )
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "attention_heads")
     vit_activation: str = nn.activation(
         "gelu", "vision_config.hidden_act", "vision.hidden_activation"
     )
-    vit_eps: float = _vision("attention.layer_norm_epsilon", "norm_eps", 1e-5)
-    tile: int = _vision("image_size", "image_size", 560)  # pixels a side
-    patch: int = _vision("patch_size", "patch_size", 14, least=1)
-    channels: int = _vision("num_channels", "num_channels", 3)
-    tiles: int = _vision("max_num_tiles", "max_num_tiles", 4)
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "norm_eps", 1e-5)
+    tile: int = nn.vision_kv("image_size", "image_size", 560)  # pixels a side
+    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
+    channels: int = nn.vision_kv("num_channels", "num_channels", 3)
+    tiles: int = nn.vision_kv("max_num_tiles", "max_num_tiles", 4)
     positions = property(lambda h: (h.tile // h.patch) ** 2 + 1)  # of a tile, its class token too
     tiles_width = property(lambda h: h.tiles * h.vit_width)
     encoded_width = property(lambda h: (1 + len(h.intermediate)) * h.vit_width)

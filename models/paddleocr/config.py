@@ -12,10 +12,6 @@ SECTIONS = [16, 24, 24, 0]  # of transformers' rope, where a config says nothing
 TANH = "gelu_pytorch_tanh"
 
 
-def _vision(key: str, hf: Any, default: Any = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=hf, default=default, least=least)
-
-
 def _same(key: str) -> Any:
     """The processor's key must be as the tower's."""
     return lambda hf: (hf.get("vision_config") or {}).get(key)
@@ -39,30 +35,28 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
     context: int = kv("context_length", hf="max_position_embeddings", default=131072)
     sections: list = kv("rope.dimension_sections", hf=lambda hf: nn.rope_sections(hf) or SECTIONS)
 
-    vit_layers: int = _vision("block_count", "vision_config.num_hidden_layers")
-    vit_width: int = _vision("embedding_length", "vision_config.hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "vision_config.intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "vision_config.num_attention_heads")
-    vit_eps: float = _vision(
-        "attention.layer_norm_epsilon", "vision_config.layer_norm_eps", default=1e-6
-    )
+    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", default=1e-6)
     vit_activation: str = nn.activation(
         TANH,
         "vision_config.hidden_act",
         "vision.hidden_activation",
     )
-    patch: int = _vision("patch_size", "vision_config.patch_size", 14, least=1)
-    merge: int = _vision("spatial_merge_size", "vision_config.spatial_merge_size", 2, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
+    merge: int = nn.vision_kv("spatial_merge_size", "spatial_merge_size", 2, least=1)
     image_mean: list = nn.image_mean(nn.CLIP_MEAN)
     image_std: list = nn.image_std(nn.CLIP_STD)
     resample: str = nn.resample("bicubic")
-    min_pixels: int = _vision(
+    min_pixels: int = nn.vision_kv(
         "image_min_pixels",
         (*_size("min_pixels"), "preprocessor:size.shortest_edge"),
         384 * 384,
         least=1,
     )
-    max_pixels: int = _vision(
+    max_pixels: int = nn.vision_kv(
         "image_max_pixels",
         (*_size("max_pixels"), "preprocessor:size.longest_edge"),
         1536 * 1536,

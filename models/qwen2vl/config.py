@@ -16,11 +16,6 @@ def _pattern(hf: HF) -> list[bool] | None:
     return nn.sliding_layers(hf) if hf.get("use_sliding_window") else None
 
 
-def _vision(key: str, hf: Any, default: Any = 0, least: int | None = None) -> Any:
-    hf = f"vision_config.{hf}" if isinstance(hf, str) else hf
-    return kv(f"vision.{key}", hf=hf, default=default, least=least)
-
-
 def _width(hf: HF) -> int | None:
     """Qwen 2-VL calls the width of the text model `hidden_size` here."""
     vision = hf.get("vision_config") or {}
@@ -86,42 +81,42 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
     pattern: list = kv("attention.sliding_window_pattern", hf=_pattern, default=[1])
     sections: list = kv("rope.dimension_sections", hf=nn.rope_sections, default=[16, 24, 24, 0])
 
-    vit_layers: int = _vision("block_count", "depth")
-    vit_width: int = _vision("embedding_length", _width)
+    vit_layers: int = nn.vision_kv("block_count", "depth")
+    vit_width: int = nn.vision_kv("embedding_length", _width)
     # llama.cpp's files of Qwen 2-VL have another number: the tensors tell.
-    vit_ffn: int = _vision("feed_forward_length", _ffn)
-    vit_heads: int = _vision("attention.head_count", "num_heads")
+    vit_ffn: int = nn.vision_kv("feed_forward_length", _ffn)
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_heads")
     vit_eps = 1e-6
-    full_every: int = _vision("n_wa_pattern", _full_every)
-    window_size: int = _vision("window_size", "window_size", 112)
-    vit_activation: str = _vision(
+    full_every: int = nn.vision_kv("n_wa_pattern", _full_every)
+    window_size: int = nn.vision_kv("window_size", "window_size", 112)
+    vit_activation: str = nn.vision_kv(
         "hidden_activation", "hidden_act", lambda h: "silu" if h.full_every else "quick_gelu"
     )
-    patch: int = _vision("patch_size", "patch_size", 14, least=1)
-    merge: int = _vision("spatial_merge_size", "spatial_merge_size", 2, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
+    merge: int = nn.vision_kv("spatial_merge_size", "spatial_merge_size", 2, least=1)
     image_mean: list = nn.image_mean(nn.CLIP_MEAN)
     image_std: list = nn.image_std(nn.CLIP_STD)
     resample: str = nn.resample("bicubic")
     # Files without them are llama.cpp's, which takes pictures of 8 to 4096 rows.
-    min_pixels: int = _vision(
+    min_pixels: int = nn.vision_kv(
         "image_min_pixels",
         ("preprocessor:min_pixels", "preprocessor:size.shortest_edge"),
         lambda h: 8 * h.cell**2,
         least=1,
     )
-    max_pixels: int = _vision(
+    max_pixels: int = nn.vision_kv(
         "image_max_pixels",
         ("preprocessor:max_pixels", "preprocessor:size.longest_edge"),
         lambda h: 4096 * h.cell**2,
         least=1,
     )
-    video_least_pixels: int = _vision(
+    video_least_pixels: int = nn.vision_kv(
         "video_min_pixels",
         ("video:min_pixels", "video:size.shortest_edge"),
         lambda h: 128 * h.cell**2,
         least=1,
     )
-    video_most_pixels: int = _vision(
+    video_most_pixels: int = nn.vision_kv(
         "video_max_pixels",
         ("video:max_pixels", "video:size.longest_edge"),
         lambda h: 768 * h.cell**2,
@@ -129,7 +124,7 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
     )
     # Positions of a second; 0 where each pair of frames has the next one. llama.cpp's files do not
     # say it.
-    second: int = _vision("tokens_per_second", _second, lambda h: 2 if h.full_every else 0, 0)
+    second: int = nn.vision_kv("tokens_per_second", _second, lambda h: 2 if h.full_every else 0, 0)
     cell = property(lambda h: h.patch * h.merge)  # the side of a row's pixels
     window_side = property(lambda h: h.window_size // h.cell)  # in rows
     patch_width = property(lambda h: 3 * h.patch**2)

@@ -188,7 +188,7 @@ def keys_behind(config: Config, name: str) -> dict[str, Any]:
 def _check_least(metadata: KeyValues, key: str, value: Any, least: float | None) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{metadata.name}: {metadata.full(key)} is {value}, no finite number")
-    if least is not None and value < least:
+    if least is not None and isinstance(value, int | float) and value < least:
         raise ConfigError(
             f"{metadata.name}: {metadata.full(key)} is {value}; it must be {least} or more"
         )

@@ -134,3 +134,25 @@ def kv(
     if len(names) == 1 and names[0].startswith(("vision.", "audio.")):
         names += (f"clip.{names[0]}",)
     return KeyField(names, tuple(hf), default, least)
+
+
+def encoder_kv(
+    encoder: str, key: str, hf: Any, default: Any = 0, least: float = 0, *, usual: Any = MISSING
+) -> Any:
+    """A hyperparameter of an encoder, "<encoder>.<key>" in files; see `kv`.
+
+    Args:
+        encoder: "vision" or "audio".
+        hf: its key in `vision_config` or `audio_config`, or in another file
+            ("preprocessor:size.height"), or a function of the config; alternates in order of
+            preference.
+        default: as for `kv`; 0 suits models that may come without an encoder.
+        usual: the value where a config says none; then files must have the key.
+    """
+    sources = tuple(
+        f"{encoder}_config.{source}" if isinstance(source, str) and ":" not in source else source
+        for source in (hf if isinstance(hf, tuple) else (hf,))
+    )
+    if usual is not MISSING:
+        sources, default = (*sources, lambda _: usual), MISSING
+    return kv(f"{encoder}.{key}", hf=sources, default=default, least=least)

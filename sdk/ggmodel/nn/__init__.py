@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SoundConfig,
         SoundEncoder,
         SoundLayer,
+        audio_kv,
         whisper_features,
     )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         merge_patches,
         resample,
         video_times,
+        vision_kv,
         vision_windows,
     )
 
@@ -129,6 +131,7 @@ __all__ = [
     "activation",
     "attention",
     "attention_in_blocks",
+    "audio_kv",
     "blank_frames",
     "check_activation",
     "choose_experts",
@@ -150,6 +153,7 @@ __all__ = [
     "sum_experts",
     "unless",
     "video_times",
+    "vision_kv",
     "vision_windows",
     "whisper_features",
     "yarn_magnitude",
@@ -162,7 +166,7 @@ _find, __dir__ = lazily(
     __name__,
     {
         "audio": "AUDIO_HOP AUDIO_RATE ColumnConv1D ColumnSoundEncoder SoundAttention SoundConfig "
-        "SoundEncoder SoundLayer whisper_features",
+        "SoundEncoder SoundLayer audio_kv whisper_features",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "nearby": "NEARBY_MOST Nearby",
         "positions": "grid_positions",
@@ -170,7 +174,7 @@ _find, __dir__ = lazily(
         "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
         "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
         "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "
-        "image_mean image_std in_pairs merge_patches resample video_times vision_windows",
+        "image_mean image_std in_pairs merge_patches resample video_times vision_kv vision_windows",
     },
 )
 

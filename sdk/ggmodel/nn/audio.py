@@ -8,6 +8,7 @@ It reads the config's `mels`, `positions`, `audio_layers`, `audio_width`, `audio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..ml import Tensor
 from ..model.config import Config
-from ..model.fields import gguf, kv
+from ..model.fields import encoder_kv, gguf, kv
 from ..model.module import Module
 from ..model.operations import Operation
 from .feedforward import activate, activation
@@ -49,11 +50,8 @@ def whisper_features(part: str = "") -> dict[str, Any]:
     }
 
 
-def _audio(key: str, *hf: str, usual: float, least: int | None = None) -> Any:
-    """A key of the encoder; `hf` are its spellings in audio_config. It has no default: that of one
-    spelling would come before another spelling."""
-    spelt = (f"audio_config.{name}" for name in hf)
-    return kv(f"audio.{key}", hf=(*spelt, lambda _: usual), least=least)
+audio_kv = partial(encoder_kv, "audio")
+"""A hyperparameter of an encoder of sounds: `audio_kv("block_count", "num_hidden_layers")`."""
 
 
 class SoundConfig(Config):
@@ -65,20 +63,23 @@ class SoundConfig(Config):
         "audio_config.scale_embedding": False,
     }
 
-    mels: int = _audio("num_mel_bins", "num_mel_bins", usual=128, least=1)
+    mels: int = audio_kv("num_mel_bins", "num_mel_bins", usual=128, least=1)
     positions: int = kv(  # llama.cpp's files have none
         "audio.context_length",
         hf="audio_config.max_source_positions",
         default=1500,
         least=1,
     )
-    audio_layers: int = _audio("block_count", "num_hidden_layers", "encoder_layers", usual=32)
-    audio_width: int = _audio("embedding_length", "hidden_size", "d_model", usual=1280, least=1)
-    audio_ffn: int = _audio(
-        "feed_forward_length", "intermediate_size", "encoder_ffn_dim", usual=5120, least=1
+    audio_layers: int = audio_kv("block_count", ("num_hidden_layers", "encoder_layers"), usual=32)
+    audio_width: int = audio_kv("embedding_length", ("hidden_size", "d_model"), usual=1280, least=1)
+    audio_ffn: int = audio_kv(
+        "feed_forward_length", ("intermediate_size", "encoder_ffn_dim"), usual=5120, least=1
     )
-    audio_heads: int = _audio(
-        "attention.head_count", "num_attention_heads", "encoder_attention_heads", usual=20, least=1
+    audio_heads: int = audio_kv(
+        "attention.head_count",
+        ("num_attention_heads", "encoder_attention_heads"),
+        usual=20,
+        least=1,
     )
     audio_eps: float = kv(  # of all norms; no key of config.json says it
         "audio.attention.layer_norm_epsilon",

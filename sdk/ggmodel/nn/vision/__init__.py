@@ -1,7 +1,7 @@
 """Shared parts of vision towers."""
 
 from .attention import Rope2D, attention_in_blocks, vision_windows
-from .config import CLIP_MEAN, CLIP_STD, ImageConfig, image_mean, image_std, resample
+from .config import CLIP_MEAN, CLIP_STD, ImageConfig, image_mean, image_std, resample, vision_kv
 from .grids import GridConfig, GridMerger, GridTower, SeesGrids
 from .patches import Frame, FramePatchEmbedding, PatchEmbedding, merge_patches
 from .tower import SwappedVisionMLP, VisionAttention, VisionLayer, VisionMLP
@@ -34,5 +34,6 @@ __all__ = [
     "merge_patches",
     "resample",
     "video_times",
+    "vision_kv",
     "vision_windows",
 ]

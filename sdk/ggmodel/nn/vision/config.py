@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...errors import ConfigError, Unsupported
 from ...image import METHODS
 from ...model.config import Config, descend
-from ...model.fields import kv
+from ...model.fields import encoder_kv, kv
 
 HALF = (0.5, 0.5, 0.5)
 # CLIP's mean and standard deviation of red, green and blue.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+vision_kv = partial(encoder_kv, "vision")
+"""A hyperparameter of an encoder of images: `vision_kv("block_count", "num_hidden_layers")`."""
 
 
 def image_mean(usual: Sequence[float]) -> Any:

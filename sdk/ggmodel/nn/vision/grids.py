@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...errors import ConfigError, PromptError
 from ...image import normalize, resize, smart_size, unfold
 from ...ml import Context, DType, RopeType, Tensor
-from ...model.fields import gguf, kv
+from ...model.fields import gguf
 from ...model.module import Module
 from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Prepared
 from ...model.walk import LONGEST
@@ -27,7 +27,7 @@ from ..feedforward import activate, activation
 from ..layers import Embedding, LayerNorm, Linear
 from ..positions import grid_positions
 from .attention import attention_in_blocks
-from .config import resample
+from .config import resample, vision_kv
 from .patches import FramePatchEmbedding
 from .videos import (
     PAIR,
@@ -47,10 +47,6 @@ _EPS = 1e-6  # of all norms but the text's; configs do not have it
 _BASE = 10000.0  # of the frequencies, in all published towers
 _TANH = "gelu_pytorch_tanh"
 _MOST = 1 << 24
-
-
-def _vision(key: str, hf: Any, default: Any = 0, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=hf, default=default, least=least)
 
 
 def _tower(hf: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,30 +99,32 @@ class GridConfig(VideoConfig):
         "vision_end_token_id": ...,
     }
 
-    vit_layers: int = _vision("block_count", "vision_config.depth")
-    vit_width: int = _vision("embedding_length", "vision_config.hidden_size")
-    vit_ffn: int = _vision("feed_forward_length", "vision_config.intermediate_size")
-    vit_heads: int = _vision("attention.head_count", "vision_config.num_heads")
-    vit_eps: float = _vision("attention.layer_norm_epsilon", (), _EPS)
+    vit_layers: int = vision_kv("block_count", "depth")
+    vit_width: int = vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = vision_kv("attention.head_count", "num_heads")
+    vit_eps: float = vision_kv("attention.layer_norm_epsilon", (), _EPS)
     vit_activation: str = activation(
         _TANH,
         "vision_config.hidden_act",
         "vision.hidden_activation",
     )
-    patch: int = _vision("patch_size", "vision_config.patch_size", 16, least=1)
-    merge: int = _vision("spatial_merge_size", "vision_config.spatial_merge_size", 2, least=1)
-    side: int = _vision("image_size", _side)
-    deepstack: list = _vision("is_deepstack_layers", _stacked, [])
-    merger_order: list = _vision("deepstack_merger_order", _merger_order, [])
-    least_pixels: int = _vision(
+    patch: int = vision_kv("patch_size", "patch_size", 16, least=1)
+    merge: int = vision_kv("spatial_merge_size", "spatial_merge_size", 2, least=1)
+    side: int = vision_kv("image_size", _side)
+    deepstack: list = vision_kv("is_deepstack_layers", _stacked, [])
+    merger_order: list = vision_kv("deepstack_merger_order", _merger_order, [])
+    least_pixels: int = vision_kv(
         "image_min_pixels", "preprocessor:size.shortest_edge", 1 << 16, least=1
     )
-    most_pixels: int = _vision("image_max_pixels", "preprocessor:size.longest_edge", _MOST, least=1)
+    most_pixels: int = vision_kv(
+        "image_max_pixels", "preprocessor:size.longest_edge", _MOST, least=1
+    )
     # All frames together have so many. The usual values are those of published checkpoints.
-    video_least_pixels: int = _vision(
+    video_least_pixels: int = vision_kv(
         "video_min_pixels", "video:size.shortest_edge", lambda h: 4 * h.cell**2, least=1
     )
-    video_most_pixels: int = _vision(
+    video_most_pixels: int = vision_kv(
         "video_max_pixels", "video:size.longest_edge", lambda h: 24576 * h.cell**2, least=1
     )
     resample: str = resample("bicubic")

@@ -17,7 +17,6 @@ from ...errors import ConfigError, VideoError
 from ...image import METHODS, normalize, resize, within_memory
 from ...ml import Context
 from ...model.config import descend, key_fields
-from ...model.fields import kv
 from ...model.model import Model
 from ...model.multimodal import (
     Input,
@@ -31,7 +30,7 @@ from ...model.multimodal import (
 from ...reading import too_large
 from ...video import Video, open_video
 from ...video.open import LONGEST
-from .config import ImageConfig
+from .config import ImageConfig, vision_kv
 
 PAIR = 2  # frames of a patch
 _ALONE = 24.0  # frames a second of a video of one frame, as transformers assumes
@@ -41,10 +40,6 @@ _FINEST = 1001  # denominator of a rate of frames, such as 30000/1001
 
 # The number of frames, and how many a second → the numbers of those that are seen.
 Chooses = Callable[[int, float], "Sequence[int] | NDArray[np.integer]"]
-
-
-def _video(key: str, hf: Any, default: Any, least: int | None = None) -> Any:
-    return kv(f"vision.{key}", hf=hf, default=default, least=least)
 
 
 def _as_pictures(cls: type[VideoConfig], key: str) -> Any:
@@ -83,9 +78,9 @@ class VideoConfig(ImageConfig):
         "video:num_frames": None,
     }
 
-    video_fps: float = _video("video_fps", "video:fps", 2.0)
-    video_min_frames: int = _video("video_min_frames", "video:min_frames", 4, 1)
-    video_max_frames: int = _video("video_max_frames", "video:max_frames", 768, 1)
+    video_fps: float = vision_kv("video_fps", "video:fps", 2.0)
+    video_min_frames: int = vision_kv("video_min_frames", "video:min_frames", 4, 1)
+    video_max_frames: int = vision_kv("video_max_frames", "video:max_frames", 768, 1)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
