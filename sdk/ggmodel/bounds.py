@@ -64,6 +64,7 @@ class Limits:
         serve_items: images, sounds and videos in a request to the server.
         serve_items_bytes: files of all images, sounds and videos in a request, those that are
             fetches included.
+        serve_json_escapes: backslashes in a request to the server, each of which takes some 25 ns.
         serve_json_values: commas and opening brackets in a request to the server.
         serve_logprobs: log-probabilities that a request may want: for each token of its answers,
             and of its prompts where it wants them, that token's and the likeliest ones'. Each takes
@@ -139,6 +140,7 @@ class Limits:
     serve_fetch_seconds: float = 20.0
     serve_items: int = 64
     serve_items_bytes: int = 256 << 20
+    serve_json_escapes: int = 1 << 22
     serve_json_values: int = 1 << 19
     serve_logprobs: int = 1 << 22
     serve_messages: int = 1 << 14

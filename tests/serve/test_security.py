@@ -209,6 +209,15 @@ def test_json_of_too_many_values_is_refused(url: str, monkeypatch: pytest.Monkey
     assert httpx.post(f"{url}{CHAT}", content=b"[" + b"{}," * 999).status_code == 413
 
 
+def test_json_of_too_many_escapes_is_refused(url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "serve_json_escapes", 1000)
+    body = b'{"messages": [{"role": "user", "content": "A fox"}], "max_tokens": 1, "user": "%s"}'
+    assert httpx.post(f"{url}{CHAT}", content=body % (b"\\n" * 1000)).status_code == 200
+    answer = httpx.post(f"{url}{CHAT}", content=body % (b"\\n" * 1001))
+    assert answer.status_code == 413
+    assert "serve_json_escapes" in answer.text
+
+
 @pytest.mark.parametrize(
     ("path", "name", "message"),
     [
@@ -256,6 +265,7 @@ def test_parts_of_messages_count_as_messages(
     ("path", "body"),
     [
         (CHAT, {**ASK, "stop": ["x"] * 65}),
+        (CHAT, {**ASK, "stop": "x" * 70_000}),
         ("/v1/completions", {"prompt": "a", "stop": ["x"] * 65}),
         ("/completion", {"prompt": "a", "stop": ["x"] * 65}),
         ("/v1/messages", {**ASK, "stop_sequences": ["x"] * 65}),

@@ -21,7 +21,7 @@ from .server import Settings
 
 _ADDED = 4  # tokens
 _ENDING = 4096  # characters of a prompt in which a thought may have begun
-_STOPS = 64  # texts
+_STOPS, _STOP_CHARACTERS = 64, 1 << 16  # texts, and characters of all
 # Grammars of large schemas take seconds: nothing else waits for these threads.
 _GRAMMARS = ThreadPoolExecutor(2, "ggmodel-grammar")
 
@@ -159,8 +159,9 @@ def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     Raises:
         Refused: too many stop strings, each of which is sought at every token.
     """
-    if len(_listed(options.get("stop"))) > _STOPS:
-        raise Refused(f"stop: more than {_STOPS} texts", param="stop")
+    stops = _listed(options.get("stop"))
+    if len(stops) > _STOPS or sum(map(len, stops)) > _STOP_CHARACTERS:
+        raise Refused(f"stop: more than {_STOPS} texts, or too long ones", param="stop")
     wanted, most = options.get("max_tokens"), settings.max_tokens
     if most is None or (wanted is not None and wanted <= most):
         return dict(options)

@@ -154,15 +154,16 @@ async def decoded(body: bytes, kind: type[T]) -> T:
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:
-    values = 0
+    values = escapes = 0
     for start in range(0, len(body), _LARGE):  # one count of all would keep other threads waiting
         values += sum(body.count(sign, start, start + _LARGE) for sign in (b",", b"[", b"{"))
-    if values > limits.serve_json_values:
-        raise Refused(
-            "the JSON of the request has too many values (the limit serve_json_values is "
-            f"{limits.serve_json_values:,})",
-            413,
-        )
+        escapes += body.count(b"\\", start, start + _LARGE)
+    for what, count in (("values", values), ("escapes", escapes)):
+        most = getattr(limits, name := f"serve_json_{what}")
+        if count > most:
+            raise Refused(
+                f"the JSON of the request has too many {what} (the limit {name} is {most:,})", 413
+            )
     return msgspec.json.decode(body, type=kind)
 
 
