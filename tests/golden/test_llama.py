@@ -73,7 +73,7 @@ def test_rearranged_weights_give_the_same_numbers(monkeypatch: pytest.MonkeyPatc
         copies = model.backend.weights.copies
         plain = {copy.node.uid for copy in copies if copy.kind == "plain"}
         again = sum(c.nbytes for c in copies if c.kind == "fast" and c.node.uid in plain)
-    monkeypatch.setattr("ggmodel.ml.ggml.ggml_backend.extra_buffer_types", lambda device: [])
+    monkeypatch.setattr("ggmodel.ml.ggml.weights.extra_buffer_types", lambda device: [])
     with ggmodel.load(source, kv_type="f32") as model:
         # Both kernels round activations to Q8_0 and differ in the order of float32 sums.
         assert nmse(rearranged, model.logits(prompt)) < EXACT

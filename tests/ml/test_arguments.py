@@ -329,7 +329,6 @@ def test_inner_methods_of_backends_and_executables(backend: Backend, wrong: Any)
     made: Any = backend
     executable: Any = backend.compile(backend.new_context().graph, ())
     for call in (
-        lambda: made.buffer(wrong, wrong, [wrong]),
         lambda: made.write(wrong, b""),
         lambda: made.batches_to_reserve(2, wrong or 3),
         lambda: executable.value(wrong),

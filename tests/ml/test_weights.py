@@ -143,7 +143,7 @@ def test_a_rearranged_copy_gives_the_same_products(dtype: DType, tied: bool):
             backend.allocate(ctx.graph)  # places by what the graph reads
             backend.load()
             rearranged = w.uid in backend.weights._fast
-            assert rearranged == bool(backend.extra_buffer_types)
+            assert rearranged == bool(backend.weights.extra_buffer_types)
             ctx.compute(*((y, r) if tied else (y,)))
         # The same blocks and rounding of activations; sums in another order.
         assert nmse(y.numpy(), product(plain, "output.weight", x)) < 1e-4

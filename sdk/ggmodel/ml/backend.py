@@ -25,9 +25,10 @@ from .graph import Graph
 from .memory import BackendMemory
 from .node import Node
 from .params import BackendParams
-from .placement import weights_of
+from .placement import layer_of
 from .shared import Shared
 from .storage import State, Weight
+from .table import pad4
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ class Backend(Shared):
                 f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
                 f"not 0 to {_MOST_BLOCKS}"
             )
-        self.tensors = weights_of(self)
+        self.tensors: dict[str, Tensor] = {}
+        for name, info in source.tensors.items():
+            node = self.tensors[name] = Tensor(pad4(info.shape), info.dtype, name=name)
+            node.storage = Weight(self, info, layer_of(name, self.block_count))
         self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
         self._states: dict[int, Node] = {}
         self._allocated = False

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .storage import Weight
-from .table import pad4
-from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from .backend import Backend
-
 INPUT = -1  # the input: system memory, immovable
 
 _INPUTS = frozenset({"token_embd", "position_embd", "token_types", "token_embd_norm"})
@@ -27,12 +18,3 @@ def layer_of(name: str, block_count: int) -> int:
     if head == "blk" and rest and rest[0].isdecimal():
         return min(int(rest[0][:20]), block_count)  # Python refuses thousands of digits
     return block_count
-
-
-def weights_of(backend: Backend) -> dict[str, Tensor]:
-    """A tensor for each tensor of the backend's source, by name."""
-    nodes: dict[str, Tensor] = {}
-    for name, info in backend.source.tensors.items():
-        node = nodes[name] = Tensor(pad4(info.shape), info.dtype, name=name)
-        node.storage = Weight(backend, info, layer_of(name, backend.block_count))
-    return nodes

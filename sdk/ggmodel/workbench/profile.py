@@ -320,7 +320,7 @@ def _measure_rates(backend: GGMLBackend, graph: Graph, known: dict[str, float]) 
         dtype = _product_type(node)
         if dtype is None or dtype.name in known:
             continue
-        places = (None, *backend.extra_buffer_types)
+        places = (None, *backend.weights.extra_buffer_types)
         known[dtype.name] = max(peaks.product_rate(backend.hardware, dtype, p) for p in places)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +27,8 @@ from . import kernels, pages
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Hardware
 from .lowering import GGMLExecutable
-from .memory import Buffer, Device, SharedInputs, physically_possible, value_of
-from .weights import Weights, extra_buffer_types
+from .memory import Buffer, SharedInputs, physically_possible, value_of
+from .weights import Weights
 
 # Tokens from which on copying weights to a device beats computing on the CPU: ggml's own limit.
 _LARGE_BATCH = 32
@@ -52,7 +51,6 @@ class GGMLBackend(Backend):
         self._description = 0  # bytes of the largest graph that may be kept, without its memory
         self.hardware = Hardware(params, self.block_count)
         self.inputs = SharedInputs(self.hardware.cpu, dry=not params.alloc_memory)
-        self.extra_buffer_types = extra_buffer_types(self.hardware.cpu.handle)
         # ggml says nothing about remote devices, and assumes that they have every op.
         local = [d.info for d in self.hardware.devices if d.info.library != "RPC"]
         self.flash_attention = params.flash_attention is FlashAttention.ON or (
@@ -68,7 +66,7 @@ class GGMLBackend(Backend):
         with closed_on_error(self.hardware):
             # Starts long before `allocate` knows which op reads what.
             self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
-        self.weights = Weights(self)
+        self.weights = Weights(source, params, self.hardware, self.tensors.values())
 
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
         """Weights read in full for every token: blocks and output, but not vision or embedding
@@ -128,7 +126,8 @@ class GGMLBackend(Backend):
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         with self._attempt():
-            executable = GGMLExecutable(self, graph, outputs)
+            parts = self.compute_for(graph), self.weights, self.inputs, self.widens_values
+            executable = GGMLExecutable(self, graph, outputs, *parts)
         if graph.replayable:
             self._description = max(self._description, executable.description)
         return executable
@@ -164,24 +163,13 @@ class GGMLBackend(Backend):
             few = 0
         return [n for n in (few, 1) if 0 < n < largest]
 
-    def buffer(
-        self,
-        device: Device,
-        buffer_type: Any,
-        nodes: Sequence[Node],
-        usage: int = lib.GGML_BACKEND_BUFFER_USAGE_ANY,
-    ) -> Buffer:
-        """Memory for some tensors; a dry run takes none."""
-        dry = not self.params.alloc_memory
-        return Buffer(device, buffer_type, nodes, usage=usage, dry=dry)
-
     # states
 
     def _allocate_state(self, node: Node) -> None:
         assert isinstance(node.storage, State)
         device = self.hardware.of_state(node, node.storage.layer)
         with self._attempt():
-            memory = self.buffer(device, device.buffer_type, [node])
+            memory = Buffer(device, device.buffer_type, [node], dry=not self.params.alloc_memory)
         node.storage.handle = memory
         if not self.params.alloc_memory or not memory.handle:
             return

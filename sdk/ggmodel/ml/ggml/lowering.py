@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
+from ..backend import Backend
 from ..executable import Executable
 from ..graph import Graph
 from ..indices import index_checks
@@ -16,13 +17,18 @@ from ..memory import AllocationStatus
 from ..node import Node, cut, impossible
 from ..storage import Fill, State, Weight, fill_of, write_inputs
 from .attention import TENSORS_A_PART, attention
-from .compute import need_success
+from .compute import Compute, need_success
 from .emitters import EMITTERS
-from .memory import Arena, Described, lies_in_host_memory, physically_possible, value_of
-
-if TYPE_CHECKING:
-    from .ggml_backend import GGMLBackend
-    from .hardware import Hardware
+from .hardware import Hardware
+from .memory import (
+    Arena,
+    Described,
+    SharedInputs,
+    lies_in_host_memory,
+    physically_possible,
+    value_of,
+)
+from .weights import Weights
 
 # The most tensors that ggml makes of an op, tried with two kinds of operands: convolutions are the
 # longest composites.
@@ -35,15 +41,28 @@ class GGMLExecutable(Executable):
 
     With the backend's `alloc_memory` False it only measures its need, and cannot run.
 
+    Args:
+        compute: memory of results, which other graphs use, too. inputs: that of inputs.
+        widens_values: attention may read values in F32.
+
     Attributes:
         description: bytes of the graph itself, besides inputs and results.
     """
 
-    def __init__(self, backend: GGMLBackend, graph: Graph, outputs: tuple[Node, ...]):
+    def __init__(
+        self,
+        backend: Backend,
+        graph: Graph,
+        outputs: tuple[Node, ...],
+        compute: Compute,
+        weights: Weights,
+        inputs: SharedInputs,
+        widens_values: bool,
+    ):
         super().__init__(backend.turn)
-        self._backend: GGMLBackend = backend
+        self._backend, self._compute, self._weights = backend, compute, weights
+        self._shared, self._widens_values = inputs, widens_values
         self._dry = not backend.params.alloc_memory
-        self._compute = backend.compute_for(graph)
         self._tensors: dict[int, Any] = {}
         self._values: dict[int, np.ndarray] = {}  # this graph's values that lie in host memory
         self.states: set[int] = set()
@@ -66,7 +85,7 @@ class GGMLExecutable(Executable):
         """Places inputs apart from results: the allocator would reuse their memory."""
         if not graph.inputs:
             return []
-        self._inputs = self._backend.inputs.place(graph.inputs)
+        self._inputs = self._shared.place(graph.inputs)
         self._tensors.update(self._inputs.tensors)
         if self._dry:
             return []
@@ -98,12 +117,12 @@ class GGMLExecutable(Executable):
     def _emit(self, ctx: Any, node: Node) -> Any:
         assert node.op is not None
         emitter = EMITTERS[node.op.name]
-        cpu = self._backend.hardware.cpu.backend
+        cpu = self._weights.hardware.cpu.backend
         for fast in (True, False):
             operands = tuple(self._operand(x, i, node, fast) for i, x in enumerate(node.sources))
             try:
                 if node.op.name == "flash_attention":
-                    t = attention(ctx, operands, node.attrs, self._backend.widens_values)
+                    t = attention(ctx, operands, node.attrs, self._widens_values)
                 else:
                     t = emitter(ctx, operands, node.attrs)
             except OverflowError as error:
@@ -112,7 +131,7 @@ class GGMLExecutable(Executable):
                 raise impossible(node, f"ggml refused it: {last_abort()}")
             # The CPU is the scheduler's last resort, and must support every op.
             if lib.ggml_backend_supports_op(cpu, t):
-                _settle(self._backend.hardware, t, node)
+                _settle(self._weights.hardware, t, node)
                 return t
         raise impossible(node, "ggml's CPU backend has no kernel for these dtypes and layouts")
 
@@ -120,7 +139,7 @@ class GGMLExecutable(Executable):
         if x is None:
             return ffi.NULL
         if isinstance(x.storage, Weight):
-            return self._backend.weights.tensor(x, reader, i, fast)
+            return self._weights.tensor(x, reader, i, fast)
         if isinstance(x.storage, State):
             if x.storage.handle is None:
                 raise GraphError(f"{x.describe()} was freed with its context or never allocated")
@@ -139,7 +158,7 @@ class GGMLExecutable(Executable):
         if not self._dry:
             self._mark(outputs)
             if not possible:
-                self._backend.hardware.cpu.status = AllocationStatus.FAILED
+                self._weights.hardware.cpu.status = AllocationStatus.FAILED
             if not possible or not compute.lay_out(self._cgraph, tensors):
                 self._lower(graph)
                 compute.measure(self._cgraph, tensors)
@@ -164,7 +183,7 @@ class GGMLExecutable(Executable):
     @property
     def _latest(self) -> tuple[int, int]:
         """The generations of the memory of results and of inputs."""
-        return self._compute.generation, self._backend.inputs.generation
+        return self._compute.generation, self._shared.generation
 
     @property
     def valid(self) -> bool:

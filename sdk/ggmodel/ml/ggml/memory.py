@@ -142,7 +142,7 @@ class Buffer(Described):
 
     Args:
         device: the memory's device.
-        usage: one of ggml's GGML_BACKEND_BUFFER_USAGE_…
+        usage: one of ggml's GGML_BACKEND_BUFFER_USAGE_…; 0 is any.
         dry: takes no memory; all else is the same.
 
     Raises:
@@ -150,7 +150,7 @@ class Buffer(Described):
     """
 
     def __init__(
-        self, device: Device, buffer_type: Any, nodes: Sequence[Node], *, usage: int, dry: bool
+        self, device: Device, buffer_type: Any, nodes: Sequence[Node], *, usage: int = 0, dry: bool
     ):
         super().__init__(device, buffer_type, nodes)
         self.handle: Any = None

@@ -10,28 +10,27 @@ copy and single tokens the other.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...closing import closed_on_error
 from ...errors import Error
+from ...gguf_file import TensorSource
 from ...native import ffi, lib, proc
 from ...native.mapping import FileMapping, Watch
 from ..backend import Progress
 from ..graph import Graph
 from ..node import Node
-from ..params import Optimize
+from ..params import BackendParams, Optimize
 from ..placement import INPUT, layer_of
 from ..storage import Weight
 from ..system import system_info
 from ..tensor import Tensor
 from . import kernels
+from .hardware import Hardware
 from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
-
-if TYPE_CHECKING:
-    from .ggml_backend import GGMLBackend
 
 _ALIGNMENT = 32  # of tensor data, asserted by ggml's CPU backend
 _PRODUCTS = ("mulmat", "mulmat_id")
@@ -65,16 +64,27 @@ class Copy:
 class Weights:
     """All weights of a backend.
 
+    Args:
+        source: the file or files. nodes: a tensor for each of its tensors.
+
     Attributes:
+        hardware: the devices.
+        extra_buffer_types: the CPU's, which rearrange weights for its kernels.
         copies: the copies that take memory, once allocated.
         in_products: names of the weights in products, once allocated.
         files: numbers of the files from which weights are read as they lie there.
         watch: tells whether one of them has changed, as far as that can be seen.
     """
 
-    def __init__(self, backend: GGMLBackend):
-        self._backend = backend
-        self._nodes = backend.tensors.values()
+    def __init__(
+        self,
+        source: TensorSource,
+        params: BackendParams,
+        hardware: Hardware,
+        nodes: Collection[Tensor],
+    ):
+        self.hardware, self._source, self._params, self._nodes = hardware, source, params, nodes
+        self.extra_buffer_types = extra_buffer_types(hardware.cpu.handle)
         self.copies: list[Copy] = []
         self.in_products: set[str] = set()
         self.files: tuple[int, ...] = ()
@@ -92,7 +102,7 @@ class Weights:
         device = self._device_of_use(node, reader, operand)
         plain = self._plain.get(node.uid, {})
         rearranged = self._fast.get(node.uid)
-        product = _is_product(reader, operand) and device is self._backend.hardware.cpu
+        product = _is_product(reader, operand) and device is self.hardware.cpu
         fast = fast and not self._wants_plain(node, reader, operand)
         if product and rearranged is not None and (fast or not plain):
             return rearranged
@@ -130,7 +140,7 @@ class Weights:
     def _device(self, node: Node, layer: int) -> Device:
         key = node.uid, layer
         if key not in self._devices:
-            self._devices[key] = self._backend.hardware.of_weight(node, layer)
+            self._devices[key] = self.hardware.of_weight(node, layer)
         return self._devices[key]
 
     def _layer_of_use(self, node: Node, reader: Node, operand: int) -> int:
@@ -138,9 +148,9 @@ class Weights:
         embedding in a product is an output weight."""
         assert isinstance(node.storage, Weight)
         if node.storage.layer == INPUT:
-            return self._backend.block_count if _is_product(reader, operand) else INPUT
+            return self.hardware.block_count if _is_product(reader, operand) else INPUT
         if node.name.partition(".")[0] in _SHARED:
-            return layer_of(reader.name, self._backend.block_count)
+            return layer_of(reader.name, self.hardware.block_count)
         return node.storage.layer
 
     def allocate(self, graphs: tuple[Graph, ...]) -> None:
@@ -149,7 +159,7 @@ class Weights:
             self._allocate_all(graphs)
 
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
-        cpu = self._backend.hardware.cpu
+        cpu = self.hardware.cpu
         found = _readers(graphs)
         readers = {node.uid: found.get(node.uid, []) for node in self._nodes}
         self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self._nodes}
@@ -166,14 +176,14 @@ class Weights:
         copied: dict[Device, list[tuple[Tensor, Spot]]] = {}
         for node in self._nodes:
             for spot in self._spots[node.uid]:
-                file = _mapped_file(self._backend, node) if spot.device is cpu else None
+                file = _mapped_file(self._source, node) if spot.device is cpu else None
                 if file is not None:
                     mapped.setdefault(file, []).append((node, spot))
                 elif spot.device is not cpu or node.uid not in fast or node.uid in as_they_lie:
                     copied.setdefault(spot.device, []).append((node, spot))
         mappings: list[FileMapping] = []
         for file, nodes in mapped.items():
-            view = self._backend.source.mapped(file)
+            view = self._source.mapped(file)
             assert view is not None
             group = Mapping(view, [node for node, _ in nodes])
             # Weights that are only read rearranged take no memory in the file.
@@ -194,16 +204,17 @@ class Weights:
     def _layer_of_product(self, node: Tensor) -> int:
         assert isinstance(node.storage, Weight)
         layer = node.storage.layer
-        return self._backend.block_count if layer == INPUT else layer
+        return self.hardware.block_count if layer == INPUT else layer
 
     def _allocate(
         self, nodes: list[tuple[Tensor, Spot]], device: Device, buffer_type: Any, kind: str
     ) -> None:
-        group = self._backend.buffer(
+        group = Buffer(
             device,
             buffer_type,
             [node for node, _ in nodes],
-            lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
+            usage=lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS,
+            dry=not self._params.alloc_memory,
         )
         self._keep(group, nodes, kind)
         whole = kind == "fast"  # a rearranging buffer takes a tensor in one piece
@@ -230,17 +241,17 @@ class Weights:
 
         Empty if a device may take over large products: it reads only plain system memory.
         """
-        backend = self._backend
-        types = backend.extra_buffer_types
-        if not types or backend.hardware.offloads:
+        cpu = self.hardware.cpu
+        types = self.extra_buffer_types
+        if not types or self.hardware.offloads:
             return {}
         chosen: dict[int, Any] = {}
-        serves = functools.cache(functools.partial(_serves, backend))
+        serves = functools.cache(functools.partial(_serves, cpu))
         for node in self._nodes:
             ops = [
                 op
                 for op, i in readers[node.uid]
-                if _is_product(op, i) and self._device_of_use(node, op, i) is backend.hardware.cpu
+                if _is_product(op, i) and self._device_of_use(node, op, i) is cpu
             ]
             products = [_Product.of(op) for op in ops]
             for buffer_type in types if ops else ():
@@ -268,7 +279,7 @@ class Weights:
                 both[node.uid] = node.nbytes
             if all(plain):
                 del chosen[node.uid], both[node.uid]
-        if self._backend.params.optimize is Optimize.MEMORY or (
+        if self._params.optimize is Optimize.MEMORY or (
             both and 2 * sum(both.values()) > system_info().free_memory
         ):
             for uid in both:
@@ -286,8 +297,7 @@ class Weights:
 
     def load(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         """Copies into every buffer that is no mapping."""
-        backend = self._backend
-        transfer(backend.source, self._to_copy, backend.hardware.n_threads, progress, cancel)
+        transfer(self._source, self._to_copy, self.hardware.n_threads, progress, cancel)
         self._to_copy.clear()
 
     def close(self) -> None:
@@ -328,11 +338,11 @@ def _readers(graphs: Sequence[Graph]) -> dict[int, list[tuple[Node, int]]]:
     return found
 
 
-def _mapped_file(backend: GGMLBackend, node: Tensor) -> int | None:
+def _mapped_file(source: TensorSource, node: Tensor) -> int | None:
     """The number of the file whose mapping serves the weight, or None."""
     assert isinstance(node.storage, Weight)
     info = node.storage.info
-    view = backend.source.mapped(info.file)
+    view = source.mapped(info.file)
     if view is None or info.offset % _ALIGNMENT:
         return None
     return info.file
@@ -361,7 +371,7 @@ class _Product:
         return _Product((op.op.name, *operands), op)
 
 
-def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:
+def _serves(cpu: Device, buffer_type: Any, product: _Product) -> bool:
     """Whether the CPU computes a product with a weight in this buffer type."""
     from .emitters import EMITTERS
 
@@ -373,7 +383,7 @@ def _serves(backend: GGMLBackend, buffer_type: Any, product: _Product) -> bool:
         operands = tuple(ffi.NULL if x is None else arena.tensor(x) for x in op.sources)
         operands[0].buffer = buffer
         t = EMITTERS[op.op.name](arena.ctx, operands, op.attrs)
-        return bool(t) and lib.ggml_backend_supports_op(backend.hardware.cpu.backend, t)
+        return bool(t) and lib.ggml_backend_supports_op(cpu.backend, t)
     finally:
         lib.ggml_backend_buffer_free(buffer)
         arena.close()
