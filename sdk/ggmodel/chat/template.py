@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from traceback import walk_tb
 from typing import Any, Protocol
@@ -132,48 +132,26 @@ class ChatTemplate:
                 limits on time and memory.
         """
         source = self.tool_source if tools and self.tool_source is not None else self.source
-        wants_text, wants_parts = _contents(source)
+        wants = _contents(source)
         given = checked(messages)
         markers = {**({"image": image_marker} if image_marker else {}), **(markers or {})}
-        contents = [m["content"] for m in given if isinstance(m.get("content"), (list, tuple))]
-        kinds = [part["type"] for parts in contents for part in parts if is_place(part)]
-        for kind in kinds:
-            if not markers.get(kind):
-                raise Unsupported(
-                    f"a message holds a part of type {kind!r}, which this model cannot take: "
-                    "leave it out"
-                )
+        kinds = _kinds_of_items(given, markers)
         tools = checked_tools(tools)
         given = with_broken_markers(given, {kind: markers[kind] for kind in kinds})
         check_texts(given, tools, {kind: markers[kind] for kind in kinds})
-
-        def wrong(text: str) -> str:
-            return mismatch(split_at(text, markers.values())[1], kinds, markers)
+        variables = {
+            **self._special_tokens(),
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt and not continues,
+            "continue_final_message": continues,
+            **plain(extra),
+        }
 
         def run(messages: list[dict[str, Any]]) -> str:
-            variables = {
-                **self._special_tokens(),
-                "messages": messages,
-                "tools": tools,
-                "documents": None,
-                "add_generation_prompt": add_generation_prompt and not continues,
-                "continue_final_message": continues,
-                **plain(extra),
-            }
-            return _run_calls(source, variables)
+            return _run_calls(source, {"messages": messages, **variables})
 
-        text = found = ""
-        if wants_parts:
-            text = run(given if wants_text else with_parts(given))
-            found = wrong(text)
-        if not wants_parts or found:  # it drops items
-            text = run(without_parts(given, markers))
-            still = wrong(text)
-            found = still and (found or still)
-        if found:
-            raise TemplateError(
-                f"the chat template writes {found}; pass template= with another one"
-            )
+        text = _with_items(run, given, wants, kinds, markers)
         return up_to_the_last(text, given[-1]) if continues else text
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
@@ -243,6 +221,56 @@ def _run(source: str, variables: Mapping[str, Any]) -> str:
         raise _error("is nested too deeply", error) from None
     except Exception as error:
         raise _error(f"fails with {type(error).__name__}", error) from error
+
+
+def _with_items(
+    run: Callable[[list[dict[str, Any]]], str],
+    messages: list[dict[str, Any]],
+    wants: tuple[bool, bool],
+    kinds: Sequence[str],
+    markers: Mapping[str, str],
+) -> str:
+    """The text of a template, in which a marker stands for each item.
+
+    Args:
+        run: writes the text of messages. wants: see `_contents`.
+
+    Raises:
+        TemplateError: it drops some, or writes them in another order.
+    """
+
+    def lacking(text: str) -> str:
+        return mismatch(split_at(text, markers.values())[1], kinds, markers)
+
+    wants_text, wants_parts = wants
+    first = ""
+    if wants_parts:
+        text = run(messages if wants_text else with_parts(messages))
+        if not (first := lacking(text)):
+            return text
+    text = run(without_parts(messages, markers))
+    if still := lacking(text):
+        raise TemplateError(
+            f"the chat template writes {first or still}; pass template= with another one"
+        )
+    return text
+
+
+def _kinds_of_items(messages: Sequence[Mapping[str, Any]], markers: Mapping[str, str]) -> list[str]:
+    """The kind of each item that the messages hold, in their order.
+
+    Raises:
+        Unsupported: there is no marker for one.
+    """
+    contents = [m["content"] for m in messages if isinstance(m.get("content"), (list, tuple))]
+    kinds = [part["type"] for parts in contents for part in parts if is_place(part)]
+    for kind in kinds:
+        if not markers.get(kind):
+            raise Unsupported(
+                f"a message holds a part of type {kind!r}, which this model cannot take: leave it "
+                "out"
+            )
+    return kinds
 
 
 def _error(what: str, error: Exception, line: int | None = None) -> TemplateError:

@@ -19,31 +19,34 @@ if TYPE_CHECKING:
 
 _MORE = 2  # requests under way for each sequence: the next is read while one is computed
 
+RequestFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="REQUESTS.jsonl",
+        help='Lines {"custom_id", "method": "POST", "url", "body"}, as OpenAI\'s batches.',
+        show_default=False,
+    ),
+]
+NamedModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        autocompletion=complete_model,
+        metavar="MODEL",
+        help="A file, folder, name, or NAME=MODEL; may be repeated. Requests may name other models "
+        "on this machine.",
+    ),
+]
+
 
 @expanded("where")
 def batch(
-    requests: Annotated[
-        Path,
-        typer.Argument(
-            metavar="REQUESTS.jsonl",
-            help='Lines {"custom_id", "method": "POST", "url", "body"}, as OpenAI\'s batches.',
-            show_default=False,
-        ),
-    ],
+    requests: RequestFile,
     answers: Annotated[
         Path,
         typer.Argument(metavar="ANSWERS.jsonl", help="The file to write.", show_default=False),
     ],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            autocompletion=complete_model,
-            metavar="MODEL",
-            help="A file, folder, name, or NAME=MODEL; may be repeated. Requests may name "
-            "other models on this machine.",
-        ),
-    ] = None,
+    model: NamedModels = None,
     ray: RayReplicas = None,
     ray_cpus: RayCpus = 1.0,
     ray_gpus: RayGpus = 0.0,

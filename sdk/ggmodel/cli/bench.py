@@ -67,12 +67,8 @@ def bench(
         _numbers("--parallel", parallel, 1),
     )
     began = perf_counter()
-    model = loading.load(
-        file,
-        mmproj="",
-        context_length=max(test.context for test in tests),
-        parallel=max(test.sequences for test in tests),
-    )
+    context, sequences = max(t.context for t in tests), max(t.sequences for t in tests)
+    model = loading.load(file, mmproj="", context_length=context, parallel=sequences)
     loaded = perf_counter() - began
     with model:
         setting = workbench.setting(model)

@@ -105,21 +105,17 @@ def build(
     with progress_bar("building") as progress:
         result = make(name, parts, given, unpacked=source, progress=progress)
     if result is None:
-        print(
-            printable(
-                f"{name} is already built with these options; `ggmodel ggml use {name}` makes it "
-                f"the default, and after `ggmodel ggml remove {name}` it can be built anew"
-            )
+        told = (
+            f"{name} is already built with these options; `ggmodel ggml use {name}` makes it "
+            f"the default, and after `ggmodel ggml remove {name}` it can be built anew"
         )
-        return
-    devices = ", ".join(result["devices"])
-    print(
-        printable(
+    else:
+        told = (
             f"{name}: ggml {result['version']}, {result['comparisons']} results compared on "
-            f"{devices}; it is the default now"
+            f"{', '.join(result['devices'])}; it is the default now"
         )
-    )
-    if os.environ.get(VARIABLE):
+    print(printable(told))
+    if result is not None and os.environ.get(VARIABLE):
         note(f"{VARIABLE} is set and comes first")
 
 

@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 
 _EXPOSED = "warning: other machines can reach this server, and need no key; give --api-key-file"
 
+Engine = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|ggmodel|llama.cpp",
+        help="Inference engine; auto runs architectures that ggmodel lacks with llama.cpp.",
+    ),
+]
+KeepAlive = Annotated[
+    float | None,
+    typer.Option(
+        help="Seconds that an idle model stays loaded (-1 = for ever); default: 300.",
+        show_default=False,
+    ),
+]
+
 
 @expanded("where")
 def serve(
@@ -39,20 +54,8 @@ def serve(
         bool,
         typer.Option("--any-name", help="Answer requests for unknown models with the first MODEL."),
     ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|ggmodel|llama.cpp",
-            help="Inference engine; auto runs architectures that ggmodel lacks with llama.cpp.",
-        ),
-    ] = "auto",
-    keep_alive: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds that an idle model stays loaded (-1 = for ever); default: 300.",
-            show_default=False,
-        ),
-    ] = None,
+    engine: Engine = "auto",
+    keep_alive: KeepAlive = None,
     pin: Annotated[
         list[str] | None,
         typer.Option(metavar="MODEL", help="Model that is never unloaded; may be repeated."),

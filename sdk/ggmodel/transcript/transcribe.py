@@ -63,33 +63,35 @@ def transcribe(
         AudioError: the sound cannot be read.
         TokenizerError: the model has no vocabulary.
     """
-    speech = model.model.speech()
-    if isinstance(speech, SpeechPrompt):
+    if isinstance(speech := model.model.speech(), SpeechPrompt):
         check_wishes(task, timestamps, prompt)
         sampler = Sampler(temperature, top_k=0, top_p=1.0, seed=seed)
         return asked(model, speech, open_audio(audio, rate), language, sampler, progress)
     sound = resample(open_audio(audio, rate), speech.rate)
     spectrum = speech.spectrum(sound.samples)
     frames = max(1, round(sound.seconds / speech.frame))
-    timed = timestamps or frames > speech.window
-    if timed and speech.timed >= model.engine.vocabulary:
-        raise Unsupported(
-            "this model gives no timestamps: leave them out, and give sounds of up to "
-            f"{speech.window * speech.frame:g} s"
-        )
+    timed = _times_are_given(model, speech, timestamps or frames > speech.window)
     before = _before(model, speech, prompt) if prompt and prompt.strip() else []
     sampler = SpeechSampler(speech, timed, temperature, seed)
     listener = _Listener(model, speech, spectrum, sound.seconds, before, sampler)
     language, task = listener.choose(language, task)
-    if speech.languages and language is None:
-        language = listener.recognise()
-    found: list[Segment] = []
-    for done, segments in listener.through(frames, language, task):
-        found += segments
+    segments: list[Segment] = []
+    for done, of_window in listener.through(frames, language, task):
+        segments += of_window
         if progress is not None:
             progress(min(done * speech.frame, sound.seconds), sound.seconds)
-    text = "".join(segment.text for segment in found).strip()
-    return Transcript(text, language, sound.seconds, tuple(found))
+    text = "".join(segment.text for segment in segments)
+    return Transcript(text.strip(), language, sound.seconds, tuple(segments))
+
+
+def _times_are_given(model: LoadedModel, speech: Speech, wanted: bool) -> bool:
+    """Whether timestamps are wanted; raises Unsupported where the vocabulary has none."""
+    if wanted and speech.timed >= model.engine.vocabulary:
+        raise Unsupported(
+            "this model gives no timestamps: leave them out, and give sounds of up to "
+            f"{speech.window * speech.frame:g} s"
+        )
+    return wanted
 
 
 def _before(model: LoadedModel, speech: Speech, prompt: str) -> list[int]:
@@ -124,7 +126,8 @@ class _Listener:
         self._spectrum, self._before, self._sampler = spectrum, before, sampler
 
     def choose(self, language: str | None, task: str | None) -> tuple[str | None, str | None]:
-        """The language, None if it is to be recognised, and the task."""
+        """The language, recognised where none is named, and the task; None for a model that knows
+        but one."""
         speech = self.speech
         named = language or speech.language
         code = None if named is None else speech.code(named)
@@ -142,9 +145,9 @@ class _Listener:
         if task not in speech.tasks:
             known = ", ".join(speech.tasks)
             raise ConfigError(f"the task {task!r} is unknown to this model; known: {known}")
-        return code, task
+        return code or self._recognise(), task
 
-    def recognise(self) -> str:
+    def _recognise(self) -> str:
         """The likeliest language of the first window."""
         logits = self.model.logits([Input(self.speech.start, self._heard(0))])[-1]
         languages = self.speech.languages
