@@ -71,7 +71,7 @@ class Http(Fuzzer):
             raise RuntimeError(self._log.read_text())
         self.port = int(self.server.url.rpartition(":")[2])
         self._read = 0  # bytes of the log
-        self._cases, self._has_risen = 0, False
+        self._cases = 0
         step = self._step()
         self.remember_runners()
         self._watch = Watch(self.port, step)
@@ -195,11 +195,6 @@ class Http(Fuzzer):
                 break
             if time.monotonic() > end:
                 before, self._before = self._before, now
-                if not busy and more == [True, False, False] and not self._has_risen:
-                    # Allocators keep what many long texts and sounds took; a leak goes on.
-                    self._has_risen = True
-                    self.counts["memory once"] += 1
-                    break
                 what = "a request that does not end" if busy else "growth"
                 raise Wrong(what, busy, before, now)
             time.sleep(0.05)
