@@ -268,7 +268,7 @@ def test_arrays_that_do_not_fit(
     ("changes", "shown", "case"),
     [
         ({"video_fps": 0.0}, "frames a second", "qwen25"),
-        ({"video_fps": -1.0}, "frames a second", "qwen25"),
+        ({"video_fps": -1.0}, "video_fps is -1.0; it must be 0 or more", "qwen25"),
         ({"video_max_frames": 0}, "video_max_frames is 0", "qwen25"),
         ({"video_min_pixels": 1 << 30}, "vision.video_min_pixels is .*it is the larger", "qwen25"),
         ({"image_min_pixels": 1 << 30}, "vision.image_min_pixels is .*it is the larger", "qwen25"),
