@@ -73,7 +73,7 @@ class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
     vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
-    vit_eps: float = kv(*_EPS, hf="vision_config.norm_eps", default=1e-5)
+    vit_eps: float = kv(*_EPS, hf="vision_config.norm_eps", default=1e-5, least=0)
     vit_rope_base: float = kv(
         "vision.rope.freq_base",
         hf=("vision_config.rope_theta", "vision_config.rope_parameters.rope_theta"),

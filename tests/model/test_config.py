@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ggmodel import Config, Module, gguf, kv
+from ggmodel import Config, Module, gguf, kv, nn
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.gguf_file.metadata import KeyValues
@@ -348,3 +348,17 @@ def test_numbers_of_a_file_are_checked():
     for value in (float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"arch.scale is .*, no finite number"):
             read(Bounded, scale=value)
+
+
+def test_keys_of_encoders():
+    plain = nn.vision_kv("block_count", "depth")
+    assert plain.names == ("vision.block_count", "clip.vision.block_count")
+    assert (plain.hf, plain.default, plain.least) == (("vision_config.depth",), 0, 0)
+    assert nn.audio_kv("width", ["d_model", "size"]).hf == (
+        "audio_config.d_model",
+        "audio_config.size",
+    )
+    assert nn.vision_kv("side", "preprocessor:side", 7, least=1).hf == ("preprocessor:side",)
+    assert nn.vision_kv("side", len).hf == (len,)
+    first, otherwise = nn.vision_kv("depth", "depth", usual=12).hf
+    assert first == "vision_config.depth" and otherwise({}) == 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import platform
 import signal
 import socket
 import struct
@@ -94,11 +95,11 @@ def test_statuses_of_linux():
     assert not processes.was_killed(1)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_memory_of_large_blocks_goes_back():
     """Blocks of 20 MB are free, small ones between them are not; then all but a few small ones."""
     code = """
-import ctypes
+import ctypes, resource
 from ggmodel.platforms import processes
 
 libc = ctypes.CDLL(None)
@@ -107,7 +108,7 @@ libc.free.argtypes = (ctypes.c_void_p,)
 
 def megabytes():
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 >> 20
+        return int(file.read().split()[1]) * resource.getpagesize() >> 20
 
 def take(size):
     block = libc.malloc(ctypes.c_size_t(size))

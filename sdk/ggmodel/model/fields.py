@@ -147,11 +147,12 @@ def encoder_kv(
             ("preprocessor:size.height"), or a function of the config; alternates in order of
             preference.
         default: as for `kv`; 0 suits models that may come without an encoder.
-        usual: the value where a config says none; then files must have the key.
+        usual: the value where a config says none; then files must have the key. (With a default,
+            that of one alternate would come before another one.)
     """
     sources = tuple(
         f"{encoder}_config.{source}" if isinstance(source, str) and ":" not in source else source
-        for source in (hf if isinstance(hf, tuple) else (hf,))
+        for source in ((hf,) if isinstance(hf, str) or callable(hf) else hf)
     )
     if usual is not MISSING:
         sources, default = (*sources, lambda _: usual), MISSING

@@ -157,11 +157,12 @@ def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """Options within the limits of the server.
 
     Raises:
-        Refused: too many stop strings, each of which is sought at every token.
+        Refused: too many stop strings, each of which is sought at every token, or too long ones.
     """
     stops = _listed(options.get("stop"))
     if len(stops) > _STOPS or sum(map(len, stops)) > _STOP_CHARACTERS:
-        raise Refused(f"stop: more than {_STOPS} texts, or too long ones", param="stop")
+        message = f"stop: more than {_STOPS} texts, or {_STOP_CHARACTERS:,} characters"
+        raise Refused(message, param="stop")
     wanted, most = options.get("max_tokens"), settings.max_tokens
     if most is None or (wanted is not None and wanted <= most):
         return dict(options)

@@ -30,7 +30,6 @@ EVENTS = "text/event-stream"
 TEXT = "text/plain"
 WARNINGS = "x-ggmodel-warnings"
 _NAMES, _LONGEST = 16, 1000  # fields that a warning names, characters of all warnings
-_PART = 1 << 20  # bytes of a body that are sent at a time
 
 
 class Shape(Protocol):
@@ -154,14 +153,9 @@ class Call:
         await self._send(message)
 
     async def send(self, data: bytes, more: bool = True) -> None:
-        """Sends a part of the body, at most 1 MB at a time: what a client has yet to read waits in
-        slices, between which others get their turn."""
-        for start in range(0, len(data) - _PART, _PART):
-            part = data[start : start + _PART]
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        last = data[max(0, (len(data) - 1) // _PART) * _PART :]
+        """Sends a part of the body."""
         self.finished = not more
-        await self._send({"type": "http.response.body", "body": last, "more_body": more})
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 Handler = Callable[[Call], Coroutine[Any, Any, None]]

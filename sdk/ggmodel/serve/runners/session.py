@@ -204,14 +204,14 @@ class Session:
             )
             self._post(Result(call.id, failure=failure_of(error)))
             return
+        large = len(call.body) > _LARGE
+        self._trims = _TRIMS if large else self._trims
         try:
             body = requests[call.method].decode(call.body)
         except msgspec.MsgspecError as wrong:  # others' requests go on
             malformed = FormatError(f"the request is malformed: {wrong}")
             self._post(Result(call.id, failure=failure_of(malformed)))
             return
-        large = len(call.body) > _LARGE
-        self._trims = _TRIMS if large else self._trims
         request = self._requests[call.id] = _Request(call.id, call.method, large)
         request.future = self._pools.submit(call, body, lambda: self._run(request, body))
 

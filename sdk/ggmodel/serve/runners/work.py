@@ -42,7 +42,7 @@ from ..requests import (
 
 Check = Callable[[], None]
 _ENDING = 512  # characters of a rendered text's end
-# Compiled forms that are kept, and the length of their texts.
+# Compiled forms that are kept, and the length of their texts; of longer ones the latest is.
 _GRAMMARS, _GRAMMAR_CHARACTERS = 64, 1 << 16
 _NOT_OPTIONS = {"grammar", "sampler", *LISTS}
 
@@ -263,7 +263,7 @@ def grammar_of(spec: GrammarSpec) -> Grammar:
     Raises:
         GrammarError: it is broken. Unsupported: llguidance is missing.
     """
-    make = _grammar if len(spec.text) > _GRAMMAR_CHARACTERS else _kept_grammar
+    make = _latest_grammar if len(spec.text) > _GRAMMAR_CHARACTERS else _kept_grammar
     return make(spec.kind, spec.text)
 
 
@@ -283,7 +283,7 @@ def _grammar(kind: str, text: str) -> Grammar:
     return Grammar.choice(msgspec.json.decode(text, type=list[str]))
 
 
-_kept_grammar = lru_cache(_GRAMMARS)(_grammar)
+_kept_grammar, _latest_grammar = lru_cache(_GRAMMARS)(_grammar), lru_cache(1)(_grammar)
 
 
 def _need_data(kind: str, item: Any) -> None:

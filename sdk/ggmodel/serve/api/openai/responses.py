@@ -335,7 +335,7 @@ class Responding:
 
     def _end(self, answer: Answer) -> list[dict[str, Any]]:
         """Completes what is shown. Returns the events of that."""
-        cut = answer.ended.reason == "length"
+        cut = _status(answer) == "incomplete"
         events = self._output.end(_status(answer))
         counts = usage([answer.ended])
         shown: dict[str, Any] = {
