@@ -212,12 +212,12 @@ def unread_keys(
         supported = supported(hf.config) if callable(supported) else supported
         counts = path in reference or _of_rope(path) is not None
         if counts and supported is not ... and (value or None) != (supported or None):
-            only = _told(supported, grid) + (TWICE_SAID if scores else "")
+            only = _in_words(supported, grid) + (TWICE_SAID if scores else "")
             found[path] = f"{path} is {value!r:.60}; supported: {only}"
     return found
 
 
-def _told(supported: Any, grid: bool) -> str:
+def _in_words(supported: Any, grid: bool) -> str:
     """The supported value in words; `grid`: it is that of a rope of rows and columns."""
     only = "none (leave it out)" if supported is None else f"{supported!r:.80}"
     return only + (" or 'axial'" if grid and supported == "default" else "")

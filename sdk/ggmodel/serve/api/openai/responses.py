@@ -335,11 +335,11 @@ class Responding:
 
     def _end(self, answer: Answer) -> list[dict[str, Any]]:
         """Completes what is shown. Returns the events of that."""
-        cut = _status(answer) == "incomplete"
-        events = self._output.end(_status(answer))
+        status = _status(answer)
+        cut, events = status == "incomplete", self._output.end(status)
         counts = usage([answer.ended])
         shown: dict[str, Any] = {
-            "status": _status(answer),
+            "status": status,
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": self._output.items,
