@@ -19,7 +19,8 @@ from tests.faults.subjects import Subject
 from tests.image.noise import SIDE, SIZES, noise
 
 _GOLDENS = Path(tests.image.__path__[0]) / "goldens.npz"
-_TILE = {"gemma3": "side", "llama4": "tile", "mllama": "tile"}  # the hyperparameter of its side
+# Architectures with recordings of their processors → the hyperparameter of a tile's side.
+RECORDED = {"gemma3": "side", "llama4": "tile", "mllama": "tile"}
 
 
 def differing_inputs(subject: Subject, model: LoadedModel) -> str:
@@ -39,7 +40,7 @@ def differing_inputs(subject: Subject, model: LoadedModel) -> str:
 def _pixels(
     subject: Subject, model: LoadedModel, size: tuple[int, int], n: int, recorded: dict[str, Any]
 ) -> str:
-    config, name = model.model.config, _TILE[subject.architecture]
+    config, name = model.model.config, RECORDED[subject.architecture]
     usual = getattr(config, name)
     setattr(config, name, SIDE)
     try:

@@ -119,10 +119,20 @@ class Subject:
             found[f"prompt {name}"] = model.logits(laid_out(model, wanted, prompt))
         return found
 
+    @property
+    def bound(self) -> float:
+        """The NMSE that its golden allows."""
+        return self.cases.bounds.get(self.case, golden.EXACT)
+
+    @property
+    def by_table(self) -> bool:
+        """Whether its bound is wide for ggml's table of GELU."""
+        return self.bound > golden.EXACT
+
     def beyond(self, found: Numbers) -> bool:
         """Whether numbers are beyond the golden's bound: then `golden` says no, whatever else it
         computes."""
-        wanted, bound = self.golden, self.cases.bounds.get(self.case, golden.EXACT)
+        wanted, bound = self.golden, self.bound
         if isinstance(wanted, Embeddings):  # some have layers that are not in the folder
             return False
         pairs = [(found["prompt"], wanted.logits)]
@@ -197,7 +207,8 @@ def _seen(model: LoadedModel, size: tuple[int, int]) -> Iterator[tuple[str, np.n
     picture = Image.fromarray(np.stack(planes, -1).astype(np.uint8), "RGBA")
     yield f"pixels {size}", model.model.preprocess(picture).values
     inputs = model.model.image_inputs(model.embeddings(picture))
-    yield f"tokens {size}", np.array([i.token if isinstance(i, Input) else i for i in inputs])
+    tokens = [i.token if isinstance(i, Input) else i for i in inputs]  # numbers and texts
+    yield f"tokens {size}", np.array([str(token) for token in tokens])
 
 
 def _write_rounded(folder: Path, config: dict[str, Any], weights: Any, dtype: str) -> None:

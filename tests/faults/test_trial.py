@@ -98,6 +98,7 @@ def test_no_effect_is_no_fault(trials: Trials):
     assert (result.shown, result.by) == ("", [])
 
 
+@pytest.mark.timeout(900)  # 16 trials: 40 s on an idle machine
 def test_every_effective_fault_of_a_sample_is_caught(trials: Trials):
     sample = random.Random(1).sample(faults(), SAMPLE)
     results = [trials.run(fault) for fault in sample]

@@ -286,6 +286,10 @@ FACTORS = {
     "post_per_layer_input_norm.weight": 1 / 2,
     "model.norm.weight": 4,
     "language_model.norm.weight": 4,
+    # Rows of sounds come small to norms whose epsilon is a constant of 1e-6, which shows by that.
+    "input_proj_linear.weight": 1 / 64,
+    "ffw_layer_2.weight": 1 / 64,
+    "attention.post.weight": 1 / 64,
 }
 
 
