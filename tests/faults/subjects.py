@@ -113,7 +113,7 @@ class Subject:
             return {f"{w}": np.array(model.embed(wanted.texts, pooling=w)) for w in ways}
         found = {"prompt": model.logits(wanted.prompt.tolist())}
         for name, picture in wanted.pictures.items():
-            seen = model.encode(picture.kind, picture.pixels, **picture.data)
+            seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
             found[f"image {name}"] = np.concatenate([e.rows for e in seen])
         for name, prompt in wanted.prompts.items():
             found[f"prompt {name}"] = model.logits(laid_out(model, wanted, prompt))

@@ -56,7 +56,7 @@ def bound_of(golden: Golden) -> float:
 
 def encoded(model: LoadedModel, golden: Golden, name: str) -> np.ndarray:
     item = golden.pictures[name]
-    return np.concatenate([e.rows for e in model.encode(item.kind, item.pixels)])
+    return np.concatenate([e.rows for e in model.encode_media(item.kind, item.pixels)])
 
 
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
@@ -100,7 +100,7 @@ def test_the_reference_is_given_the_same_prompt(golden: Golden):
     with load(golden) as model:
         assert same_tokens(model, laid_out(model, golden, prompt), ids, placeholder) == ""
         items = [golden.pictures[p] for p in prompt.parts if isinstance(p, str)]
-        seen = [e for item in items for e in model.encode(item.kind, item.pixels)]
+        seen = [e for item in items for e in model.encode_media(item.kind, item.pixels)]
         numbers = prompt_with(model, ids, placeholder, seen)
         assert nmse(Apart(model.engine).all_logits(numbers), prompt.logits) < bound_of(golden)
     assert tower in names and not [name for name in names if "projector" in name]
@@ -231,7 +231,7 @@ def test_an_image_becomes_pixels():
         colour = way.prepare(Image.new("RGB", (30, 7), (255, 51, 0))).values
         assert colour.shape == (1, 3, SIDE, SIDE)
         assert colour[0, :, 5, 5] == pytest.approx([1.0, 0.2, 0.0])
-        rows, end = model.encode("image", Image.new("RGB", (7, 30)))
+        rows, end = model.encode_media("image", Image.new("RGB", (7, 30)))
         assert rows.shape == (4, 64) and end.shape == (1, 64)
 
 
@@ -280,23 +280,23 @@ def test_a_sound_becomes_a_spectrum():
         assert most.seconds == pytest.approx(6 * 8 * 0.01)
         assert way.prepare(most).values.shape == (45, 16)
         samples = np.sin(np.arange(3000) / 9).astype(np.float32)
-        rows, end = model.encode("audio", Audio(samples, 16_000))
+        rows, end = model.encode_media("audio", Audio(samples, 16_000))
         assert rows.shape == (6, 64) and end.shape == (1, 64)
 
 
 def test_sounds_that_do_not_fit():
     with load(load_golden("gemma3n", "sounds")) as model:
         with pytest.raises(AudioError, match=r"has 1.0 s, and this model hears 0.48 s at once"):
-            model.encode("audio", Audio(np.zeros(16_000, np.float32), 16_000))
+            model.encode_media("audio", Audio(np.zeros(16_000, np.float32), 16_000))
         with pytest.raises(AudioError, match="shorter than a frame"):
-            model.encode("audio", Audio(np.zeros(300, np.float32), 16_000))
+            model.encode_media("audio", Audio(np.zeros(300, np.float32), 16_000))
         for shape, said in (
             ((49, 16), "49 frames; this model takes up to 48"),
             ((0, 16), "it holds no numbers"),
             ((5, 15), r"this model takes \[frames, 16\]"),
         ):
             with pytest.raises(PromptError, match=said):
-                model.encode("audio", np.zeros(shape, np.float32))
+                model.encode_media("audio", np.zeros(shape, np.float32))
 
 
 def test_half_of_what_hears_is_not_enough(vary: Vary):

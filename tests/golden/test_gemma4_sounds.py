@@ -41,7 +41,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 def encoded(model: LoadedModel, golden: Golden, name: str) -> np.ndarray:
     picture = golden.pictures[name]
-    (found,) = model.encode(picture.kind, picture.pixels)
+    (found,) = model.encode_media(picture.kind, picture.pixels)
     return found.rows
 
 
@@ -133,23 +133,23 @@ def test_a_sound_becomes_a_spectrum():
         assert way.largest().seconds == 30
         assert way.prepare(way.largest()).values.shape == (2999, 16)
         samples = np.sin(np.arange(3000) / 9).astype(np.float32)
-        (rows,) = model.encode("audio", Audio(samples, 16_000))
+        (rows,) = model.encode_media("audio", Audio(samples, 16_000))
         assert rows.shape == (5, 64)
 
 
 def test_sounds_that_do_not_fit():
     with load(load_golden("gemma4", "sounds")) as model:
         with pytest.raises(AudioError, match=r"has 30.1 s, and this model hears 30 s at once"):
-            model.encode("audio", Audio(np.zeros(481_000, np.float32), 16_000))
+            model.encode_media("audio", Audio(np.zeros(481_000, np.float32), 16_000))
         with pytest.raises(AudioError, match="shorter than a frame"):
-            model.encode("audio", Audio(np.zeros(100, np.float32), 16_000))
+            model.encode_media("audio", Audio(np.zeros(100, np.float32), 16_000))
         for shape, said in (
             ((3001, 16), "3001 frames; this model takes up to 3000"),
             ((0, 16), "it holds no numbers"),
             ((5, 15), r"this model takes \[frames, 16\]"),
         ):
             with pytest.raises(PromptError, match=said):
-                model.encode("audio", np.zeros(shape, np.float32))
+                model.encode_media("audio", np.zeros(shape, np.float32))
 
 
 BAD: dict[str, tuple[Any, str]] = {

@@ -24,7 +24,7 @@ def test_tiles_and_prompts(case: str, backend: str, bound: float):
     ) as model:
         model.model.tokenizer = Words(SPECIAL)
         for picture in golden.pictures.values():
-            seen = model.encode(picture.kind, picture.pixels, **picture.data)
+            seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
             assert nmse(np.concatenate([e.rows for e in seen]), picture.rows) < bound
         for prompt in golden.prompts.values():
             assert nmse(model.logits(laid_out(model, golden, prompt)), prompt.logits) < bound

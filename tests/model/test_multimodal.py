@@ -103,7 +103,7 @@ def test_data_beside_samples_are_refused():
         ggmodel.load(source_of(load_golden("qwen2audio", "published"))) as model,
         pytest.raises(PromptError, match="frames beside audio that is opened; give data beside a"),
     ):
-        model.encode("audio", np.zeros(16000, np.float32), frames=9)
+        model.encode_media("audio", np.zeros(16000, np.float32), frames=9)
 
 
 def test_data_beside_a_file_are_refused():
@@ -111,4 +111,4 @@ def test_data_beside_a_file_are_refused():
         ggmodel.load(source_of(load_golden("idefics3", "tiles"))) as model,
         pytest.raises(PromptError, match="grid beside image that is opened; give data beside"),
     ):
-        model.encode("image", "a.png", grid=(1, 2))
+        model.encode_media("image", "a.png", grid=(1, 2))

@@ -134,7 +134,7 @@ def test_times_that_do_not_fit(data: dict[str, Any], shown: str):
         side = model.model.config.side
         values = np.zeros((1, 3, side, side), np.float32)
         with pytest.raises(PromptError, match=shown):
-            model.encode("video", values, **data)
+            model.encode_media("video", values, **data)
 
 
 def test_text_of_a_video():

@@ -116,7 +116,7 @@ def test_pixels_that_are_no_tiles():
     with ggmodel.load(source(), **EXACT) as model:
         for shape in ((2, 3, 16, 12), (2, 1, 16, 16), (3, 16, 16)):
             with pytest.raises(PromptError, match=r"\[tiles, 3, 16, 16\]"):
-                model.encode("image", np.zeros(shape, np.float32))
+                model.encode_media("image", np.zeros(shape, np.float32))
 
 
 def test_each_norm_of_the_tower_is_computed():

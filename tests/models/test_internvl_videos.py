@@ -95,9 +95,9 @@ def test_a_video_that_is_too_long_for_the_context():
 def test_pixels_that_are_no_frames(shape: tuple[int, ...]):
     with load() as model:
         with pytest.raises(PromptError, match=r"takes \[frames, 3, 16, 16\]"):
-            model.encode("video", Prepared(np.zeros(shape, np.float32)))
+            model.encode_media("video", Prepared(np.zeros(shape, np.float32)))
         with pytest.raises(PromptError, match="data named 'times'; this model takes none"):
-            model.encode("video", np.zeros((1, 3, 16, 16), np.float32), times=[1.0])
+            model.encode_media("video", np.zeros((1, 3, 16, 16), np.float32), times=[1.0])
 
 
 @pytest.mark.parametrize("number", [1, 8, 0])

@@ -142,11 +142,11 @@ def test_what_is_filled_up_is_not_seen():
     """Frames behind those of the convolutions' reach change nothing."""
     with load() as model:
         values = np.random.default_rng(2).normal(size=(8, 40)).astype(np.float32)
-        (usual,) = model.encode("audio", values, frames=17)
+        (usual,) = model.encode_media("audio", values, frames=17)
         for first, same in ((19, True), (18, False)):
             other = values.copy()
             other[:, first:] = 3
-            (found,) = model.encode("audio", other, frames=17)
+            (found,) = model.encode_media("audio", other, frames=17)
             assert (nmse(found.rows, usual.rows) < 1e-12) is same
 
 
@@ -167,7 +167,7 @@ def test_sounds_of_another_length(samples: int, rate: int, shown: str):
 @pytest.mark.parametrize("frames", [2, 41])
 def test_frames_that_do_not_fit(frames: int):
     with load() as model, pytest.raises(PromptError, match=rf"{frames} frames .* 3 to 40"):
-        model.encode("audio", np.zeros((8, 40), np.float32), frames=frames)
+        model.encode_media("audio", np.zeros((8, 40), np.float32), frames=frames)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_data_that_do_not_fit(data: dict[str, Any], shown: str):
     with load() as model:
         for given, beside in ((values, data), (Prepared(values, data), {})):
             with pytest.raises(PromptError, match=shown):
-                model.encode("audio", given, **beside)
+                model.encode_media("audio", given, **beside)
 
 
 def test_a_references_item_has_its_frames():

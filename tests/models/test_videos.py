@@ -139,7 +139,7 @@ def test_frames_at_once_have_no_rate():
 
 def test_a_strip_is_refused(load: Callable[..., LoadedModel]):
     with pytest.raises(VideoError, match="more than 200 times as long as wide"):
-        load("images").encode("video", film(2, (8, 1700)))
+        load("images").encode_media("video", film(2, (8, 1700)))
 
 
 def test_pairs_of_frames_and_their_times(load: Callable[..., LoadedModel]):
@@ -183,15 +183,15 @@ def test_long_videos_are_seen(case: str, load: Callable[..., LoadedModel]):
     model = load(case, 4096, video_max_frames=256, video_fps=2.0, video_min_pixels=64)
     count, rows = 256, 5 * 4
     made = model.engine.images.prepare("video", film(count, (40, 32)))
-    seen = np.concatenate([part.rows for part in model.encode("video", made)])
+    seen = np.concatenate([part.rows for part in model.encode_media("video", made)])
     assert len(seen) == count // 2 * rows
     for pair in (0, 77, 127):
         found = seen[pair * rows : (pair + 1) * rows]
         if "video_grid_thw" in made.data:
             one = np.split(made.values, count // 2)[pair]
-            alone = model.encode("video", one, video_grid_thw=(1, 8, 10))
+            alone = model.encode_media("video", one, video_grid_thw=(1, 8, 10))
         else:
-            alone = model.encode("video", made.values[pair : pair + 1], times=[0.0])
+            alone = model.encode_media("video", made.values[pair : pair + 1], times=[0.0])
         assert nmse(found, alone[0].rows) < 1e-10
 
 
@@ -261,7 +261,7 @@ def test_arrays_that_do_not_fit(
     load: Callable[..., LoadedModel],
 ):
     with pytest.raises(PromptError, match=shown):
-        load(case).encode("video", np.zeros(shape, np.float32), **data)
+        load(case).encode_media("video", np.zeros(shape, np.float32), **data)
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_windows_share_one_spectrum(samples: int):
 def test_rows_of_a_window_do_not_depend_on_others():
     with load() as model:
         values = np.random.default_rng(2).normal(size=(3, 8, 40)).astype(np.float32)
-        together = model.encode("audio", values)
-        alone = [model.encode("audio", values[i : i + 1])[0] for i in range(3)]
+        together = model.encode_media("audio", values)
+        alone = [model.encode_media("audio", values[i : i + 1])[0] for i in range(3)]
         for a, b in zip(together, alone, strict=True):
             assert nmse(a.rows, b.rows) < 1e-12
 
@@ -109,11 +109,11 @@ def test_as_many_windows_as_the_context_holds():
     most = 1024 // ROWS
     with ggmodel.load(source, context_length=1024) as model:
         given = sound(most * WINDOW - 9)
-        found = model.encode("audio", given)
+        found = model.encode_media("audio", given)
         spectrum = model.engine.images.prepare("audio", given)
         assert len(found) == len(spectrum.values) == most
         for i in (0, 1, most - 1):
-            (alone,) = model.encode("audio", spectrum.values[i : i + 1])
+            (alone,) = model.encode_media("audio", spectrum.values[i : i + 1])
             assert nmse(found[i].rows, alone.rows) < 1e-12
         assert model.engine.images.encoders.recorded == 1
         largest = model.engine.images.largest("audio")
@@ -131,7 +131,7 @@ def test_a_sound_that_no_context_holds():
 @pytest.mark.parametrize("shape", [(8, 40), (1, 40, 8), (1, 8, 39), (2, 9, 40)])
 def test_spectra_that_do_not_fit(shape: tuple[int, ...]):
     with load() as model, pytest.raises(PromptError, match=r"\[windows, 8, 40\]"):
-        model.encode("audio", np.zeros(shape, np.float32))
+        model.encode_media("audio", np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def compared(
     tower, table, found = TOWERS[name], table_of(files), list[float]()
     with ours(files, differences) as model:
         for item in items(name):
-            got = rows_of(tower, table, model.encode(item.kind, item.values, **item.data))
+            got = rows_of(tower, table, model.encode_media(item.kind, item.values, **item.data))
             kind = "audio" if item.kind == "audio" else "image"
             apart = item.apart(tower.architecture)
             want = np.concatenate(mtmd.prepared((theirs or files).mmproj, kind, apart))
@@ -187,8 +187,8 @@ def rows_of_both(name: str, files: Files, mtmd: Mtmd, item: Any, alike: Any, **d
     """Our rows of a picture, ours of what libmtmd makes of it, and libmtmd's."""
     tower, table = TOWERS[name], table_of(files)
     with ours(files, tower.differences) as model:
-        usual = rows_of(tower, table, model.encode("image", item))
-        same = rows_of(tower, table, model.encode("image", alike, **data))
+        usual = rows_of(tower, table, model.encode_media("image", item))
+        same = rows_of(tower, table, model.encode_media("image", alike, **data))
     return usual, same, laid_by(mtmd, files, np.asarray(item)).rows
 
 

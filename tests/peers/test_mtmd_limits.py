@@ -135,8 +135,8 @@ def test_what_is_faint_in_soft_sounds_is_louder(tower_files: Write, mtmd: Mtmd):
     spectrum = whisper_mel(filled(samples), 8)
     louder = np.maximum(spectrum, np.float32((np.log10(2.0**-24) + 4) / 4))
     with ours(files, ()) as model:
-        (usual,) = model.encode("audio", spectrum, frames=3000)
-        (same,) = model.encode("audio", louder, frames=3000)
+        (usual,) = model.encode_media("audio", spectrum, frames=3000)
+        (same,) = model.encode_media("audio", louder, frames=3000)
     want = laid_by(mtmd, files, samples).rows
     assert nmse(same.rows, want) < tower.bound
     assert nmse(usual.rows, want) > 0.01

@@ -294,7 +294,7 @@ def test_what_cannot_be_laid(open_model: Open, source: MemorySource):
 def test_two_threads_see_two_images_while_a_third_generates(open_model: Open):
     model = open_model("gazer")
     (one,), (two,) = (
-        model.engine.images.encode("image", picture(n)) for n in (1, 2)
+        model.engine.images.encode_media("image", picture(n)) for n in (1, 2)
     )  # not yet computed
     seen: dict[str, np.ndarray] = {}
     threads = [

@@ -47,7 +47,7 @@ def written(path: Path, family: str, case: str, **options: Any) -> tuple[Path, P
 def answers(model: LoadedModel, golden: Golden) -> list[np.ndarray]:
     """The logits of the golden's prompts, and the rows of its pictures."""
     seen = [
-        np.concatenate([e.rows for e in model.encode(p.kind, p.pixels, **p.data)])
+        np.concatenate([e.rows for e in model.encode_media(p.kind, p.pixels, **p.data)])
         for p in golden.pictures.values()
     ]
     return [model.logits(laid_out(model, golden, p)) for p in golden.prompts.values()] + seen

@@ -218,7 +218,7 @@ def test_parts_are_added_where_the_model_wants_them(
         want = said.logits(by_words)
     got = model.logits(prompt)
     assert float(((got - want) ** 2).sum() / (want**2).sum()) < EXACT
-    (rows,) = model.encode("audio", values)
+    (rows,) = model.encode_media("audio", values)
     assert rows.parts[0].shape == (5, 192) and rows.widths == (192,)
     np.testing.assert_allclose(rows.parts[0], values @ projections[1].T, rtol=1e-4, atol=1e-4)
 
@@ -226,7 +226,7 @@ def test_parts_are_added_where_the_model_wants_them(
 def test_rows_without_parts_beside_rows_with_them(open_model: Open):
     """Both in one batch: those without add nothing."""
     model = open_model()
-    (rows,) = model.encode("image", picture(1))
+    (rows,) = model.encode_media("image", picture(1))
     bare = ggmodel.MultimodalEmbedding(rows.rows)
     zero = ggmodel.MultimodalEmbedding(rows.rows, parts=[np.zeros_like(rows.parts[0])])
 
@@ -466,11 +466,11 @@ def test_kinds_that_a_model_does_not_take(open_model: Open):
         with pytest.raises(Unsupported, match="takes no audio: the file holds no audio tensors"):
             plain.generate("a", audio=[sound(1)])
         with pytest.raises(Unsupported, match="takes no videos"):
-            plain.encode("video", [picture(1)])
+            plain.encode_media("video", [picture(1)])
         with pytest.raises(Unsupported, match="takes no audio"):
             plain.chat([{"role": "user", "content": [{"type": "audio", "audio": sound(1)}]}])
     with pytest.raises(Unsupported, match="no 'smell'; besides text it takes images and audio"):
-        open_model().encode("smell", 1)
+        open_model().encode_media("smell", 1)
 
 
 def test_memory_is_reserved_for_the_largest_of_each_kind(

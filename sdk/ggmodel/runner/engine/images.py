@@ -216,7 +216,7 @@ class MultimodalStore:
             raise _untaken(self.model, kind, known)
         return known[kind]
 
-    def encode(
+    def encode_media(
         self, kind: str, item: Any, data: Mapping[str, Any] | None = None
     ) -> list[MultimodalEmbedding]:
         """The embeddings of an item, not computed yet; the same ones for the same content.

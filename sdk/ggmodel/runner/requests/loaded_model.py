@@ -153,7 +153,7 @@ class LoadedModel(Answering, Closing):
         return normalized(rows) if normalize else rows
 
     @reported
-    def encode(self, kind: str, item: Any, /, **data: Any) -> list[MultimodalEmbedding]:
+    def encode_media(self, kind: str, item: Any, /, **data: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an item, computed: `rows` float32 [rows, width] for each tensor that
         the model's encoder makes of it.
 
@@ -176,16 +176,16 @@ class LoadedModel(Answering, Closing):
 
     @reported
     def encode_image(self, image: Any, /, **data: Any) -> list[MultimodalEmbedding]:
-        """`encode("image", image, …)`."""
-        return self.encode("image", image, **data)
+        """`encode_media("image", image, …)`."""
+        return self.encode_media("image", image, **data)
 
     @reported
     def embeddings(
         self, item: Any, kind: str = "image", /, **data: Any
     ) -> list[MultimodalEmbedding]:
-        """`encode`, but computed only when a prompt that holds them is."""
+        """`encode_media`, but computed only when a prompt that holds them is."""
         self._check_open()
-        return self.engine.images.encode(kind, item, data)
+        return self.engine.images.encode_media(kind, item, data)
 
     def close(self) -> None:
         """Frees everything; idempotent. A forked child leaves that to its parent."""

@@ -233,7 +233,7 @@ class Prompts:
         found = item_of(part)
         if found is None:
             found = kind_of(part, self.engine.model.modalities()), part
-        return self.engine.images.encode(*found)
+        return self.engine.images.encode_media(*found)
 
     def marker(self, kind: str) -> str:
         """The marker of an item in a text.
@@ -352,7 +352,7 @@ class Prompts:
 
     def _given(self, kind: str, item: Any) -> list[MultimodalEmbedding]:
         """The embeddings of an item that is given as such: strings are paths and data URLs."""
-        return item if _are_embeddings(item) else self.engine.images.encode(kind, item)
+        return item if _are_embeddings(item) else self.engine.images.encode_media(kind, item)
 
 
 def _are_embeddings(item: object) -> bool:

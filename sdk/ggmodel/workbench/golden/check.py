@@ -157,7 +157,7 @@ def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iter
         exact = _in_float64(loading, golden)
         yield replace(first, runs=(*first.runs, shift, exact, *_rounded(loading, golden, bound)))
         for seen, picture in golden.pictures.items():
-            encoded = model.encode(picture.kind, picture.pixels, **picture.data)
+            encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
             rows = np.concatenate([e.rows for e in encoded])
             title = f"{name}, {picture.kind} {seen}"
             yield Outcome(title, len(rows), nmse(rows, picture.rows), bound)
@@ -230,7 +230,7 @@ def _in_float64(loading: _Loading, golden: Golden) -> Run:
     with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
         errors = [nmse(model.logits(golden.prompt.tolist()), golden.logits)]
         for picture in golden.pictures.values():
-            seen = model.encode(picture.kind, picture.pixels, **picture.data)
+            seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
             errors.append(nmse(np.concatenate([e.rows for e in seen]), picture.rows))
         for prompt in golden.prompts.values():
             errors.append(nmse(model.logits(laid_out(model, golden, prompt)), prompt.logits))
