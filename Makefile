@@ -105,9 +105,11 @@ check: $(VENV)/developer  ## lint, types and the tests that matter most, in two 
 	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
 	    $(BIN)/python -m pytest -q $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
 
+# make test [ROWS=10] [ROW=K] [JOBS=3]; ROWS=1 runs every case.
 # A file's tests stay together: they share fixtures. Three processes keep two cores busy, as many tests wait.
-test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own
-	@$(BIN)/python -m pytest --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/developer $(NATIVE)  ## run all tests but those with targets of their own, with a tenth of their cases: a row by the commit
+	@$(BIN)/python -m pytest --rows $(or $(ROWS),10) $(addprefix --row ,$(ROW)) \
+	    --numprocesses $(or $(JOBS),3) --dist loadfile --no-loadscope-reorder
 
 test-peers: $(VENV)/peers $(PEER)  ## compare with other projects; downloads their published vectors, builds llama.cpp
 	@$(BIN)/python -m pytest tests/peers --ignore=tests/peers/test_llama_server.py

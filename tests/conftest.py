@@ -16,6 +16,7 @@ import pytest
 
 from ggmodel.gguf_file import Array, MemorySource, TensorSource
 from tests.children import import_path
+from tests.rows import in_row, row_of
 
 # 64 tokens, as the goldens' models have; all but two are characters.
 _TOKENS = [
@@ -43,6 +44,22 @@ ROOT = Path(__file__).parents[1]
 
 WriteGGUF = Callable[..., Path]
 Vary = Callable[..., MemorySource]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `make test`: how much of it runs."""
+    group = parser.getgroup("rows")
+    said = "take one of N rows of the cases of each parametrised test; N runs cover all"
+    group.addoption("--rows", type=int, default=1, metavar="N", help=said)
+    group.addoption("--row", type=int, metavar="K", help="which, from 0; default: by the commit")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Which row of the tests this is."""
+    rows = config.getoption("rows")
+    if rows == 1:
+        return None
+    return f"rows: {rows}, row: {row_of(config)} (make test ROWS={rows} ROW={row_of(config)})"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,7 +93,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts long files first where several processes share the files: none is left for the end."""
+    """Leaves out cases of other rows. Puts long files first where several processes share the
+    files: none is left for the end."""
+    rows = config.getoption("rows")
+    if rows > 1:
+        kept = in_row([item.nodeid for item in items], row_of(config), rows)
+        config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
     if not hasattr(config, "workerinput"):
         return
     weights: Counter[Path] = Counter()
