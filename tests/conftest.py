@@ -16,7 +16,7 @@ import pytest
 
 from ggmodel.gguf_file import Array, MemorySource, TensorSource
 from tests.children import import_path
-from tests.rows import in_row, row_of
+from tests.rows import chosen, in_row
 
 # 64 tokens, as the goldens' models have; all but two are characters.
 _TOKENS = [
@@ -56,10 +56,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Which row of the tests this is."""
-    rows = config.getoption("rows")
-    if rows == 1:
-        return None
-    return f"rows: {rows}, row: {row_of(config)} (make test ROWS={rows} ROW={row_of(config)})"
+    row, rows = chosen(config)
+    return f"row {row} of {rows}: make test ROWS={rows} ROW={row}" if rows > 1 else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,9 +93,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out cases of other rows. Puts long files first where several processes share the
     files: none is left for the end."""
-    rows = config.getoption("rows")
+    row, rows = chosen(config)
     if rows > 1:
-        kept = in_row([item.nodeid for item in items], row_of(config), rows)
+        kept = in_row([item.nodeid for item in items], row, rows)
         config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     if not hasattr(config, "workerinput"):

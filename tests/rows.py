@@ -27,15 +27,16 @@ def in_row(names: Iterable[str], row: int, rows: int) -> set[str]:
     return kept
 
 
-def row_of(config: pytest.Config) -> int:
-    """The row that `--row` names, else one by the commit: a run that is repeated takes the same
-    tests. Outside of a repository it is one by the day."""
-    given, rows = config.getoption("row"), config.getoption("rows")
-    if given is not None:
-        return given % rows
-    command = ["git", "-C", str(config.rootpath), "rev-parse", "HEAD"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        return date.today().toordinal() % rows
-    return int(commit, 16) % rows
+def chosen(config: pytest.Config) -> tuple[int, int]:
+    """The row, and how many there are, by `--row` and `--rows`. Without `--row` the commit decides:
+    a run that is repeated takes the same tests. Outside of a repository it is the day."""
+    rows: int = config.getoption("rows", 1)
+    row: int | None = config.getoption("row", None)
+    if row is None and rows > 1:
+        command = ["git", "-C", str(config.rootpath), "rev-parse", "HEAD"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            row = int(done.stdout, 16)
+        except (OSError, subprocess.CalledProcessError):
+            row = date.today().toordinal()
+    return (row or 0) % rows, rows

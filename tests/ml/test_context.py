@@ -300,7 +300,9 @@ def test_writes_happen_in_the_order_of_forward(ctx: Context):
         lambda x: x.cast(DType.F16),
     ],
 )
-def test_outputs_keep_their_values_though_later_ops_need_memory(ctx: Context, make):
+def test_outputs_keep_their_values_though_later_ops_need_memory(
+    backend: Backend, ctx: Context, make
+):
     x = ctx.input().from_floats(normal(64))
     kept = make(x)
     alone = kept.cast(DType.F32) if kept.dtype is DType.F16 else kept
@@ -308,7 +310,7 @@ def test_outputs_keep_their_values_though_later_ops_need_memory(ctx: Context, ma
     for _ in range(12):  # takes memory, and gives it back, again and again
         last = (last.neg() * last.tanh() + last.abs()).tanh()
     ctx.compute(kept, last)
-    with ctx.backend.new_context() as other, other.trace():
+    with backend.new_context() as other, other.trace():
         again = make(other.input().from_floats(normal(64)))
         other.forward(again).compute(again)
         np.testing.assert_array_equal(kept.numpy(), again.numpy())

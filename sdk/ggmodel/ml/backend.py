@@ -7,11 +7,10 @@ them. From then on graphs are compiled and run.
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
@@ -20,13 +19,12 @@ from ..gguf_file.types import DType
 from .arguments import checked_methods
 from .context import Context
 from .devices import DeviceInfo
-from .executable import Executable
+from .executor import Executor
 from .graph import Graph
 from .memory import BackendMemory
 from .node import Node
 from .params import BackendParams
 from .placement import layer_of
-from .shared import Shared
 from .storage import State, Weight
 from .table import pad4
 from .tensor import Tensor
@@ -58,14 +56,12 @@ class CacheConfig:
 
 
 @checked_methods("load", own=("new_context_size",))
-class Backend(Shared):
+class Backend(Executor):
     """A tensor library with the weights of one model, which threads use in turns.
 
     Attributes:
-        turn: the turn to use it. closed: whether `close` was called.
         source: the file or files. owns_source: whether closing the backend closes it.
         config: the metadata, looked up with the architecture's prefix.
-        block_count: the number of layers, by which memory is reported.
         tensors: the weights by name.
         flash_attention: whether attention uses the fused op.
         cache_config: the layout that caches must deliver.
@@ -84,7 +80,7 @@ class Backend(Shared):
         self.owns_source = False
         self.params = params
         self.config = KeyValues(source.metadata, source.name)
-        self.block_count: int = self.config.get("block_count", int) or 0
+        self.block_count = self.config.get("block_count", int) or 0
         if not 0 <= self.block_count <= _MOST_BLOCKS:
             raise ConfigError(
                 f"{source.name}: {self.config.full('block_count')} is {self.block_count}, "
@@ -94,37 +90,11 @@ class Backend(Shared):
         for name, info in source.tensors.items():
             node = self.tensors[name] = Tensor(pad4(info.shape), info.dtype, name=name)
             node.storage = Weight(self, info, layer_of(name, self.block_count))
-        self._executables: weakref.WeakSet[Executable] = weakref.WeakSet()
-        self._states: dict[int, Node] = {}
-        self._allocated = False
         self.kept_graphs = 0
 
     def get(self, name: str) -> Tensor | None:
         """The weight of that name, or None."""
         return self.tensors.get(name)
-
-    def allocate(self, *graphs: Graph) -> None:
-        """Places weights and states by the ops of the traced graphs, and allocates them; only the
-        first call does.
-
-        Raises:
-            OutOfMemory: with the memory report.
-        """
-        self.check_open()
-        for graph in graphs:
-            _need_graph(graph)
-        with self.turn.lock:
-            self.check_open()  # it may have been closed while this thread waited
-            if self._allocated:
-                return
-            self._allocate_weights(graphs)
-            self._allocated = True
-            for node in self._states.values():
-                self._allocate_state(node)
-
-    @abstractmethod
-    def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
-        """The part of `allocate` that comes before the states."""
 
     def load(
         self, progress: Progress | None = None, cancel: Callable[[], bool] | None = None
@@ -155,30 +125,6 @@ class Backend(Shared):
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
         """`load`, once memory is allocated."""
 
-    def compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
-        """Makes the graph's schedule executable; `outputs` keep their values after a run.
-
-        Raises:
-            TensorError: the library refuses an op; names it, its operands and the model's line.
-            OutOfMemory: the compute buffer does not fit.
-        """
-        self.check_open()
-        _need_graph(graph)
-        with self.turn.lock, graph.lock:
-            self.turn.check()
-            self.allocate()
-            executable = self._compile(graph, outputs)
-            self._executables.add(executable)
-            return executable
-
-    @abstractmethod
-    def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> Executable:
-        """`compile`, once weights and states have their memory."""
-
-    def reserve(self, graph: Graph) -> None:
-        """Allocates the compute buffers this graph needs without running it."""
-        self.compile(graph, ()).close()
-
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
         """The batch sizes whose reservation, with that of the largest, covers all others: the one
         that may need most memory first, a single token last.
@@ -192,53 +138,6 @@ class Backend(Shared):
     def keep_graphs(self, n: int) -> None:
         """Sets `kept_graphs`: so many are kept to be run again."""
         self.kept_graphs = n
-
-    def create_state(self, node: Node) -> None:
-        """Gives a state tensor its memory, now or, before `allocate`, with it."""
-        self.check_open()
-        with self.turn.lock:
-            self.check_open()
-            self._create_state(node)
-
-    def _create_state(self, node: Node) -> None:
-        self._states[node.uid] = node
-        try:
-            if self._allocated:
-                self._allocate_state(node)
-        except BaseException:  # whose report counts it; the next one does not
-            del self._states[node.uid]
-            raise
-
-    def free_states(self, nodes: list[Node]) -> None:
-        """Frees the memory of state tensors, and the graphs that work on them.
-
-        Raises:
-            GraphError: called in a feed, or another function that a computation calls.
-        """
-        if not nodes or self.forked:
-            return
-        with self.turn.lock:
-            self.turn.check()
-            self._free_states(nodes)
-
-    def _free_states(self, nodes: list[Node]) -> None:
-        freed = {node.uid for node in nodes}
-        for executable in list(self._executables):
-            if executable.states & freed:
-                executable._close()
-        for node in nodes:
-            self._states.pop(node.uid, None)
-            if isinstance(node.storage, State) and node.storage.handle is not None:
-                self._free_state(node.storage.handle)
-                node.storage.handle = None
-
-    @abstractmethod
-    def _allocate_state(self, node: Node) -> None:
-        """Gives the state tensor its handle, zeroed or with the initial bytes."""
-
-    @abstractmethod
-    def _free_state(self, handle: Any) -> None:
-        """Frees a handle of `_allocate_state`."""
 
     def read(self, node: Node) -> np.ndarray:
         """The raw value of a weight (from the file) or a state, in the reversed shape; bytes where
@@ -332,8 +231,3 @@ class Backend(Shared):
         if type(size) is not int or not 0 < size <= self.default_nodes:
             raise Unsupported(f"a context holds 1 to {self.default_nodes} ops, not {size!r:.80}")
         return Context(self, size)
-
-
-def _need_graph(graph: object) -> None:
-    if not isinstance(graph, Graph):
-        raise GraphError(f"{graph!r:.80} is no graph; a context's is `ctx.graph`")

@@ -11,16 +11,16 @@ from ..closing import Closing
 from ..errors import GraphError, OutOfMemory, TensorError
 from ..gguf_file.types import DType
 from .arguments import checked_methods
+from .executor import Executor
 from .graph import Graph, call_site, tracing
-from .node import Node
+from .node import Node, Result
 from .storage import Feed, HostData, State, as_array
-from .table import F32, I32, OPS, Mismatch, Result, define, need, need_possible, pad4
+from .table import F32, I32, OPS, Mismatch, define, need, need_possible, pad4
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from .backend import Backend
 
 _INPUT = -1  # in place of a layer: system memory
 
@@ -43,7 +43,7 @@ def _arange(start: float, stop: float, step: float) -> Result:
 class Context(Closing):
     """Records one graph. `input()` and `layer(i)` give views of it that create tensors."""
 
-    def __init__(self, backend: Backend, max_nodes: int):
+    def __init__(self, backend: Executor, max_nodes: int):
         self.backend = backend
         self.graph = Graph(backend, max_nodes)
         self._place: int | None = None

@@ -1,23 +1,26 @@
 """The recorded graph: the ops of `forward`, before any backend has seen them.
 
 A graph is recorded once and may be executed by any backend. It knows three things about each op:
-its operands, its module of the model, and its line in the model's source.
+its operands, its module of the model, and its line in the model's source. Whatever executes it
+writes the values of its inputs first.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..errors import GraphError
-from .storage import Feed, HostData
+import numpy as np
 
-if TYPE_CHECKING:
-    from .node import Node
+from ..errors import ComputeError, Error, GraphError, TensorError
+from ..gguf_file.types import DType
+from .node import Node, Result, Site, T, failure
+from .storage import Feed, HostData, Rows, exact, numbers
+from .table import OPS, Layout, Mismatch, Op, Operand, need_possible, tidy_strides
 
 # The first frame outside of these folders is the author's line. The layers that architectures
 # share are read like an author's: no frame of theirs may be around it.
@@ -27,18 +30,6 @@ _SHARED = {str(_SDK / "nn" / name) for name in ("decoder.py", "sandwich.py")}
 _machinery: dict[str, bool] = {}
 
 _thread = threading.local()
-
-
-class Site:
-    """A source line of a model: file, line number, function name."""
-
-    __slots__ = ("file", "function", "line")
-
-    def __init__(self, file: str, line: int, function: str):
-        self.file, self.line, self.function = file, line, function
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
 
 
 def call_site() -> Site | None:
@@ -165,3 +156,139 @@ def in_scope(name: str, call: Callable[..., Any], args: tuple, kwargs: dict[str,
         return result
     finally:
         graph.scope = outer
+
+
+def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
+    """Checks the operands of a primitive op against the table and records it.
+
+    The op joins the graph of its first operand that has one, else the graph being traced in this
+    thread.
+
+    Raises:
+        GraphError: outside of a trace, or operands of two graphs.
+        TensorError: the operands do not fit; names op, operands, shapes and the model's line.
+    """
+    op = OPS[op_name]
+    operands: tuple[Node | None, ...] = (self, *others)
+    graph = _graph_of(op, operands)
+    try:
+        operands = tuple([_prepare(x, op.operands[i], graph) for i, x in enumerate(operands)])
+        result: Result = op.rule(*operands, **attrs)
+        need_possible(result.ne, result.dtype)
+    except (Mismatch, ZeroDivisionError) as error:
+        reason = str(error) if isinstance(error, Mismatch) else "an operand has no elements"
+        raise failure(op_name, operands, attrs, graph.scope, call_site(), reason) from None
+    graph.admit()
+    nb = None if result.nb is None else tidy_strides(result.ne, result.nb, result.dtype)
+    node = type(self)(result.ne, result.dtype, nb=nb)
+    node.op, node.sources, node.attrs, node.graph = op, operands, attrs, graph
+    node.site = call_site()
+    node.name = f"{graph.scope}.{op_name}" if graph.scope else op_name
+    if result.alias is not None:
+        node.base = result.alias.owner
+        node.offset = result.alias.offset + result.offset
+    return node
+
+
+def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:
+    graph = None
+    for x in operands:
+        if x is None:
+            continue
+        if not isinstance(x, Node):
+            raise TensorError(f"{op.name} takes tensors, not {type(x).__name__} ({x!r})")
+        if x.graph is not None:
+            if graph is not None and x.graph is not graph:
+                raise GraphError(
+                    f"{op.name}: {x.describe()} belongs to another graph; compute it there and "
+                    "hand its values over with ctx.input().from_floats(...)"
+                )
+            graph = x.graph
+    if graph is None:
+        graph = current_graph()
+    if graph is None:
+        raise GraphError(
+            f"{op.name}: none of the operands belongs to a graph and none is being traced; "
+            "write `with ctx.trace():` around the ops"
+        )
+    return graph
+
+
+def _prepare(x: Node | None, spec: Operand, graph: Graph) -> Node | None:
+    """The operand, converted or made contiguous where the kernels need it."""
+    if x is None:
+        if not spec.optional:
+            raise Mismatch(f"operand {spec.name!r} is missing")
+        return None
+    if x.dtype not in spec.dtypes:
+        if spec.cast is None or x.dtype.is_integer:
+            raise Mismatch(f"{spec.name} is {x.dtype.name}; it must be {_listed(spec.dtypes)}")
+        return _convert(x, graph, "cast", dtype=spec.cast)
+    if (spec.layout is Layout.CONTIGUOUS and not x.is_contiguous) or (
+        spec.layout is Layout.ROWS and not x.has_rows
+    ):
+        return _convert(x, graph, "contiguous")
+    return x
+
+
+def _listed(dtypes: frozenset[DType]) -> str:
+    plain = [d.name for d in sorted(dtypes) if not d.is_quantized]
+    return ", ".join(plain) + (" or quantised" if len(plain) < len(dtypes) else "")
+
+
+def _convert(x: Node, graph: Graph, op: str, **attrs: Any) -> Node:
+    with tracing(graph):
+        return record(x, op, **attrs)
+
+
+def values_of(node: Node, feed: Feed, step: Any) -> np.ndarray:
+    """The values of a feed for a step, in the shape of its tensor.
+
+    Raises:
+        ComputeError: `fill` fails or returns another shape; names the feed's line.
+    """
+    try:
+        values = exact(numbers(feed.fill(step)), node.dtype.numpy)
+        return np.broadcast_to(values, node.ne[::-1])
+    except Error:
+        raise
+    except Exception as error:
+        raise _unfilled(node, error) from error
+
+
+Fill = tuple[Callable[[Any], Any], np.ndarray, Node]
+"""An input's values by step, the memory that takes them, and the input."""
+
+
+def fill_of(node: Node, target: np.ndarray) -> Fill:
+    """The `Fill` of an input whose memory is `target`."""
+    assert isinstance(node.storage, Feed | HostData)
+    return node.storage.fill, target, node
+
+
+def write_inputs(fills: Iterable[Fill], step: Any) -> None:
+    """Writes all values of a step into the graph's inputs; raises as `values_of` does."""
+    node = None
+    try:
+        for fill, target, node in fills:  # noqa: B007 (named when it fails)
+            values = fill(step)
+            if isinstance(values, Rows):
+                values.write(target)
+                continue
+            if not isinstance(values, np.ndarray) or values.dtype.hasobject:
+                values = numbers(values)
+            if values.dtype != target.dtype:
+                values = exact(values, target.dtype)
+            target[...] = values
+    except Error:
+        raise
+    except Exception as error:
+        assert node is not None
+        raise _unfilled(node, error) from error
+
+
+def _unfilled(node: Node, error: Exception) -> ComputeError:
+    site = f"\n  at {node.site}" if node.site else ""
+    return ComputeError(
+        f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
+    )

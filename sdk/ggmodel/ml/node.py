@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ..errors import GraphError, TensorError
+from ..errors import TensorError
 from ..gguf_file.types import DType
-from .graph import Graph, Site, call_site, current_graph, tracing
 from .storage import Feed, HostData, State, Weight
-from .table import (
-    OPS,
-    Layout,
-    Mismatch,
-    Op,
-    Operand,
-    Shape,
-    contiguous_strides,
-    need_possible,
-    tidy_strides,
-    trim,
-)
+from .table import Op, Shape, contiguous_strides, need, trim
 
 if TYPE_CHECKING:
     import numpy as np
 
 _uids = itertools.count(1)
 T = TypeVar("T", bound="Node")
+
+
+class Site:
+    """A source line of a model: file, line number, function name."""
+
+    __slots__ = ("file", "function", "line")
+
+    def __init__(self, file: str, line: int, function: str):
+        self.file, self.line, self.function = file, line, function
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
 
 
 class Node:
@@ -37,7 +37,7 @@ class Node:
         op, sources, attrs: how it is computed; op is None for a leaf.
         storage: the source of a leaf's value.
         base, offset: for a view, the tensor that owns the memory and the byte it begins at.
-        graph: the graph it belongs to; None for weights and states, which serve every graph.
+        graph: the `Graph` it belongs to; None for weights and states, which serve every graph.
         site: the model's source line that made it.
     """
 
@@ -72,7 +72,7 @@ class Node:
         self.storage: Weight | State | HostData | Feed | None = None
         self.base: Node | None = None
         self.offset = 0
-        self.graph: Graph | None = None
+        self.graph: Any = None
         self.site: Site | None = None
         self.value: np.ndarray | None = None
 
@@ -136,36 +136,31 @@ def _axis(n: int) -> int:
     return n
 
 
-def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
-    """Checks the operands of a primitive op against the table and records it.
+class Result(NamedTuple):
+    """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
 
-    The op joins the graph of its first operand that has one, else the graph being traced in this
-    thread.
-
-    Raises:
-        GraphError: outside of a trace, or operands of two graphs.
-        TensorError: the operands do not fit; names op, operands, shapes and the model's line.
+    Attributes:
+        alias: the operand whose memory the result shares; `nb` and `offset` (bytes, relative to
+            that operand's first byte) place it there.
     """
-    op = OPS[op_name]
-    operands: tuple[Node | None, ...] = (self, *others)
-    graph = _graph_of(op, operands)
-    try:
-        operands = tuple([_prepare(x, op.operands[i], graph) for i, x in enumerate(operands)])
-        result = op.rule(*operands, **attrs)
-        need_possible(result.ne, result.dtype)
-    except (Mismatch, ZeroDivisionError) as error:
-        reason = str(error) if isinstance(error, Mismatch) else "an operand has no elements"
-        raise failure(op_name, operands, attrs, graph.scope, call_site(), reason) from None
-    graph.admit()
-    nb = None if result.nb is None else tidy_strides(result.ne, result.nb, result.dtype)
-    node = type(self)(result.ne, result.dtype, nb=nb)
-    node.op, node.sources, node.attrs, node.graph = op, operands, attrs, graph
-    node.site = call_site()
-    node.name = f"{graph.scope}.{op_name}" if graph.scope else op_name
-    if result.alias is not None:
-        node.base = result.alias.owner
-        node.offset = result.alias.offset + result.offset
-    return node
+
+    ne: Shape
+    dtype: DType
+    alias: Node | None = None
+    nb: Shape | None = None
+    offset: int = 0
+
+
+def need_writable(x: Node) -> None:
+    """Raises `Mismatch` where x lies in a weight."""
+    owner = x.owner
+    need(
+        not isinstance(owner.storage, Weight),
+        lambda: (
+            f"{owner.describe()} cannot be written: it may lie in the mapped file, and other "
+            "graphs read it; write to a duplicate() or to a tensor of ctx.layer(i)"
+        ),
+    )
 
 
 def cut(node: Node) -> None:
@@ -193,54 +188,3 @@ def impossible(node: Node, reason: str) -> TensorError:
     assert node.op is not None
     scope = node.name.rpartition(".")[0]
     return failure(node.op.name, node.sources, node.attrs, scope, node.site, reason)
-
-
-def _graph_of(op: Op, operands: tuple[Node | None, ...]) -> Graph:
-    graph = None
-    for x in operands:
-        if x is None:
-            continue
-        if not isinstance(x, Node):
-            raise TensorError(f"{op.name} takes tensors, not {type(x).__name__} ({x!r})")
-        if x.graph is not None:
-            if graph is not None and x.graph is not graph:
-                raise GraphError(
-                    f"{op.name}: {x.describe()} belongs to another graph; compute it there and "
-                    "hand its values over with ctx.input().from_floats(...)"
-                )
-            graph = x.graph
-    if graph is None:
-        graph = current_graph()
-    if graph is None:
-        raise GraphError(
-            f"{op.name}: none of the operands belongs to a graph and none is being traced; "
-            "write `with ctx.trace():` around the ops"
-        )
-    return graph
-
-
-def _prepare(x: Node | None, spec: Operand, graph: Graph) -> Node | None:
-    """The operand, converted or made contiguous where the kernels need it."""
-    if x is None:
-        if not spec.optional:
-            raise Mismatch(f"operand {spec.name!r} is missing")
-        return None
-    if x.dtype not in spec.dtypes:
-        if spec.cast is None or x.dtype.is_integer:
-            raise Mismatch(f"{spec.name} is {x.dtype.name}; it must be {_listed(spec.dtypes)}")
-        return _convert(x, graph, "cast", dtype=spec.cast)
-    if (spec.layout is Layout.CONTIGUOUS and not x.is_contiguous) or (
-        spec.layout is Layout.ROWS and not x.has_rows
-    ):
-        return _convert(x, graph, "contiguous")
-    return x
-
-
-def _listed(dtypes: frozenset[DType]) -> str:
-    plain = [d.name for d in sorted(dtypes) if not d.is_quantized]
-    return ", ".join(plain) + (" or quantised" if len(plain) < len(dtypes) else "")
-
-
-def _convert(x: Node, graph: Graph, op: str, **attrs: Any) -> Node:
-    with tracing(graph):
-        return record(x, op, **attrs)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ComputeError, Error, TensorError
+from ..errors import TensorError
 
 if TYPE_CHECKING:
     from ..gguf_file.source import TensorInfo
     from ..gguf_file.types import DType
-    from .node import Node
 
 
 _AT_ONCE = 1 << 17  # elements of `Rows` that are made at once: they fit a core's cache
@@ -82,20 +81,6 @@ class Feed:
     def __init__(self, fill: Callable[[Any], Any], trusted: bool = False):
         self.fill, self.trusted = fill, trusted
 
-    def values(self, node: Node, step: Any) -> np.ndarray:
-        """The values of a step, in the shape of the feed's tensor.
-
-        Raises:
-            ComputeError: `fill` fails or returns another shape; names the feed's line.
-        """
-        try:
-            values = exact(_numbers(self.fill(step)), node.dtype.numpy)
-            return np.broadcast_to(values, node.ne[::-1])
-        except Error:
-            raise
-        except Exception as error:
-            raise _unfilled(node, error) from error
-
 
 class Rows:
     """Values of a feed that are made some rows at a time, as they are written: a large array, such
@@ -128,37 +113,6 @@ class Rows:
         whole = np.empty(self.shape, self.dtype)
         self.write(whole)
         return whole if dtype is None else whole.astype(dtype, copy=False)
-
-
-Fill = tuple[Callable[[Any], Any], np.ndarray, "Node"]
-"""An input's values by step, the memory that takes them, and the input."""
-
-
-def fill_of(node: Node, target: np.ndarray) -> Fill:
-    """The `Fill` of an input whose memory is `target`."""
-    assert isinstance(node.storage, Feed | HostData)
-    return node.storage.fill, target, node
-
-
-def write_inputs(fills: Iterable[Fill], step: Any) -> None:
-    """Writes all values of a step into the graph's inputs; raises as `Feed.values` does."""
-    node = None
-    try:
-        for fill, target, node in fills:  # noqa: B007 (named when it fails)
-            values = fill(step)
-            if isinstance(values, Rows):
-                values.write(target)
-                continue
-            if not isinstance(values, np.ndarray) or values.dtype.hasobject:
-                values = _numbers(values)
-            if values.dtype != target.dtype:
-                values = exact(values, target.dtype)
-            target[...] = values
-    except Error:
-        raise
-    except Exception as error:
-        assert node is not None
-        raise _unfilled(node, error) from error
 
 
 def exact(values: np.ndarray, dtype: Any) -> np.ndarray:
@@ -195,15 +149,9 @@ def as_array(data: Any, dtype: DType) -> np.ndarray:
         raise TensorError(f"values for {dtype}: {error}") from None
 
 
-def _numbers(values: Any) -> np.ndarray:
+def numbers(values: Any) -> np.ndarray:
+    """What a feed's function returned, as an array; TypeError if it is no array of numbers."""
     array = np.asarray(values)
     if array.dtype.hasobject:  # numpy would make NaN of None
         raise TypeError(f"it returned {values!r}, not numbers")
     return array
-
-
-def _unfilled(node: Node, error: Exception) -> ComputeError:
-    site = f"\n  at {node.site}" if node.site else ""
-    return ComputeError(
-        f"{node.describe()} could not be filled: {type(error).__name__}: {error}{site}"
-    )

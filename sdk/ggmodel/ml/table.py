@@ -10,15 +10,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, TypeVar
 
 from ..gguf_file.types import DType
-from .storage import Weight
-
-if TYPE_CHECKING:
-    from .node import Node
 
 Shape = tuple[int, int, int, int]
+T = TypeVar("T", bound=Callable[..., Any])
 
 F32, F16, BF16, I32, I64 = DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64
 ANY = frozenset(DType)
@@ -64,21 +61,6 @@ def dense(name: str, dtypes: frozenset[DType] = FULL, optional: bool = False) ->
     return Operand(name, dtypes, F32, Layout.CONTIGUOUS, optional)
 
 
-class Result(NamedTuple):
-    """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
-
-    Attributes:
-        alias: the operand whose memory the result shares; `nb` and `offset` (bytes, relative to
-            that operand's first byte) place it there.
-    """
-
-    ne: Shape
-    dtype: DType
-    alias: Node | None = None
-    nb: Shape | None = None
-    offset: int = 0
-
-
 class Mismatch(Exception):
     """Raised by rules: the operands do not fit; the recorder adds op, shapes and source line."""
 
@@ -88,24 +70,23 @@ class Op:
     """An entry of the table.
 
     Attributes:
+        rule: computes the `Result` from operands and attributes.
         own: no method of the given interface (see docs/ml.md) records it.
     """
 
     name: str
     operands: tuple[Operand, ...]
-    rule: Callable[..., Result]
+    rule: Callable[..., Any]
     own: bool = False
 
 
 OPS: dict[str, Op] = {}
 
 
-def define(
-    name: str, *operands: Operand, own: bool = False
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+def define(name: str, *operands: Operand, own: bool = False) -> Callable[[T], T]:
     """Decorator: enters the rule that it decorates into the table under `name`; see `Op`."""
 
-    def enter(rule: Callable[..., Result]) -> Callable[..., Result]:
+    def enter(rule: T) -> T:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
         OPS[name] = Op(name, operands, rule, own)
@@ -130,18 +111,6 @@ def need_possible(ne: Shape, dtype: DType) -> None:
         size *= n or 1
     if size // dtype.block_size > _MOST_BYTES:
         raise Mismatch(f"{list(trim(ne))} is larger than any memory")
-
-
-def need_writable(x: Node) -> None:
-    """Raises `Mismatch` where x lies in a weight."""
-    owner = x.owner
-    need(
-        not isinstance(owner.storage, Weight),
-        lambda: (
-            f"{owner.describe()} cannot be written: it may lie in the mapped file, and other "
-            "graphs read it; write to a duplicate() or to a tensor of ctx.layer(i)"
-        ),
-    )
 
 
 def contiguous_strides(ne: Shape, dtype: DType) -> Shape:

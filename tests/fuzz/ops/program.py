@@ -14,8 +14,8 @@ import numpy as np
 from ggmodel.errors import Error
 from ggmodel.ml import OPS, Backend, Context, DType, Part, RopeType, SamplingMode, Tensor
 from ggmodel.ml.ggml.lowering import GGMLExecutable
-from ggmodel.ml.graph import Graph
-from ggmodel.ml.node import Node, record
+from ggmodel.ml.graph import Graph, record
+from ggmodel.ml.node import Node
 from tests.fuzz.fuzzer import Note, Wrong
 from tests.fuzz.ops import values
 from tests.fuzz.ops.templates import Template

@@ -15,7 +15,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ggmodel.ml import Context, DType, RopeType, SamplingMode, Tensor
-from ggmodel.ml.node import record
+from ggmodel.ml.graph import record
 from ggmodel.ml.table import FLOATS
 from tests.ml.harness import Value, blocks
 

@@ -11,11 +11,11 @@ from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ..backend import Backend
 from ..executable import Executable
-from ..graph import Graph
+from ..graph import Fill, Graph, fill_of, write_inputs
 from ..indices import index_checks
 from ..memory import AllocationStatus
 from ..node import Node, cut, impossible
-from ..storage import Fill, State, Weight, fill_of, write_inputs
+from ..storage import State, Weight
 from .attention import TENSORS_A_PART, attention
 from .compute import Compute, need_success
 from .emitters import EMITTERS

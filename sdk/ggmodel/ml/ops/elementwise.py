@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...gguf_file.types import DType
-from ..node import Node, T, record
+from ..graph import record
+from ..node import Node, Result, T
 from ..table import (
     F32,
     FLOATS,
@@ -15,7 +16,6 @@ from ..table import (
     NUMBERS,
     Layout,
     Operand,
-    Result,
     contiguous_strides,
     define,
     dense,

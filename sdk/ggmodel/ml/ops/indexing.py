@@ -5,22 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...errors import TensorError
-from ..node import Node, record
-from ..table import (
-    ANY,
-    F32,
-    FULL,
-    I32,
-    I64,
-    NUMBERS,
-    Layout,
-    Operand,
-    Result,
-    define,
-    dense,
-    need,
-    need_writable,
-)
+from ..graph import record
+from ..node import Node, Result, need_writable
+from ..table import ANY, F32, FULL, I32, I64, NUMBERS, Layout, Operand, define, dense, need
 from .elementwise import unary
 
 if TYPE_CHECKING:

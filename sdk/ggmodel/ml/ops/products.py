@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..node import Node, record
-from ..table import F32, FULL, I32, NUMBERS, Layout, Operand, Result, define, need
+from ..graph import record
+from ..node import Node, Result
+from ..table import F32, FULL, I32, NUMBERS, Layout, Operand, define, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -5,20 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..node import Node, T, record
-from ..table import (
-    F32,
-    FULL,
-    HALF,
-    Layout,
-    Operand,
-    Result,
-    Shape,
-    define,
-    dense,
-    need,
-    trim,
-)
+from ..graph import record
+from ..node import Node, Result, T
+from ..table import F32, FULL, HALF, Layout, Operand, Shape, define, dense, need, trim
 from .elementwise import unary
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ...errors import TensorError
-from ..node import Node, record
+from ..graph import record
+from ..node import Node, Result, need_writable
 from ..table import (
     ANY,
     F32,
@@ -16,13 +17,11 @@ from ..table import (
     NUMBERS,
     Layout,
     Operand,
-    Result,
     Shape,
     contiguous_strides,
     define,
     dense,
     need,
-    need_writable,
     pad4,
     repeats_into,
 )

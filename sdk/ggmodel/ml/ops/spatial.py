@@ -7,8 +7,9 @@ import enum
 from typing import TYPE_CHECKING
 
 from ..arguments import integer
-from ..node import Node, record
-from ..table import F32, HALF, Result, Shape, define, dense, need, pad4
+from ..graph import record
+from ..node import Node, Result
+from ..table import F32, HALF, Shape, define, dense, need, pad4
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..node import Node, record
-from ..table import F16, F32, FULL, Layout, Operand, Result, Shape, define, dense, need
+from ..graph import record
+from ..node import Node, Result
+from ..table import F16, F32, FULL, Layout, Operand, Shape, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,8 +14,8 @@ from ...closing import closed_on_error
 from ...errors import GraphError
 from ...gguf_file import GGUF, Array, DType, JoinedSource, MemorySource, TensorSource
 from ..backend import Backend
-from ..graph import Graph, Site
-from ..node import Node
+from ..graph import Graph
+from ..node import Node, Site
 from ..storage import Feed, HostData
 from ..table import OPS, Shape
 from ..tensor import Tensor

@@ -13,7 +13,7 @@ from ...gguf_file import TensorSource
 from ..backend import Backend, Progress
 from ..devices import DeviceInfo
 from ..executable import Executable
-from ..graph import Graph
+from ..graph import Graph, values_of
 from ..memory import BackendMemory
 from ..node import Node
 from ..params import BackendParams
@@ -256,7 +256,7 @@ class ProcessExecutable(Executable):
 def _values(node: Node, step: Any) -> np.ndarray:
     """An input's values in its dtype, to be sent."""
     if isinstance(node.storage, Feed):
-        values = node.storage.values(node, step)
+        values = values_of(node, node.storage, step)
         return values if node.dtype.numpy is None else values.astype(node.dtype.numpy, copy=False)
     assert isinstance(node.storage, HostData)
     return node.storage.array

@@ -13,13 +13,13 @@ from ...gguf_file import TensorSource
 from ...gguf_file.types import DType
 from ..backend import Backend, CacheConfig, Progress
 from ..executable import Executable
-from ..graph import Graph
+from ..graph import Graph, fill_of, write_inputs
 from ..indices import index_checks
 from ..memory import AllocationStatus, BackendMemory, DeviceMemory
 from ..node import Node, impossible
 from ..params import BackendParams, FlashAttention
 from ..placement import INPUT
-from ..storage import State, Weight, fill_of, write_inputs
+from ..storage import State, Weight
 from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
 
