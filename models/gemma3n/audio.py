@@ -4,7 +4,6 @@ second back (arXiv 2303.01037)."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ggmodel import Context, Module, Tensor, gguf, nn
 from ggmodel.ml import DType
@@ -12,21 +11,7 @@ from ggmodel.nn import Conv2D, Embedding, Linear, RMSNorm
 
 from .config import Gemma3nConfig
 
-EPS = 1e-6  # of the norms that no key says it of
-
-
-@dataclass(frozen=True)
-class Place:
-    """The distances of the rows of a sound, and which of them see each other.
-
-    Attributes:
-        timing: of the distances, F32 [width, distances].
-        mask: see `nn.Nearby.mask`.
-    """
-
-    near: nn.Nearby
-    timing: Tensor
-    mask: Tensor
+EPS = nn.CONFORMER_EPS
 
 
 class SoundConv(Module):
@@ -56,7 +41,7 @@ class SoundConv(Module):
         return (variance + variance.fill(self.config.audio_conv_eps)).sqrt()
 
 
-class SoundAttention(Module):
+class ConformerAttention(Module):
     config: Gemma3nConfig
     norm: RMSNorm = gguf("ln1", hf="pre_attn_norm", shape=("audio_width",))
     q: Linear = gguf("attn_q", hf="attn.q_proj", shape=("audio_width", "audio_width"))
@@ -71,61 +56,27 @@ class SoundAttention(Module):
     out: Linear = gguf("attn_out", hf="post", shape=("audio_width", "audio_width"))
     post_norm: RMSNorm = gguf("ln2", hf="post_norm", shape=("audio_width",))
 
-    def forward(self, x: Tensor, place: Place) -> Tensor:
+    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         h, y = self.config, self.norm(x, EPS)
         d, heads = h.audio_head_dim, h.audio_heads
         q, k, v = (part(y).reshape(d, heads, -1) for part in (self.q, self.k, self.v))
         q = q * self.scale.softplus().scale(d**-0.5 / math.log(2))  # softplus(0) is ln 2
-        relative = self.relative(place.timing).reshape(d, heads, -1)
-        y = place.near.attend(q, k, v, relative, place.mask)
-        return x + self.post_norm(self.out(y), EPS)
+        relative = self.relative(attend.distances).reshape(d, heads, -1)
+        return x + self.post_norm(self.out(attend(q, k, v, relative)), EPS)
 
 
-class SoundFeedForward(Module):
+class ConformerBlock(Module):
     config: Gemma3nConfig
-    norm: RMSNorm = gguf("ffn_norm", hf="pre_layer_norm", shape=("audio_width",))
-    up: Linear = gguf("ffn_up", hf="ffw_layer_1", shape=("audio_width", "audio_ffn"))
-    down: Linear = gguf("ffn_down", hf="ffw_layer_2", shape=("audio_ffn", "audio_width"))
-    post_norm: RMSNorm = gguf("ffn_post_norm", hf="post_layer_norm", shape=("audio_width",))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.down(self.up(self.norm(x, EPS)).silu())
-        return x + self.post_norm(y, EPS).scale(self.config.audio_residual)
-
-
-class SoundMixing(Module):
-    """Each channel is mixed with its last values, behind a gate."""
-
-    config: Gemma3nConfig
-    norm: RMSNorm = gguf("conv_norm", hf="pre_layer_norm", shape=("audio_width",))
-    into: Linear = gguf("conv_pw1", hf="linear_start", shape=("audio_width", None))
-    taps: Tensor = gguf(
-        "conv_dw.weight", hf="depthwise_conv1d.weight", shape=(None, 1, "audio_width")
-    )
-    mixed_norm: RMSNorm = gguf("norm_conv", hf="conv_norm", shape=("audio_width",))
-    out: Linear = gguf("conv_pw2", hf="linear_end", shape=("audio_width", "audio_width"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h, taps = self.config, self.taps.dim(0)
-        value, gate = self.into(self.norm(x, h.audio_eps)).chunk(0, h.audio_width)
-        y = (value.contiguous() * gate.sigmoid()).permute(1, 0).contiguous()
-        y = y.pad(taps - 1).roll(taps - 1)  # zeros come first
-        y = y.ssm_conv(self.taps.reshape(taps, h.audio_width))
-        return x + self.out(self.mixed_norm(y, h.audio_eps).silu())
-
-
-class SoundLayer(Module):
-    config: Gemma3nConfig
-    first: SoundFeedForward = gguf(hf="ffw_layer_start")
-    attn: SoundAttention = gguf(hf="attention")
-    mixing: SoundMixing = gguf(hf="lconv1d")
-    last: SoundFeedForward = gguf(suffix="_1", hf="ffw_layer_end")
+    first: nn.ConformerFeedForward = gguf(hf="ffw_layer_start")
+    attn: ConformerAttention = gguf(hf="attention")
+    conv: nn.ConformerConv = gguf(hf="lconv1d")
+    last: nn.ConformerFeedForward = gguf(suffix="_1", hf="ffw_layer_end")
     norm: RMSNorm = gguf("layer_pre_norm", hf="norm", shape=("audio_width",))
 
-    def forward(self, x: Tensor, place: Place) -> Tensor:
+    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
-        x = self.mixing(self.attn(self.first(x), place))
+        x = self.conv(self.attn(self.first(x), attend))
         return self.norm(self.last(x), EPS)
 
 
@@ -138,7 +89,7 @@ class Audio(Module):
         hf="subsample_conv_projection.input_proj_linear",
         shape=(None, "audio_width"),
     )
-    layers: list[SoundLayer] = gguf("blk", hf="conformer", n="audio_layers")
+    layers: list[ConformerBlock] = gguf("blk", hf="conformer", n="audio_layers")
 
     def forward(self, ctx: Context, x: Tensor) -> Tensor:
         """A spectrum [mels, frames] → [width, rows]."""
@@ -146,10 +97,10 @@ class Audio(Module):
         x = self.conv1(self.conv0(x.reshape(x.dim(0), x.dim(1), 1)))
         # Channels vary fastest.
         x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
-        near = nn.Nearby(x.dim(1), h.audio_past, h.audio_ahead, h.audio_cap)
-        place = Place(near, near.timing(ctx, h.audio_width), near.mask(ctx))
+        past, ahead, width = h.audio_past, h.audio_ahead, h.audio_width
+        attend = nn.LocalAttention(ctx, x.dim(1), past, ahead, h.audio_cap, width)
         for layer in self.layers:
-            x = layer(x, place)
+            x = layer(x, attend)
         return x.slice(1, 0, x.dim(1), h.audio_reduction).contiguous()
 
 

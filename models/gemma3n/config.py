@@ -250,6 +250,7 @@ class Gemma3nConfig(nn.DecoderConfig):
     blocks_3 = property(lambda h: h.blocks(3))
     audio_head_dim = property(lambda h: h.audio_width // h.audio_heads)
     audio_ffn = property(lambda h: 4 * h.audio_width)
+    audio_activation = "silu"
     audio_frames = property(lambda h: 4 * h.audio_reduction)  # that become a row
     audio_past = property(lambda h: max(0, h.audio_before - 1))  # itself is one of them
     ffn: Any = property(lambda h: max(h.ffn_each))

@@ -52,22 +52,16 @@ def check_sounds(h: Gemma3nConfig, inner: int, flat: int, tokens: int) -> None:
     Raises:
         ConfigError: they fit neither each other nor the tensors.
     """
-    if h.audio_heads < 1 or h.audio_width % (2 * h.audio_heads):
-        raise ConfigError(f"{h.audio_heads} heads do not divide {h.audio_width} into even numbers")
-    if inner * -(-h.mels // 4) != flat:
-        raise ConfigError(
-            f"audio.num_mel_bins is {h.mels}, and {inner} channels of {flat} numbers have "
-            f"{4 * flat // max(inner, 1)}"
-        )
+    nn.check_conformer(h, inner, flat)
     longest = -(-LONGEST // (HOP * h.audio_frames))
     if h.audio_rows > longest:
         raise ConfigError(
             f"audio.soft_tokens is {h.audio_rows}, and a sound of {LONGEST // RATE} s has {longest}"
         )
-    if max(h.audio_past, h.audio_ahead) > nn.NEARBY_MOST:
+    if max(h.audio_past, h.audio_ahead) > nn.MOST_NEARBY:
         raise ConfigError(
             f"audio.attention.context_left and _right are {h.audio_before} and {h.audio_ahead}; "
-            f"supported: up to {nn.NEARBY_MOST + 1} and {nn.NEARBY_MOST}"
+            f"supported: up to {nn.MOST_NEARBY + 1} and {nn.MOST_NEARBY}"
         )
     for row in (h.audio_end, h.audio_filler):
         if row is not None and not 0 <= row < tokens:

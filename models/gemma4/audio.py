@@ -4,7 +4,6 @@ second back (arXiv 2303.01037)."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ggmodel.nn import Conv2D, LayerNorm, Linear, RMSNorm
 from .config import Gemma4Config
 from .vision import ClippedLinear
 
-EPS = 1e-6  # of the norms that no key says it of
+EPS = nn.CONFORMER_EPS
 RATE, HOP = 16_000, 160  # samples: a second, from frame to frame
 LONGEST = 30 * RATE  # transformers cuts off the rest
 # Metadata in a file of its own, besides the hyperparameters; nothing for a model without sounds.
@@ -55,20 +54,6 @@ class Squeeze(Operation):
         return x[:, None]
 
 
-@dataclass(frozen=True)
-class Place:
-    """The distances of the rows of a sound, and which of them see each other.
-
-    Attributes:
-        timing: of the distances, F32 [width, distances].
-        mask: see `nn.Nearby.mask`.
-    """
-
-    near: nn.Nearby
-    timing: Tensor
-    mask: Tensor
-
-
 class SoundConv(Module):
     """A convolution that halves frames and mels."""
 
@@ -90,7 +75,7 @@ def _norm(name: str, hf: str) -> RMSNorm:
     return gguf(name, hf=hf, shape=("audio_width",))
 
 
-class SoundAttention(Module):
+class ConformerAttention(Module):
     config: Gemma4Config
     q: ClippedLinear = _clipped("attn_q", "q_proj")
     k: ClippedLinear = _clipped("attn_k", "k_proj")
@@ -103,68 +88,48 @@ class SoundAttention(Module):
         "attn_k_rel", hf="relative_k_proj", shape=("audio_width", "audio_width")
     )
 
-    def forward(self, x: Tensor, place: Place) -> Tensor:
+    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         h = self.config
         d, heads = h.audio_head_dim, h.audio_heads
         q, k, v = (part(x).reshape(d, heads, -1) for part in (self.q, self.k, self.v))
         q = q * self.scale.scale(d**-0.5 / math.log(2))
-        relative = self.relative(place.timing).reshape(d, heads, -1)
-        return self.out(place.near.attend(q, k.scale(KEY_SCALE), v, relative, place.mask))
+        relative = self.relative(attend.distances).reshape(d, heads, -1)
+        return self.out(attend(q, k.scale(KEY_SCALE), v, relative))
 
 
-class SoundFeedForward(Module):
-    config: Gemma4Config
-    norm: RMSNorm = _norm("ffn_norm", "pre_layer_norm")
+class ConformerFeedForward(nn.ConformerFeedForward):
     up: ClippedLinear = _clipped("ffn_up", "ffw_layer_1", "audio_width", "audio_ffn")
     down: ClippedLinear = _clipped("ffn_down", "ffw_layer_2", "audio_ffn", "audio_width")
-    post_norm: RMSNorm = _norm("ffn_post_norm", "post_layer_norm")
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.config
-        y = self.down(nn.activate(h.audio_activation, self.up(self.norm(x, EPS))))
-        return x + self.post_norm(y, EPS).scale(h.audio_residual)
 
 
-class SoundMixing(Module):
-    """Each channel is mixed with its last values, behind a gate."""
-
-    config: Gemma4Config
-    norm: RMSNorm = _norm("conv_norm", "pre_layer_norm")
+class ConformerConv(nn.ConformerConv):
     into: ClippedLinear = _clipped("conv_pw1", "linear_start", "audio_width", None)
     taps: Tensor = gguf(
         "conv_dw.weight", hf="depthwise_conv1d.weight", op=Squeeze(), shape=(None, "audio_width")
     )
-    mixed_norm: RMSNorm = _norm("norm_conv", "conv_norm")
     out: ClippedLinear = _clipped("conv_pw2", "linear_end")
 
-    def forward(self, x: Tensor) -> Tensor:
-        h, before = self.config, self.taps.dim(0) - 1
-        value, gate = self.into(self.norm(x, h.audio_eps)).chunk(0, h.audio_width)
-        y = (value.contiguous() * gate.sigmoid()).permute(1, 0).contiguous()
-        y = y.pad(before).roll(before).ssm_conv(self.taps)  # zeros come first
-        return x + self.out(nn.activate(h.audio_activation, self.mixed_norm(y, h.audio_eps)))
 
-
-class SoundLayer(Module):
+class ConformerBlock(Module):
     config: Gemma4Config
-    first: SoundFeedForward = gguf(hf="feed_forward1")
+    first: ConformerFeedForward = gguf(hf="feed_forward1")
     norm: RMSNorm = _norm("attn_pre_norm", "norm_pre_attn")
-    attn: SoundAttention = gguf(hf="self_attn")
+    attn: ConformerAttention = gguf(hf="self_attn")
     post_norm: RMSNorm = _norm("attn_post_norm", "norm_post_attn")
-    mixing: SoundMixing = gguf(hf="lconv1d")
-    last: SoundFeedForward = gguf(suffix="_1", hf="feed_forward2")
+    conv: ConformerConv = gguf(hf="lconv1d")
+    last: ConformerFeedForward = gguf(suffix="_1", hf="feed_forward2")
     out_norm: RMSNorm = _norm("ln2", "norm_out")
 
-    def forward(self, x: Tensor, place: Place) -> Tensor:
+    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         x = self.first(x)
-        x = x + self.post_norm(self.attn(self.norm(x, EPS), place), EPS)
-        return self.out_norm(self.last(self.mixing(x)), EPS)
+        x = x + self.post_norm(self.attn(self.norm(x, EPS), attend), EPS)
+        return self.out_norm(self.last(self.conv(x)), EPS)
 
     def read_bounds(self) -> None:
-        a, f, m, s = self.attn, self.first, self.mixing, self.last
-        for part in (a.q, a.k, a.v, a.out, f.up, f.down, m.into, m.out, s.up, s.down):
+        a, f, c, s = self.attn, self.first, self.conv, self.last
+        for part in (a.q, a.k, a.v, a.out, f.up, f.down, c.into, c.out, s.up, s.down):
             part.read_bounds()
 
 
@@ -177,7 +142,7 @@ class Audio(Module):
         hf="subsample_conv_projection.input_proj_linear",
         shape=(None, "audio_width"),
     )
-    layers: list[SoundLayer] = gguf("blk", hf="layers", n="audio_layers")
+    layers: list[ConformerBlock] = gguf("blk", hf="layers", n="audio_layers")
     out: Linear = gguf("pre_encode.out", hf="output_proj", shape=("audio_width", None))
 
     def forward(self, ctx: Context, x: Tensor) -> Tensor:
@@ -186,10 +151,10 @@ class Audio(Module):
         x = self.conv1(self.conv0(x.reshape(x.dim(0), x.dim(1), 1)))
         # Channels vary fastest.
         x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
-        near = nn.Nearby(x.dim(1), h.audio_past, 0, h.audio_cap)
-        place = Place(near, near.timing(ctx, h.audio_width), near.mask(ctx))
+        width = h.audio_width
+        attend = nn.LocalAttention(ctx, x.dim(1), h.audio_past, 0, h.audio_cap, width)
         for layer in self.layers:
-            x = layer(x, place)
+            x = layer(x, attend)
         return self.out(x)
 
     def check(self) -> None:
@@ -197,20 +162,12 @@ class Audio(Module):
         Raises:
             ConfigError: hyperparameters that fit neither each other nor the tensors.
         """
-        h, inner = self.config, self.conv1.conv.weight.dim(3)
-        if h.audio_heads < 1 or h.audio_width % (2 * h.audio_heads):
-            raise ConfigError(
-                f"{h.audio_heads} heads do not divide {h.audio_width} into even numbers"
-            )
-        if inner * -(-h.mels // 4) != (flat := self.into.weight.dim(0)):
-            raise ConfigError(
-                f"audio.num_mel_bins is {h.mels}, and {inner} channels of {flat} numbers have "
-                f"{4 * flat // max(inner, 1)}"
-            )
-        if not 0 <= h.audio_past <= nn.NEARBY_MOST:
+        h = self.config
+        nn.check_conformer(h, self.conv1.conv.weight.dim(3), self.into.weight.dim(0))
+        if not 0 <= h.audio_past <= nn.MOST_NEARBY:
             raise ConfigError(
                 f"audio.attention.context_left is {h.audio_before}; supported: 2 to "
-                f"{nn.NEARBY_MOST + 2}"
+                f"{nn.MOST_NEARBY + 2}"
             )
 
 

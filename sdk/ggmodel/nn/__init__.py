@@ -43,8 +43,15 @@ if TYPE_CHECKING:
         audio_kv,
         whisper_features,
     )
+    from .conformer import (
+        CONFORMER_EPS,
+        MOST_NEARBY,
+        ConformerConv,
+        ConformerFeedForward,
+        LocalAttention,
+        check_conformer,
+    )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
-    from .nearby import NEARBY_MOST, Nearby
     from .positions import grid_positions
     from .sandwich import OwnEmbedding, PerLayerEmbedding, SandwichLayer
     from .vision import (
@@ -83,11 +90,14 @@ __all__ = [
     "AUDIO_RATE",
     "CLIP_MEAN",
     "CLIP_STD",
-    "NEARBY_MOST",
+    "CONFORMER_EPS",
+    "MOST_NEARBY",
     "Attention",
     "Clip",
     "ColumnConv1D",
     "ColumnSoundEncoder",
+    "ConformerConv",
+    "ConformerFeedForward",
     "Conv1D",
     "Conv2D",
     "Decoder",
@@ -104,7 +114,7 @@ __all__ = [
     "ImageConfig",
     "LayerNorm",
     "Linear",
-    "Nearby",
+    "LocalAttention",
     "OwnEmbedding",
     "PatchEmbedding",
     "PerLayerEmbedding",
@@ -134,6 +144,7 @@ __all__ = [
     "audio_kv",
     "blank_frames",
     "check_activation",
+    "check_conformer",
     "choose_experts",
     "grid_positions",
     "image_mean",
@@ -168,7 +179,8 @@ _find, __dir__ = lazily(
         "audio": "AUDIO_HOP AUDIO_RATE ColumnConv1D ColumnSoundEncoder SoundAttention SoundConfig "
         "SoundEncoder SoundLayer audio_kv whisper_features",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
-        "nearby": "NEARBY_MOST Nearby",
+        "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv ConformerFeedForward LocalAttention "
+        "check_conformer",
         "positions": "grid_positions",
         "sandwich": "OwnEmbedding PerLayerEmbedding SandwichLayer",
         "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "

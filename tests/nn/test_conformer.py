@@ -34,13 +34,12 @@ def row_by_row(
 @pytest.mark.parametrize(("past", "ahead"), [(4, 0), (0, 0), (3, 2), (2, 3), (12, 1)])
 def test_rows_see_those_nearby(backend: str, n: int, past: int, ahead: int):
     random = np.random.default_rng(n)
-    near = nn.Nearby(n, past, ahead, CAP)
     q, k, v = (random.standard_normal((n, HEADS, D)).astype(np.float32) for _ in range(3))
-    relative = random.standard_normal((near.distances, HEADS, D)).astype(np.float32)
+    relative = random.standard_normal((past + 1 + ahead, HEADS, D)).astype(np.float32)
     source = MemorySource({"general.architecture": "none"}, {})
     with new_backend(source, name=backend) as opened, opened.new_context() as ctx, ctx.trace():
         given = [ctx.input().from_floats(x) for x in (q, k, v, relative)]
-        y = near.attend(*given, mask=near.mask(ctx))
+        y = nn.LocalAttention(ctx, n, past, ahead, CAP, D)(*given)
         ctx.forward(y).compute(y)
         got = y.floats()
     want = row_by_row(q, k, v, relative, past, ahead)
@@ -50,7 +49,7 @@ def test_rows_see_those_nearby(backend: str, n: int, past: int, ahead: int):
 def test_the_furthest_distance_comes_first():
     source = MemorySource({"general.architecture": "none"}, {})
     with new_backend(source) as opened, opened.new_context() as ctx, ctx.trace():
-        y = nn.Nearby(9, 2, 1, CAP).timing(ctx, 6).scale(1.0)
+        y = nn.LocalAttention(ctx, 9, 2, 1, CAP, 6).distances.scale(1.0)
         ctx.forward(y).compute(y)
         table = y.floats().reshape(4, 6)
     rates = [1.0, 1e-2, 1e-4]
