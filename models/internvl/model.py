@@ -20,7 +20,7 @@ from ggmodel.model import (
     Prepared,
 )
 from ggmodel.models.qwen.qwen3 import Experts
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.nn import Linear, RMSNorm
 
 from .config import InternVLConfig
 from .video import chosen_frames, frames_of
@@ -42,27 +42,20 @@ class Layer(nn.PreNormLayer):
     ffn: nn.GatedMLP | Experts
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints, as published and as transformers saves them."""
-    return f"language_model.model.{name}", f"model.language_model.{name}"
-
-
 PAIRS = dict.fromkeys(("qwen2", "qwen3", "qwen3moe"), "internvl")
 TOWER = ("vision_tower", "model.vision_tower")
 PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 
 
 @register("internvl", hf="InternVLForConditionalGeneration", pairs=PAIRS)
-class InternVL(nn.Decoder, nn.SeesVideos):
+class InternVL(nn.Decoder, nn.SeesVideos, text=("language_model.model", "model.language_model")):
     image_marker, video_marker = "<IMG_CONTEXT>", "<video>"
     image_data, video_data = {}, {}
     pair_tokens = ("<IMG_CONTEXT>", "<img>", "</img>")
     clip = {}
 
     config: InternVLConfig
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     head: Linear = gguf(
         "output", "token_embd", hf=("lm_head", "language_model.lm_head"), shape=("width", None)
     )

@@ -22,7 +22,7 @@ from ggmodel.model import (
     Step,
     Transpose,
 )
-from ggmodel.nn import Linear, RMSNorm
+from ggmodel.nn import Linear
 
 from .config import Llama4Config
 from .image import tiles_of
@@ -92,21 +92,16 @@ class Layer(nn.PreNormLayer):
     ffn: nn.GatedMLP | Experts = gguf(hf="feed_forward")
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints with images and without."""
-    return f"language_model.{name}", name
-
-
 @register("llama4", hf=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"))
-class Llama4(nn.Decoder):
+class Llama4(nn.Decoder, text=("language_model.model", "model")):
     image_marker = "<|image|>"
     clip = {"vision.projector.scale_factor": lambda h: h.merged}
 
     config: Llama4Config
-    embed: nn.Embedding = gguf("token_embd", hf=_text("model.embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("model.layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("model.norm"), shape=("width",))
-    head: Linear = gguf("output", "token_embd", hf=_text("lm_head"), shape=("width", None))
+    layers: list[Layer]
+    head: Linear = gguf(
+        "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
+    )
     vision: Vision | None = gguf("v", hf="vision_model")
     projector: Projector | None = gguf(hf="")
 

@@ -24,7 +24,7 @@ from ggmodel.model import (
     Sources,
     Step,
 )
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.nn import Linear
 
 from .config import Mistral3Config
 from .vision import Projector, Vision, pixels_of
@@ -47,9 +47,8 @@ class Layer(nn.PreNormLayer):
     attn: Attention
 
 
-def _text(name: str) -> tuple[str, ...]:
-    """Names in checkpoints: of text alone, as published with images, as transformers' modules."""
-    return f"model.{name}", f"language_model.model.{name}", f"model.language_model.{name}"
+# Prefixes in checkpoints: of text alone, as published with images, as transformers' modules.
+TEXT = ("model", "language_model.model", "model.language_model")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 
 # A text of llama is what llama.cpp's converter made of Pixtral and of Mistral 3 for long.
 @register("mistral3", hf=HF, pairs={"llama": "pixtral"})
-class Mistral3(nn.Decoder):
+class Mistral3(nn.Decoder, text=TEXT):
     image_marker = "[IMG]"
     image_data = {}
     pair_tokens = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
@@ -94,11 +93,9 @@ class Mistral3(nn.Decoder):
 
     config: Mistral3Config
     row_break: Tensor | None = gguf(
-        "v.token_embd.img_break", hf=tuple(map(RowBreak, _text("embed_tokens")))
+        "v.token_embd.img_break", hf=tuple(RowBreak(f"{prefix}.embed_tokens") for prefix in TEXT)
     )
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     head: Linear = gguf(
         "output", "token_embd", hf=("lm_head", "language_model.lm_head"), shape=("width", None)
     )

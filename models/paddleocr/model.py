@@ -14,7 +14,6 @@ from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Pixels
-from ggmodel.nn import Embedding, RMSNorm
 
 from .config import PaddleOCRConfig
 from .vision import Projector, Vision, page_size
@@ -29,13 +28,8 @@ class Layer(nn.PreNormLayer):
     attn: nn.Attention
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints, as published and as transformers saves them."""
-    return f"model.{name}", f"model.language_model.{name}"
-
-
 @register("paddleocr", hf="PaddleOCRVLForConditionalGeneration")
-class PaddleOCR(nn.Decoder):
+class PaddleOCR(nn.Decoder, text=("model", "model.language_model")):
     position_components = 4
     image_marker = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
     image_data = {}
@@ -47,9 +41,7 @@ class PaddleOCR(nn.Decoder):
     }
 
     config: PaddleOCRConfig
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     vision: Vision | None = gguf("v", hf=("visual.vision_model", "model.visual.vision_model"))
     projector: Projector | None = gguf("mm", hf=("mlp_AR", "model.projector"))
 

@@ -21,7 +21,7 @@ from ggmodel.model import (
     Numbers,
     Prepared,
 )
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.nn import Linear
 
 from .config import Qwen2AudioConfig
 
@@ -41,23 +41,16 @@ class Projector(Module):
         return self.linear(x)
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints, as published and as transformers' modules."""
-    return f"language_model.model.{name}", f"model.language_model.{name}"
-
-
 LEAST = 3  # frames of a sound that give a row
 
 
 @register("qwen2audio", hf="Qwen2AudioForConditionalGeneration", pairs={"qwen2": "qwen2a"})
-class Qwen2Audio(nn.Decoder):
+class Qwen2Audio(nn.Decoder, text=("language_model.model", "model.language_model")):
     pair_tokens = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
     clip = {}
 
     config: Qwen2AudioConfig
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     head: Linear = gguf(
         "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
     )

@@ -15,7 +15,6 @@ from ggmodel.image import composite, normalize, resize, smart_size
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Numbers, Prepared
-from ggmodel.nn import Embedding, RMSNorm
 
 from .config import Qwen2VLConfig
 from .video import chosen_frames, patches_of, row_times
@@ -31,16 +30,11 @@ class Layer(nn.PreNormLayer):
     attn: nn.Attention
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints, as published and as transformers saves them."""
-    return f"model.{name}", f"model.language_model.{name}"
-
-
 GRID = Numbers(int, (3,), least=1)  # frames, rows and columns of patches
 
 
 @register("qwen2vl", hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"))
-class Qwen2VL(nn.Decoder, nn.SeesVideos):
+class Qwen2VL(nn.Decoder, nn.SeesVideos, text=("model", "model.language_model")):
     position_components = 4
     image_marker = "<|vision_start|><|image_pad|><|vision_end|>"
     video_marker = "<|vision_start|><|video_pad|><|vision_end|>"
@@ -52,9 +46,7 @@ class Qwen2VL(nn.Decoder, nn.SeesVideos):
     }
 
     config: Qwen2VLConfig
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     vision: Vision | None = gguf("v", hf=("visual", "model.visual"))
     projector: Merger | None = gguf("mm", hf=("visual.merger.mlp", "model.visual.merger.mlp"))
 

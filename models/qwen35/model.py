@@ -124,13 +124,8 @@ class ExpertLayer(Layer):
     ffn: Experts = gguf(hf="mlp")
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints of text alone and with images."""
-    return f"model.{name}", f"model.language_model.{name}"
-
-
 @register("qwen35", hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"))
-class Qwen35(nn.Decoder, nn.SeesGrids):
+class Qwen35(nn.Decoder, nn.SeesGrids, text=("model", "model.language_model")):
     ignore_hf = ("mtp.*",)
     frame = {
         "<|vision_start|>": 248053,
@@ -140,9 +135,8 @@ class Qwen35(nn.Decoder, nn.SeesGrids):
     }
 
     config: Qwen35Config
-    embed: nn.Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), op=AddConstant(1), shape=("width",))
+    layers: list[Layer]
+    norm: RMSNorm = gguf("output_norm", op=AddConstant(1), shape=("width",))
 
     def embedded(self, batch: Batch) -> Tensor:
         return batch.lay(self.embed(batch.inputs))
@@ -182,4 +176,4 @@ class Qwen35Moe(Qwen35):
     """The same with experts, and one that all tokens share."""
 
     config: Qwen35MoeConfig
-    layers: list[ExpertLayer] = gguf("blk", hf=_text("layers"), n="layers")
+    layers: list[ExpertLayer]

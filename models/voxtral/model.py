@@ -22,7 +22,7 @@ from ggmodel.model import (
     Speech,
     SpeechPrompt,
 )
-from ggmodel.nn import Embedding, Linear, RMSNorm
+from ggmodel.nn import Linear
 
 from .config import VoxtralConfig
 
@@ -45,20 +45,13 @@ class Projector(Module):
         return self.second(nn.activate(h.mm_activation, y))
 
 
-def _text(name: str) -> tuple[str, str]:
-    """The names in checkpoints, as published and as transformers' modules."""
-    return f"language_model.model.{name}", f"model.language_model.{name}"
-
-
 @register("voxtral", hf="VoxtralForConditionalGeneration", pairs={"llama": "voxtral"})
-class Voxtral(nn.Decoder):
+class Voxtral(nn.Decoder, text=("language_model.model", "model.language_model")):
     pair_tokens = ("[AUDIO]", "[BEGIN_AUDIO]")
     clip = {}
 
     config: VoxtralConfig
-    embed: Embedding = gguf("token_embd", hf=_text("embed_tokens"), shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=_text("layers"), n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=_text("norm"), shape=("width",))
+    layers: list[Layer]
     head: Linear = gguf(
         "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
     )

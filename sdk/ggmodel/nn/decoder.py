@@ -3,6 +3,8 @@ layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError
@@ -149,6 +151,18 @@ class Decoder(Model):
     norm: RMSNorm = gguf("output_norm", hf="model.norm", shape=("width",))
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
     rotary: Rotary
+
+    def __init_subclass__(cls, text: Sequence[str] = ()) -> None:
+        """
+        Args:
+            text: what names of the embedding, the layers and the norm begin with in a checkpoint,
+                in order of preference, where it is not "model".
+        """
+        super().__init_subclass__()
+        parts = {"embed": "embed_tokens", "layers": "layers", "norm": "norm"} if text else {}
+        for field, name in parts.items():
+            hf = tuple(f"{prefix}.{name}" for prefix in text)
+            setattr(cls, field, replace(getattr(cls, field), hf=hf))
 
     def left_out(self) -> str:
         return self.rotary.left_out()
