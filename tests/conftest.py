@@ -49,7 +49,7 @@ Vary = Callable[..., MemorySource]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `make test`: how much of it runs."""
     group = parser.getgroup("rows")
-    said = "take one of N rows of the cases of each parametrised test; N runs cover all"
+    said = "take one of N rows of each test's cases, and of the slow tests; N rows are all"
     group.addoption("--rows", type=int, default=1, metavar="N", help=said)
     group.addoption("--row", type=int, metavar="K", help="which, from 0; default: by the commit")
 
@@ -95,14 +95,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files: none is left for the end."""
     row, rows = chosen(config)
     if rows > 1:
-        kept = in_row([item.nodeid for item in items], row, rows)
+        slow = {item.nodeid for item in items if item.get_closest_marker("slow")}
+        kept = in_row([item.nodeid for item in items], row, rows, slow)
         config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
     if not hasattr(config, "workerinput"):
         return
     weights: Counter[Path] = Counter()
     for item in items:
-        weights[item.path] += 1 if item.get_closest_marker("slow") is None else 10_000
+        weights[item.path] += 1 if item.get_closest_marker("slow") is None else 40
     items.sort(key=lambda item: -weights[item.path])
 
 

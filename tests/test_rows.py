@@ -26,3 +26,11 @@ def test_a_case_runs_in_one_row_where_there_are_enough():
     count = Counter(name for row in range(10) for name in in_row(NAMES, row, 10))
     assert {n for name, n in count.items() if "test_of_many" in name} == {1}
     assert count["a.py::test_alone"] == 10
+
+
+def test_slow_tests_are_shared_out():
+    slow = {f"c.py::test_slow_{i}" for i in range(7)} | {"d.py::test_slow[0]", "d.py::test_slow[1]"}
+    names = [*NAMES, *sorted(slow)]
+    every = [in_row(names, row, 3, slow) for row in range(3)]
+    assert [len(row & slow) for row in every] == [3, 3, 3]
+    assert {name for row in every for name in row} == set(names)

@@ -270,6 +270,7 @@ def stories(peer: Path, folder: Path) -> list[str]:
             "--results", str(folder / "r.json")]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_beside_a_peer_that_is_none(
     peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -349,6 +350,7 @@ def test_a_long_prompt_is_measured_alone(peer: Path, monkeypatch: pytest.MonkeyP
     assert asked == [("-p", "2048", "-n", "0", "-d", "0")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_quick_makes_do_with_llama_bench(
     peer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

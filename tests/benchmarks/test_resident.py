@@ -14,6 +14,7 @@ A_TOKEN = 150
 NOISE = 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc tells the memory")
 @pytest.mark.parametrize(
     ("model", "options"),

@@ -64,6 +64,7 @@ def installed() -> str:
     return str(install.packaged().path)
 
 
+@pytest.mark.slow
 def test_a_build_becomes_the_default(ask: Ask, unpacked: Path, notes: Notes):
     status, printed, errors = ask("build", "--source", str(unpacked))
     assert (status, errors) == (0, "")  # a pipe sees no progress

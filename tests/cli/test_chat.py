@@ -275,6 +275,7 @@ def test_bytes_that_are_typed_and_no_utf_8(start: Start, path: Path, reply: Call
     assert terminal.end() == 0
 
 
+@pytest.mark.slow
 @windows
 def test_sigterm_at_the_prompt_ends_it(start: Start, path: Path):
     terminal = start(path, *ARGS)
@@ -346,6 +347,7 @@ def test_help_loads_nothing_heavy():
 ASSETS = Path(__file__).parents[2] / "examples" / "assets"
 
 
+@pytest.mark.slow
 def test_pictures(program: Any, tmp_path: Path):
     question = "what is in the picture?"
     said = f"/image {ASSETS / 'scene.png'}\n{question}\nhow many shapes are there?\n"

@@ -28,6 +28,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_golden(tmp_path_factory.mktemp("hf") / "sees", "gemma3", "images")[0]
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_a_file_that_runs(program: Program, folder: Path, tmp_path: Path):
     out = tmp_path / "a.gguf"
     done = program("convert", folder, out, "--type", "q8_0")
@@ -49,6 +50,7 @@ def test_a_model_that_sees_becomes_two_files(program: Program, seeing: Path, tmp
     assert {t["status"] for t in json.loads(done.stdout)["tensors"]} == {"used"}
 
 
+@pytest.mark.slow
 def test_a_file_is_quantised(program: Program, folder: Path, tmp_path: Path):
     program("convert", folder, tmp_path / "a.gguf")
     done = program("quantize", tmp_path / "a.gguf", tmp_path / "b.gguf", "q4_0")
@@ -65,6 +67,7 @@ def test_a_file_is_quantised(program: Program, folder: Path, tmp_path: Path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_what_llama_cpp_makes_of_a_file_is_told(program: Program, tmp_path: Path):
     local, out = write_golden(tmp_path / "local", "mistral", "window")[0], tmp_path / "a.gguf"
     done = program("convert", local, out)
@@ -81,6 +84,7 @@ def test_what_llama_cpp_makes_of_a_file_is_told(program: Program, tmp_path: Path
     assert done.returncode == 1 and "--for is 'ollama'" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_matters_is_computed(program: Program, folder: Path, tmp_path: Path):
     text, matrix, out = (tmp_path / name for name in ("text.txt", "m.gguf", "a.gguf"))
     text.write_text("ABBA " * 40)
@@ -105,12 +109,14 @@ def test_commands_take_a_folder(program: Program, folder: Path, command: str):
     assert "llama" in done.stdout if command != "check" else "attn_q" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_is_measured(program: Program, folder: Path):
     done = program("bench", folder, "-p", "8", "-n", "4", "-r", "1", "--type", "q8_0")
     assert done.returncode == 0, done.stderr
     assert "pp8" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_folder_answers(program: Program, folder: Path):
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     done = program("chat", folder, "-n", "2", "--temperature", "0", stdin="AB\n")
@@ -158,6 +164,7 @@ def test_an_existing_file_is_replaced_by_force(program: Program, folder: Path, t
         assert made.tensors
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing(folder: Path, tmp_path: Path, environment: dict[str, str]):
     config = json.loads((folder / "config.json").read_text())
     big = {**config, "vocab_size": 200_000, "tie_word_embeddings": True}

@@ -34,6 +34,7 @@ def faulty(tmp_path_factory: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_model_that_agrees(program: Any, gguf: Path):
     done = program("diff", gguf, "--reference", LLAMA)
     assert done.returncode == 0, done.stderr

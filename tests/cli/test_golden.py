@@ -26,6 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_command(folder: Path, program: Program):
     done = program("golden", "llama", "--goldens", folder.parent)
     assert done.returncode == 0
@@ -36,6 +37,7 @@ def test_the_command(folder: Path, program: Program):
     assert found[0]["greedy"] == [12, 12]
 
 
+@pytest.mark.slow
 def test_the_command_fails_where_something_differs(folder: Path, program: Program):
     models = folder.parents[1]
     source = LLAMA.read_text().replace("scale=h.head_dim**-0.5", "scale=h.head_dim**-0.4")
@@ -45,6 +47,7 @@ def test_the_command_fails_where_something_differs(folder: Path, program: Progra
     assert "DIFFERS" in done.stdout
 
 
+@pytest.mark.slow
 def test_goldens_lie_under_the_name_of_the_file_too(folder: Path, program: Program):
     """`ggmodel new deepseek-v3` begins goldens/deepseek_v3; the file registers llama.cpp's name."""
     models = folder.parents[1]
@@ -58,6 +61,7 @@ def test_goldens_lie_under_the_name_of_the_file_too(folder: Path, program: Progr
         assert json.loads(done.stdout)[0]["ok"] is True
 
 
+@pytest.mark.slow
 def test_the_command_and_bad_input(folder: Path, program: Program):
     done = program("golden", "llama", "--goldens", folder.parent, "--case", "other")
     assert (done.returncode, done.stdout) == (1, "")
@@ -70,6 +74,7 @@ def test_the_command_and_bad_input(folder: Path, program: Program):
     assert "ggmodel new" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_written(folder: Path, tmp_path: Path, program: Program):
     target = tmp_path / "tiny"
     done = program("golden", "llama", "--goldens", folder.parent, "--checkpoint", target)
@@ -88,6 +93,7 @@ def test_a_checkpoint_is_written(folder: Path, tmp_path: Path, program: Program)
     assert all(np.array_equal(weights[n], want[n]) for n in want)
 
 
+@pytest.mark.slow
 def test_the_command_in_the_repository(
     folder: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ):
@@ -102,6 +108,7 @@ def test_the_command_in_the_repository(
     assert "goldens made with torch " in done.stdout and "transformers 5." in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_cases_beside_a_broken_one(folder: Path, program: Program):
     (folder / "cases.py").write_text('CASES = {"missing": {}, "plain_gqa": {}}\n')
     done = program("golden", "llama", "--goldens", folder.parent)

@@ -12,6 +12,7 @@ from .test_bad_input import refused
 SHAPES = Path(__file__).parents[2] / "examples" / "assets" / "shapes.gguf"
 
 
+@pytest.mark.slow
 def test_svg(program, model_path: Path, tmp_path: Path):
     file = tmp_path / "out.svg"
     ran = program("graph", model_path, "-o", file)

@@ -73,6 +73,7 @@ def test_run_shows_items_of_each_kind(program: Any, path: Path, files: dict[str,
     assert "a.png is no WAV" in ran.stderr
 
 
+@pytest.mark.slow
 def test_chat_shows_items_of_each_kind(program: Any, path: Path, files: dict[str, Path]):
     options = ("--models", MODELS, "--temperature", 0, "-n", 6)
     lines = "".join(f"/{kind} {file}\n" for kind, file in files.items()) + "who\n"

@@ -47,6 +47,7 @@ def tiny(stores, model_path: Path, tmp_path: Path) -> bytes:
     return data
 
 
+@pytest.mark.slow
 def test_one_string_runs_a_model(program, stores, tiny, model_path: Path):
     own = program("run", model_path, "abc", "-n3", "--temperature", "0")
     hub = program("run", "org/repo", "abc", "-n3", "--temperature", "0", "--where", env=stores)
@@ -87,6 +88,7 @@ def test_the_list(program, stores, tiny, tmp_path: Path):
     assert "no: far:cloud of Ollama" in shown.stdout
 
 
+@pytest.mark.slow
 def test_pull_and_rm(program, stores, tiny, tmp_path: Path):
     with serving(Hub({"org/new": {"m-Q8_0.gguf": tiny}})) as hub:
         online = stores | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
@@ -104,6 +106,7 @@ def test_pull_and_rm(program, stores, tiny, tmp_path: Path):
     assert refused.returncode == 1 and "`ollama rm tiny:latest`" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_document(program, stores, tiny, tmp_path: Path):
     put_ollama(tmp_path / "ollama", "library/llama3.2:1b", ("model", tiny), ("template", TEMPLATE))
     files = {"m-Q4_K_M.gguf": tiny, "m-Q8_0.gguf": tiny}

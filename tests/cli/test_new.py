@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ggmodel.workbench import golden
 from tests.cli.conftest import Program
@@ -33,6 +34,7 @@ def test_it_says_what_it_wrote(program: Program, tmp_path: Path):
     assert "`my_model.py`" in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_path: Path):
     """Only --update, which needs torch, is stood in for."""
     want = golden.Golden.load(GOLDENS / "llama" / "plain_gqa.npz")
@@ -62,6 +64,7 @@ def test_a_checkpoint_and_the_whole_way_to_a_green_test(program: Program, tmp_pa
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_bad_input(program: Program, tmp_path: Path):
     for arguments, message in (
         (("a b",), "cannot be an architecture's name"),

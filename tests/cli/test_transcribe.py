@@ -39,6 +39,7 @@ def test_errors_name_what_is_wrong(program, whisper_file: Path, model_path: Path
         assert ran.returncode == 1 and said in ran.stderr and ran.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_model_that_is_asked(program, voxtral_folder: Path, tmp_path: Path):
     (tmp_path / "a.wav").write_bytes(pcm(voxtrals.sound("short"), width=4))
     asked = ("transcribe", voxtral_folder, tmp_path / "a.wav", "--context-length", "64")

@@ -20,6 +20,7 @@ from tests.documents import blocks, read
 TEXT = read("docs/convert.md") + read("docs/quantise.md")
 
 
+@pytest.mark.slow
 def test_the_commands_run_one_after_the_other(tmp_path: Path):
     write_golden(tmp_path / "my-model", "gemma3", "images")
     lines = [line for block in blocks(TEXT, "sh") for line in block.splitlines()]

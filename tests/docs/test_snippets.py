@@ -68,6 +68,7 @@ def test_every_page_with_code_is_run():
         assert Path(page).stem.lower() in (ROOT / test).read_text("utf-8").lower(), page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_the_commands_of_a_page_run(page: str, folder: Path):
     shown = [b for b in blocks(read(f"docs/{page}.md"), "sh") if not b.startswith(NOT_RUN)]
@@ -140,6 +141,7 @@ def server(folder: Path) -> Iterator[str]:
         found.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "docs/serving.md"])
 def test_the_clients_of_a_page_get_answers(page: str, server: str):
     (block,) = blocks(read(page), "py")

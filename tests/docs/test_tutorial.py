@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ggmodel.workbench import golden
 from tests.convert.folders import write_model, write_tokenizer
 
@@ -64,6 +66,7 @@ def apply(patch: str, folder: Path) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow
 def test_every_step_does_what_it_says(tmp_path: Path):
     plain = golden.Golden.load(HERE / "granite" / "plain.npz")
     plain.folder = tmp_path / "rule"  # the common rule for weights

@@ -19,6 +19,7 @@ def found() -> list[Fault]:
     return faults()
 
 
+@pytest.mark.slow
 def test_there_are_hundreds_in_all_architectures_and_towers(found: list[Fault]):
     assert len(found) >= 300
     assert {a for f in found for a in served_by(f.path)} == set(ARCHITECTURES)
@@ -33,6 +34,7 @@ def test_a_rule_finds_places(found: list[Fault], rule: str):
     assert len(paths) > 1 or rule == "end of a state"
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_another_program(found: list[Fault]):
     healthy = {s.path: ast.dump(s.tree) for s in map(spelled, files())}
     for fault in found:

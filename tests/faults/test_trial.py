@@ -58,12 +58,14 @@ def test_a_fault_in_prompts_is_seen_and_caught(trials: Trials):
     assert (result.shown, result.case, result.by) == ("prompt", "mistral/window", ["golden"])
 
 
+@pytest.mark.slow
 def test_a_fault_of_single_tokens_is_seen(trials: Trials):
     text = CALL.replace("scale=", "scale=(1.0 if q.dim(2) > 1 else 1.1) * ")
     result = trials.run(changed("mistral/model.py", CALL, text))
     assert (result.shown, result.by) == ("decode", ["golden"])
 
 
+@pytest.mark.slow
 def test_a_fault_after_a_context_shift_is_seen(trials: Trials):
     result = trials.run(changed("mistral/model.py", ROPE, MOVED))
     assert (result.shown, result.by) == ("shift", ["golden"])
@@ -85,6 +87,7 @@ def test_true_models_make_the_pixels_and_tokens_of_processors(trials: Trials, ca
 VIEW = "_pixels(view, h)[None]"
 
 
+@pytest.mark.slow
 def test_a_fault_in_pixels_is_seen_and_caught(trials: Trials):
     fault = changed("llama4/image.py", VIEW, f"{VIEW} * 0.9", "preprocess")
     result = trials.run(fault)
@@ -98,6 +101,7 @@ def test_no_effect_is_no_fault(trials: Trials):
     assert (result.shown, result.by) == ("", [])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # 16 trials: 40 s on an idle machine
 def test_every_effective_fault_of_a_sample_is_caught(trials: Trials):
     sample = random.Random(1).sample(faults(), SAMPLE)
@@ -107,6 +111,7 @@ def test_every_effective_fault_of_a_sample_is_caught(trials: Trials):
     assert not [r for r in effective if not r.by]
 
 
+@pytest.mark.slow
 def test_diff_names_the_module_of_each_fault_in_a_sample():
     served = {case.arch for case in CASES.values()}
     every = [f for f in faults() if set(served_by(f.path)) & served]

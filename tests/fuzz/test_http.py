@@ -20,6 +20,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("GGMODEL_FUZZ_FAULT", fault)

@@ -17,6 +17,7 @@ def result() -> Result:
     return Children(Ops, seed=1, cases=PROGRAMS).run()
 
 
+@pytest.mark.slow
 def test_calls_give_tensors_or_errors_of_the_family(result: Result):
     assert not result.findings, "\n\n".join(f.title + f.text for f in result.findings.values())
     assert result.counts["calls"] > 10 * PROGRAMS

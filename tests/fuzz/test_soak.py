@@ -47,6 +47,7 @@ def test_the_slope_is_that_of_the_last_two_thirds():
     assert soak.slope(course(grows=6)) == pytest.approx(6)
 
 
+@pytest.mark.slow
 def test_requests_of_all_kinds_are_answered():
     result = Children(Mixed, seed=2, cases=16).run()
     assert not result.findings, "\n\n".join(f.title + f.text for f in result.findings.values())

@@ -328,6 +328,7 @@ def _open_descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
+@pytest.mark.slow
 def test_thousand_openings_leak_nothing(save, packer):
     path = save(packer.sample())
 

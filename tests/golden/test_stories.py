@@ -47,6 +47,7 @@ def test_greedy_continuation(stories: LoadedModel, case: dict):
     )
 
 
+@pytest.mark.slow
 def test_perplexity_on_held_out_stories(stories: LoadedModel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(EXAMPLES / "training")
     story = importlib.import_module("story_grammar").story

@@ -73,6 +73,7 @@ def test_patches_have_a_size(architecture: str):
         ggmodel.load(source(architecture, **changes), context_length=64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", GOLDENS)
 def test_no_number_of_a_tower_takes_all_memory_or_time(architecture: str):
     """In a process with little memory, since this one could die."""

@@ -438,6 +438,7 @@ def play(make_cache: MakeCache, dtype: DType, actions: list, long: bool = False)
     cache.close()
 
 
+@pytest.mark.slow
 @given(actions=ACTIONS)
 @examples(60)
 def test_any_history(make_cache: MakeCache, actions: list):

@@ -283,6 +283,7 @@ def resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_opening_and_closing_leaks_nothing(make_file: Callable[..., Path]):
     path = make_file(w=normal(8, 1024, dtype=np.float16))

@@ -92,6 +92,7 @@ def hub(hub: Hub) -> Iterator[Hub]:
     hub.strange = [path for path in hub.strange if re.match(r"/api/(?!models)", path)]
 
 
+@pytest.mark.slow
 def test_each_header_and_field(hub: Hub, homes: Homes, monkeypatch: pytest.MonkeyPatch):
     """A download is right or an error, and touches nothing outside of the stores."""
     (homes.home / "cwd").mkdir()

@@ -67,6 +67,7 @@ def test_a_grammar_is_tried_within_a_job(on: Program):
     assert ran.stdout.startswith("hi{"), ran.stderr
 
 
+@pytest.mark.slow
 def test_writing(on: Program, tmp_path: Path):
     """A new file, the same again, and one that is open, which Windows does not replace."""
     model, made = tmp_path / "a.gguf", tmp_path / "b.gguf"
@@ -89,6 +90,7 @@ def test_a_folder_is_made_whole(on: Program, tmp_path: Path):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_requests_in_a_file(on: Program, tmp_path: Path):
     body = {"model": "stories", "prompt": "Once", "max_tokens": 3, "temperature": 0}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
@@ -99,6 +101,7 @@ def test_requests_in_a_file(on: Program, tmp_path: Path):
     assert not list(tmp_path.glob("*.part*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_a_server_and_its_runner(system: str):
     server = subprocess.Popen(

@@ -174,6 +174,7 @@ def test_lines_have_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         Requests(tmp_path / "nothing")
 
 
+@pytest.mark.slow
 def test_a_killed_run_answers_every_request_once(tmp_path: Path):
     """The whole program is killed, and then one of the processes that hold models."""
     count = 120

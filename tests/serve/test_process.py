@@ -218,6 +218,7 @@ def wait_for(server: Running, condition: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_runner_that_stands_still(start: Callable[..., Running]):
     server = start(str(ASSETS / "stories.gguf"), "--pin", "stories", **IMPATIENT)
     wait_for(server, "ready")
@@ -249,6 +250,7 @@ class Slow(llama.Llama):
 """
 
 
+@pytest.mark.slow
 def test_a_runner_that_stands_still_while_it_loads(start: Callable[..., Running], tmp_path: Path):
     """It is ended; one that loads for longer than the limit is not."""
     (tmp_path / "slow.py").write_text(SLOW)

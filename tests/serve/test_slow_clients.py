@@ -38,6 +38,7 @@ class Talking(InProcess):
             self.over.set()
 
 
+@pytest.mark.slow
 def test_one_that_takes_nothing_is_hung_up_on(runner: InProcess, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "serve_send_seconds", 0.1)
     talking = Talking(runner.model)

@@ -149,6 +149,7 @@ def test_ctrl_c_ends_the_encoding_of_a_long_text(tokenizers):
     assert tokenizers["llama-bpe"].encode("a", add_special=False)
 
 
+@pytest.mark.slow
 def test_a_long_text_leaves_pythons_lock_to_others():
     """Another thread goes on while a text of half a second and more is encoded."""
     tokenizer = Tokenizer.from_metadata(DATA["gpt-2"]["metadata"])

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.children import import_path
 
 ROOT = Path(__file__).parents[2]
 FILE = "tests/tokenizer/test_errors.py"
 
 
+@pytest.mark.slow
 def test_several_processes_run_again_what_failed_alone(tmp_path: Path):
     """An option of the environment reaches the processes that share the tests."""
     command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={tmp_path}", FILE]

@@ -187,6 +187,7 @@ class TestBuilding:
 
         return make
 
+    @pytest.mark.slow
     def test_two_builds_are_the_same_bytes(self, project: Callable[[str], Path], tmp_path: Path):
         out = tmp_path / "out"
         out.mkdir()
@@ -201,6 +202,7 @@ class TestBuilding:
         with zipfile.ZipFile(found[0]) as wheel:
             assert wheel.read("ggmodel/__init__.py") == b"%d" % building.epoch(root)
 
+    @pytest.mark.slow
     def test_builds_that_differ(self, project: Callable[[str], Path], tmp_path: Path):
         root = project("os.getcwd()")
         with pytest.raises(Refused, match=r"two builds of .*any\.whl differ; to see where: diffos"):

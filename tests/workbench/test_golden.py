@@ -58,6 +58,7 @@ def test_one_token_that_differs_is_a_difference():
     assert golden.nmse(np.zeros(2), np.zeros(3)) == np.inf
 
 
+@pytest.mark.slow
 def test_pictures_prompts_and_embeddings_are_checked():
     cases = {o.case: o for o in golden.check(GOLDENS / "mllama", "last_is_cross")}
     assert {"last_is_cross", "last_is_cross, image one", "last_is_cross, prompt many"} <= set(cases)

@@ -94,6 +94,7 @@ def test_a_model_type_that_is_none(folder: Path):
     assert made(folder, model_type=["llama"])["tokenizer.ggml.tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", [r"(\s*)*x", r"(a*)*b", r"(?:(?=(\X+))\1)*q", "("])
 def test_an_expression_made_to_take_long(folder: Path, pattern: str):
     cut = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}

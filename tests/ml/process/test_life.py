@@ -170,6 +170,7 @@ def test_a_runner_outlives_its_backends(shared: RunnerProcess, in_process: Make)
         assert executable.value(y).reshape(-1).tolist() == [0, 2, 4, 6]
 
 
+@pytest.mark.slow
 def test_a_dropped_backend_ends_its_process(in_process: Make):
     backend = in_process()
     pid = backend.runner.pid
@@ -184,6 +185,7 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_dropped_backends_and_graphs_are_freed(in_process: Make, monkeypatch: pytest.MonkeyPatch):
     # Otherwise the heap keeps freed memory.
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
@@ -199,6 +201,7 @@ def test_dropped_backends_and_graphs_are_freed(in_process: Make, monkeypatch: py
     assert max(sizes[3:]) < max(sizes[:3]) + w.nbytes  # 50 times that if none were freed
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_memory_does_not_grow(runner: RunnerProcess, in_process: Make):
     backend = in_process(runner)
@@ -292,6 +295,7 @@ backend.close()
 """
 
 
+@pytest.mark.slow
 def test_after_a_fork_it_belongs_to_the_parent():
     with python(FORK) as process:
         assert process.wait(60) == 0
@@ -336,6 +340,7 @@ with RunnerProcess() as runner:
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_request_does_not_disturb_the_next():
     with python(INTERRUPTED, start_new_session=True) as process:
         assert process.wait(60) == 0
@@ -402,6 +407,7 @@ def test_it_discovers_devices(runner: RunnerProcess, in_process: Make):
     assert runner.get_active_device_ids() == []
 
 
+@pytest.mark.slow
 def test_it_answers_late(runner: RunnerProcess, in_process: Make):
     backend = in_process(runner, WIDE)
     executable = endless(backend, 50)

@@ -113,6 +113,7 @@ def test_no_list_at_all(fault: str):
         local_devices()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [""], indirect=True)
 def test_the_command_says_what_is_left_out(fault: str, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):

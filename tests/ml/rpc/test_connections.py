@@ -7,9 +7,12 @@ import socket
 import threading
 import time
 
+import pytest
+
 from ggmodel.ml.ggml.connections import tend
 
 
+@pytest.mark.slow
 def test_an_end_that_is_too_busy_to_read_is_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = socket.create_connection(server.getsockname())

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.documents import ROOT, blocks, commands, read
 
 PAGE = read("docs/distributed.md")
 
 
+@pytest.mark.slow
 def test_models_run_on_the_workers_of_the_page(
     pair: Any, rpc_environment: dict[str, str], tmp_path: Path
 ):

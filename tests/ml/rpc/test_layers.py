@@ -149,6 +149,7 @@ def test_the_environment_names_workers(pair: list, monkeypatch: pytest.MonkeyPat
         assert [len(model.memory.gpus)] == [1]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_within_five_seconds(mortal: list):
     layers = {"RPC0": [0, 1], "RPC1": [2, 3]}
     model = ggmodel.load(STORIES, rpc=endpoints(mortal), gpu_layers=layers, threads=1)
@@ -183,6 +184,7 @@ def test_a_worker_that_hangs_can_be_left(mortal: list):
     assert time.monotonic() - begun < 15
 
 
+@pytest.mark.slow
 def test_a_worker_serves_one_client(pair: list):
     one = [pair[0].endpoint]
     with ggmodel.load(STORIES, rpc=one, gpu_layers=2, threads=1) as model:
@@ -231,6 +233,7 @@ def run(rpc_environment: dict[str, str]) -> Callable[..., subprocess.CompletedPr
     return command
 
 
+@pytest.mark.slow
 def test_commands(pair: list, run: Callable[..., subprocess.CompletedProcess]):
     rpc = ",".join(endpoints(pair))
     options = ["--rpc", rpc, "--gpu-layers", "RPC0=0-1,RPC1=2-3", "--threads", "1"]
@@ -247,6 +250,7 @@ def test_commands(pair: list, run: Callable[..., subprocess.CompletedProcess]):
     assert all(e in done.stdout for e in endpoints(pair))
 
 
+@pytest.mark.slow
 def test_the_example(pair: list, run: Callable[..., subprocess.CompletedProcess]):
     example = str(ROOT / "examples" / "two_machines.py")
     done = run(example, str(STORIES), *endpoints(pair))

@@ -60,6 +60,7 @@ def again(worker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
     return start
 
 
+@pytest.mark.slow
 def test_a_server_has_its_model_on_workers(
     worker: Callable[..., Any], again: Callable[[int], Any], rpc_environment: dict[str, str]
 ):

@@ -166,6 +166,7 @@ def test_one_that_goes_on_in_time_is_waited_for(worker: Callable):
         assert text + "".join(pieces) == wanted
 
 
+@pytest.mark.slow
 def test_a_first_prompt_of_several_chunks_has_the_time_of_its_tokens(
     worker: Callable, monkeypatch: pytest.MonkeyPatch
 ):
@@ -182,6 +183,7 @@ def test_a_first_prompt_of_several_chunks_has_the_time_of_its_tokens(
         assert generation.tokens == model.generate(prompt, max_tokens=3, temperature=0).tokens
 
 
+@pytest.mark.slow
 def test_a_process_that_is_stopped_itself_goes_on(worker: Callable):
     """As by Ctrl-Z and `fg`. Its own time does not count as the worker's silence."""
     one = worker()
@@ -208,6 +210,7 @@ def test_a_process_that_is_stopped_itself_goes_on(worker: Callable):
         thread.join(DEADLINE)
 
 
+@pytest.mark.slow
 def test_closing_does_not_wait_for_it(
     worker: Callable, monkeypatch: pytest.MonkeyPatch, waits: list[float]
 ):
@@ -240,6 +243,7 @@ def test_one_that_is_stopped_from_the_beginning(worker: Callable):
     assert time.monotonic() - began < DEADLINE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [2_000, 1_000_000])
 def test_a_connection_that_stops_while_the_model_is_loaded(
     worker: Callable, proxy: Callable, after: int

@@ -236,6 +236,7 @@ def resident() -> int:
     return pages * 4096
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_opening_and_closing_a_thousand_times_leaks_nothing(
     source: MemorySource, tmp_path: Path, write_gguf, vary
@@ -273,6 +274,7 @@ def test_opening_and_closing_a_thousand_times_leaks_nothing(
     assert open_files() - files < 9  # a leak would be 900, or 90 for each file that is refused
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_model_that_is_dropped_is_freed(source: MemorySource):
     def threads() -> int:

@@ -153,6 +153,7 @@ def test_a_thread_that_waits_goes_on(source: MemorySource):
         assert came > 30
 
 
+@pytest.mark.slow
 def test_a_whole_answer(source: MemorySource):
     with ggmodel.load(source, kv_type="f32", context_length=64) as model:
         want = model.generate(PROMPTS[0], max_tokens=TOKENS, temperature=0).tokens
@@ -166,6 +167,7 @@ def test_a_whole_answer(source: MemorySource):
         assert n > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["embed", "logits"])
 def test_what_is_computed_apart(source: MemorySource, what: str):
     with ggmodel.load(source, kv_type="f32", context_length=64, parallel=2) as model:

@@ -47,6 +47,7 @@ def stories(unrounded: MemorySource, request: pytest.FixtureRequest) -> Iterator
         yield model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_64_requests_over_8_slots_with_cancellations(
     stories: LoadedModel, unrounded: MemorySource, seed: int
@@ -225,6 +226,7 @@ def test_closing_the_model_ends_requests(source: MemorySource):
         list(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_text_four_times_the_context_stays_fluent(seed: int):
     with ggmodel.load(STORIES, context_length=128, threads=2) as model:

@@ -123,6 +123,7 @@ def prompts(model: LoadedModel, count: int, seed: int) -> list[list[int]]:
     return texts
 
 
+@pytest.mark.slow
 def test_greedy_answers_are_the_same(stories: LoadedModel):
     ties = accepted = drafted = 0
     for prompt in prompts(stories, 16, 1):
@@ -136,6 +137,7 @@ def test_greedy_answers_are_the_same(stories: LoadedModel):
     nothing_is_in_use(stories)
 
 
+@pytest.mark.slow
 def test_greedy_answers_whatever_part_of_a_guess_is_right(stories: LoadedModel, told: Answers):
     ties = accepted = drafted = 0
     for prompt in prompts(stories, 16, 5):
@@ -165,6 +167,7 @@ class Near(Sampler):
         return token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"repeat_penalty": 1.2, "top_k": 0}, {"min_p": 0.05, "top_p": 1.0}]
 )
@@ -188,6 +191,7 @@ def test_sampled_answers_are_the_same_for_each_seed(
     nothing_is_in_use(stories)
 
 
+@pytest.mark.slow
 def test_requests_side_by_side_some_of_which_guess(stories: LoadedModel, told: Answers):
     texts = prompts(stories, 24, 3)
     alone = [stories.generate(p, max_tokens=40, temperature=0) for p in texts]

@@ -163,6 +163,7 @@ def test_a_model_in_another_process(tmp_path: Path):
     run(_PROCESS, tmp_path / "model.gguf")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_being_converted(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     run(_WRITE, tmp_path / "folder" / "model.gguf")

@@ -212,6 +212,7 @@ def test_ordinary_schemas_pass(tokenizer: Tokenizer, schema: dict):
     Grammar.json_schema(schema).begin(tokenizer)
 
 
+@pytest.mark.slow
 def test_time_and_memory_are_limits(monkeypatch: pytest.MonkeyPatch):
     grammar = "start: A\nA: " + " & ".join(f"/{pattern(n)}/" for n in range(1, 25))
     monkeypatch.setattr("ggmodel.runner.requests.structured.check_lark", lambda text: None)

@@ -82,6 +82,7 @@ def some_logits(seed: int, n: int, kind: str) -> np.ndarray:
     return logits.astype(np.float32)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),

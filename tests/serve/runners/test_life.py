@@ -128,6 +128,7 @@ class TestCancelling:
         loop.run(ask())
 
 
+@pytest.mark.slow
 def test_who_does_not_read_stops_alone(loop: Loop, runner: GgmodelRunner):
     async def ask() -> None:
         async with aclosing(runner.generate(generate(**LONG))) as slow:
