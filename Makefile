@@ -98,12 +98,12 @@ demo: $(VENV)/installed  ## let the embedded models tell a story, and say what t
 	@echo "  $(BIN)/pip install '.[serve]' && $(BIN)/ggmodel serve examples/assets/stories.gguf"
 
 # pyright takes one of two cores, pytest the other.
-check: $(VENV)/developer  ## lint, types and the tests that matter most, in two minutes
+check: $(VENV)/developer  ## lint, types, and a tenth of the tests that matter most, in two minutes
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/pyright --pythonpath $(BIN)/python & types=$$!; \
-	    $(BIN)/python -m pytest -q $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
+	    $(BIN)/python -m pytest -q --rows 10 $(CHECKED) $(LONG); tests=$$?; wait $$types && exit $$tests
 
 # make test [ROWS=10] [ROW=K] [JOBS=3]; ROWS=1 runs every case.
 # A file's tests stay together: they share fixtures. Three processes keep two cores busy, as many tests wait.

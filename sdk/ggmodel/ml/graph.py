@@ -1,8 +1,8 @@
 """The recorded graph: the ops of `forward`, before any backend has seen them.
 
 A graph is recorded once and may be executed by any backend. It knows three things about each op:
-its operands, its module of the model, and its line in the model's source. Whatever executes it
-writes the values of its inputs first.
+its operands, its module of the model, and its line in the model's source. Executors
+write the values of its inputs first.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def as_array(data: Any, dtype: DType) -> np.ndarray:
 
 
 def numbers(values: Any) -> np.ndarray:
-    """What a feed's function returned, as an array; TypeError if it is no array of numbers."""
+    """The result of a feed's function as an array; TypeError if it is no array of numbers."""
     array = np.asarray(values)
     if array.dtype.hasobject:  # numpy would make NaN of None
         raise TypeError(f"it returned {values!r}, not numbers")
