@@ -16,7 +16,7 @@ import pytest
 
 from ggmodel.gguf_file import Array, MemorySource, TensorSource
 from tests.children import import_path
-from tests.rows import chosen, in_row
+from tests.rows import choose, in_row
 
 # 64 tokens, as the goldens' models have; all but two are characters.
 _TOKENS = [
@@ -51,17 +51,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rows")
     said = "take one of N rows of each test's cases, and of the slow tests; N rows are all"
     group.addoption("--rows", type=int, default=1, metavar="N", help=said)
-    group.addoption("--row", type=int, metavar="K", help="which, from 0; default: by the commit")
+    group.addoption("--row", type=int, metavar="K", help="which, from 0; default: by the commits")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Which row of the tests this is."""
-    row, rows = chosen(config)
+    row, rows = config.option.row, config.option.rows
     return f"row {row} of {rows}: make test ROWS={rows} ROW={row}" if rows > 1 else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Options of this run are none of the pytests that tests start, but the workers' as well."""
+    choose(config)
     if not config.getoption("numprocesses", None):
         os.environ.pop("PYTEST_ADDOPTS", None)
 
@@ -91,10 +92,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out cases of other rows. Puts long files first where several processes share the
-    files: none is left for the end."""
-    row, rows = chosen(config)
-    if rows > 1:
+    """Leaves out cases of other rows, but none of those that failed and run again. Puts long files
+    first where several processes share the files: none is left for the end."""
+    row, rows = config.option.row, config.option.rows
+    if rows > 1 and not config.getoption("lf", False):
         slow = {item.nodeid for item in items if item.get_closest_marker("slow")}
         kept = in_row([item.nodeid for item in items], row, rows, slow)
         config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in kept])
