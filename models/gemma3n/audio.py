@@ -56,14 +56,14 @@ class ConformerAttention(Module):
     out: Linear = gguf("attn_out", hf="post", shape=("audio_width", "audio_width"))
     post_norm: RMSNorm = gguf("ln2", hf="post_norm", shape=("audio_width",))
 
-    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
+    def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         h, y = self.config, self.norm(x, EPS)
         d, heads = h.audio_head_dim, h.audio_heads
         q, k, v = (part(y).reshape(d, heads, -1) for part in (self.q, self.k, self.v))
         q = q * self.scale.softplus().scale(d**-0.5 / math.log(2))  # softplus(0) is ln 2
-        relative = self.relative(attend.distances).reshape(d, heads, -1)
-        return x + self.post_norm(self.out(attend(q, k, v, relative)), EPS)
+        relative = self.relative(local.distances).reshape(d, heads, -1)
+        return x + self.post_norm(self.out(local.attend(q, k, v, relative)), EPS)
 
 
 class ConformerBlock(Module):
@@ -74,9 +74,9 @@ class ConformerBlock(Module):
     last: nn.ConformerFeedForward = gguf(suffix="_1", hf="ffw_layer_end")
     norm: RMSNorm = gguf("layer_pre_norm", hf="norm", shape=("audio_width",))
 
-    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
+    def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
-        x = self.conv(self.attn(self.first(x), attend))
+        x = self.conv(self.attn(self.first(x), local))
         return self.norm(self.last(x), EPS)
 
 
@@ -98,9 +98,9 @@ class Audio(Module):
         # Channels vary fastest.
         x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
         past, ahead, width = h.audio_past, h.audio_ahead, h.audio_width
-        attend = nn.LocalAttention(ctx, x.dim(1), past, ahead, h.audio_cap, width)
+        local = nn.LocalAttention(ctx, x.dim(1), past, ahead, h.audio_cap, width)
         for layer in self.layers:
-            x = layer(x, attend)
+            x = layer(x, local)
         return x.slice(1, 0, x.dim(1), h.audio_reduction).contiguous()
 
 

@@ -88,14 +88,14 @@ class ConformerAttention(Module):
         "attn_k_rel", hf="relative_k_proj", shape=("audio_width", "audio_width")
     )
 
-    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
+    def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         h = self.config
         d, heads = h.audio_head_dim, h.audio_heads
         q, k, v = (part(x).reshape(d, heads, -1) for part in (self.q, self.k, self.v))
         q = q * self.scale.scale(d**-0.5 / math.log(2))
-        relative = self.relative(attend.distances).reshape(d, heads, -1)
-        return self.out(attend(q, k.scale(KEY_SCALE), v, relative))
+        relative = self.relative(local.distances).reshape(d, heads, -1)
+        return self.out(local.attend(q, k.scale(KEY_SCALE), v, relative))
 
 
 class ConformerFeedForward(nn.ConformerFeedForward):
@@ -121,10 +121,10 @@ class ConformerBlock(Module):
     last: ConformerFeedForward = gguf(suffix="_1", hf="feed_forward2")
     out_norm: RMSNorm = _norm("ln2", "norm_out")
 
-    def forward(self, x: Tensor, attend: nn.LocalAttention) -> Tensor:
+    def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
         x = self.first(x)
-        x = x + self.post_norm(self.attn(self.norm(x, EPS), attend), EPS)
+        x = x + self.post_norm(self.attn(self.norm(x, EPS), local), EPS)
         return self.out_norm(self.last(self.conv(x)), EPS)
 
     def read_bounds(self) -> None:
@@ -152,9 +152,9 @@ class Audio(Module):
         # Channels vary fastest.
         x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
         width = h.audio_width
-        attend = nn.LocalAttention(ctx, x.dim(1), h.audio_past, 0, h.audio_cap, width)
+        local = nn.LocalAttention(ctx, x.dim(1), h.audio_past, 0, h.audio_cap, width)
         for layer in self.layers:
-            x = layer(x, attend)
+            x = layer(x, local)
         return self.out(x)
 
     def check(self) -> None:

@@ -20,7 +20,6 @@ from ggmodel.model import (
     Pixels,
     Prepared,
 )
-from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import Idefics3Config
 from .video import chosen_frames, frames_of, introduction, moment
@@ -41,16 +40,13 @@ HF = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
 
 
 @register("idefics3", hf=HF, pairs={"llama": "idefics3"})
-class Idefics3(nn.Decoder, nn.SeesVideos):
+class Idefics3(nn.Decoder, nn.SeesVideos, text="model.text_model"):
     image_marker, video_marker = "<image>", "<video>"
     pair_tokens = ("<image>", FAKE)
     clip = {}
 
     config: Idefics3Config
-    embed: Embedding = gguf("token_embd", hf="model.text_model.embed_tokens", shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf="model.text_model.layers", n="layers")
-    norm: RMSNorm = gguf("output_norm", hf="model.text_model.norm", shape=("width",))
-    head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
+    layers: list[Layer]
     vision: Vision | None = gguf("v", hf="model.vision_model")
     projector: Projector | None = gguf("mm.model", hf="model.connector.modality_projection")
 

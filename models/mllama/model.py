@@ -17,7 +17,7 @@ from ggmodel.model import (
     PermuteRope,
     Pixels,
 )
-from ggmodel.nn import Linear, RMSNorm
+from ggmodel.nn import Linear
 
 from .config import MllamaConfig
 from .image import tiles_of, tiles_used
@@ -83,15 +83,11 @@ class CrossLayer(nn.PreNormLayer):
 
 
 @register("mllama", hf="MllamaForConditionalGeneration")
-class Mllama(nn.Decoder):
+class Mllama(nn.Decoder, text="language_model.model"):
     image_marker = "<|image|>"
 
     config: MllamaConfig
-    embed: nn.Embedding = gguf(
-        "token_embd", hf="language_model.model.embed_tokens", shape=("width", None)
-    )
-    layers: list[Layer | CrossLayer] = gguf("blk", hf="language_model.model.layers", n="layers")
-    norm: RMSNorm = gguf("output_norm", hf="language_model.model.norm", shape=("width",))
+    layers: list[Layer | CrossLayer]
     head: Linear = gguf("output", hf="language_model.lm_head", shape=("width", None))
     vision: Vision | None = gguf("v", hf="vision_model")
     projector: Linear | None = gguf(

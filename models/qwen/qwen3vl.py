@@ -108,11 +108,8 @@ class ExpertLayer(nn.PreNormLayer):
     ffn: nn.GatedMLP | Experts
 
 
-TEXT = "model.language_model"
-
-
 @register("qwen3vl", hf="Qwen3VLForConditionalGeneration")
-class Qwen3VL(nn.Decoder, nn.SeesGrids):
+class Qwen3VL(nn.Decoder, nn.SeesGrids, text="model.language_model"):
     frame = {
         "<|vision_start|>": 151652,
         "<|image_pad|>": 151655,
@@ -121,9 +118,7 @@ class Qwen3VL(nn.Decoder, nn.SeesGrids):
     }
 
     config: Qwen3VLConfig
-    embed: nn.Embedding = gguf("token_embd", hf=f"{TEXT}.embed_tokens", shape=("width", None))
-    layers: list[Layer] = gguf("blk", hf=f"{TEXT}.layers", n="layers")
-    norm: RMSNorm = gguf("output_norm", hf=f"{TEXT}.norm", shape=("width",))
+    layers: list[Layer]
 
     def validate(self) -> None:
         h = self.config
@@ -149,4 +144,4 @@ class Qwen3VL(nn.Decoder, nn.SeesGrids):
 @register("qwen3vlmoe", hf="Qwen3VLMoeForConditionalGeneration")
 class Qwen3VLMoe(Qwen3VL):
     config: Qwen3VLMoeConfig
-    layers: list[ExpertLayer] = gguf("blk", hf=f"{TEXT}.layers", n="layers")
+    layers: list[ExpertLayer]

@@ -94,7 +94,6 @@ def _files() -> list[Path]:
     return sorted(p for p in [*found, *ROOT.glob("*.md")] if p.suffix in SUFFIXES)
 
 
-@pytest.mark.slow
 def test_no_sentence_opens_with_a_clause():
     files = _files()
     assert len(files) > 500

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.documents import ROOT
 from tests.golden.files import HERE, cases
 from tests.golden.table import lines_table
@@ -23,6 +21,5 @@ def test_every_golden_has_a_row():
     assert {row for row in rows if ": " in row and "," not in row} <= goldens, WRITE
 
 
-@pytest.mark.slow
 def test_every_architecture_has_its_lines():
     assert lines_table() in "\n".join([*PAGE, ""]), WRITE

@@ -1,7 +1,8 @@
 """The pixels and tokens of pictures beside those of transformers' image processors.
 
 `ggmodel diff --image` compares them with the processor of the checkpoint. Tiny checkpoints have
-none; what processors make of pictures of noise is in `tests/image/goldens.npz`.
+none; what processors make of pictures of noise is in `tests/image/goldens.npz`, for three
+architectures with tokens, and in `tests/preparation/goldens.npz` for the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ggmodel.workbench.diff import placeholder_of, same_item, same_tokens
 from ggmodel.workbench.golden import Golden, Picture
 from tests.faults.subjects import Subject
 from tests.image.noise import SIDE, SIZES, noise
+from tests.preparation.cases import CASES, check_preparation, model_of, recorded
 
 _GOLDENS = Path(tests.image.__path__[0]) / "goldens.npz"
 # Architectures with recordings of their processors → the hyperparameter of a tile's side.
@@ -35,6 +37,22 @@ def differing_inputs(subject: Subject, model: LoadedModel) -> str:
         if said:
             return said
     return ""
+
+
+def prepares_otherwise(architecture: str, models: Path) -> bool:
+    """Whether a model prepares pictures otherwise than its processor.
+
+    Args:
+        models: the folder with its file.
+    """
+    golden = recorded()
+    for name, case in CASES.items():
+        if (case.arch, case.kind) == (architecture, "image"):
+            try:
+                check_preparation(golden, name, model_of(name, models=models))
+            except AssertionError:
+                return True
+    return False
 
 
 def _pixels(

@@ -22,7 +22,7 @@ from ggmodel.runner.loading.sources import open_source
 from ggmodel.workbench import golden
 from ggmodel.workbench.check import check
 from ggmodel.workbench.diff import Diff, diff
-from tests.faults.processed import RECORDED, differing_inputs
+from tests.faults.processed import RECORDED, differing_inputs, prepares_otherwise
 from tests.faults.rules import RULES, Seed
 from tests.faults.source import MODELS, Source, files, spelled
 from tests.faults.subjects import Numbers, Subject, served_by, subjects
@@ -218,18 +218,19 @@ class Trials:
             with subject.load(self.cache, models) as model:
                 self._ask_diff(fault, subject, model, result)
                 if shown in ("pixels", "running") and subject.pictures:
-                    self._ask_inputs(fault, subject, model, result)
+                    self._ask_inputs(fault, subject, model, models, result)
         except Error:
             result.by.append("check")
         return {"golden", "diff"} <= set(result.by)
 
     def _ask_inputs(
-        self, fault: Fault, subject: Subject, model: LoadedModel, result: Result
+        self, fault: Fault, subject: Subject, model: LoadedModel, models: Path, result: Result
     ) -> None:
-        if subject.architecture not in RECORDED:
-            return
         try:
-            differs = bool(differing_inputs(subject, model))
+            if subject.architecture in RECORDED:
+                differs = bool(differing_inputs(subject, model))
+            else:
+                differs = prepares_otherwise(subject.architecture, models)
         except Exception:  # as the command ends with it
             differs = True
         if differs and "diff" not in result.by:

@@ -39,7 +39,7 @@ def test_rows_see_those_nearby(backend: str, n: int, past: int, ahead: int):
     source = MemorySource({"general.architecture": "none"}, {})
     with new_backend(source, name=backend) as opened, opened.new_context() as ctx, ctx.trace():
         given = [ctx.input().from_floats(x) for x in (q, k, v, relative)]
-        y = nn.LocalAttention(ctx, n, past, ahead, CAP, D)(*given)
+        y = nn.LocalAttention(ctx, n, past, ahead, CAP, D).attend(*given)
         ctx.forward(y).compute(y)
         got = y.floats()
     want = row_by_row(q, k, v, relative, past, ahead)

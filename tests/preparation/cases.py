@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,9 @@ GOLDENS = Path(__file__).with_name("goldens.npz")
 PICTURES = ((61, 37), (30, 71), (33, 33), (5, 40), (100, 9))
 SECONDS = (0.1, 0.37)
 SAMPLED = 128  # numbers of a result that are kept
+# The processors resize with Pillow, most models as torchvision does, whose weights are rounded in
+# another way: one level of 255 (1.00001 measured; idefics3, as Pillow, 2e-5). Spectra are float32.
+LEVEL, SPECTRUM = 1.01, 1e-6
 
 
 @dataclass(frozen=True)
@@ -146,14 +150,48 @@ CASES = {
 }
 
 
-def model_of(name: str, without: str = "") -> Model:
+def recorded() -> dict[str, Any]:
+    """What the processors make of the items."""
+    with np.load(GOLDENS, allow_pickle=False) as file:
+        return dict(file)
+
+
+def check_preparation(golden: Mapping[str, Any], name: str, model: Model) -> None:
+    """Compares what a model makes of the items with the records: shapes, data, and some numbers.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    kind, theirs = CASES[name].kind, json.loads(str(golden["shapes"]))[name]
+    given = items(kind)
+    prepare = model.modalities()[kind].prepare
+    ours = [prepare(item) for item in given + (blank() if kind == "image" else [])]
+    values = [without_padding(one) for one in ours]
+    shapes = [
+        [list(v.shape), {key: json.loads(json.dumps(one.data[key])) for key in data}]
+        for v, one, (_, data) in zip(values, ours, theirs, strict=True)
+    ]
+    assert shapes == theirs
+    samples = np.stack([sampled(v) for v in values[: len(given)]])
+    np.testing.assert_allclose(samples, golden[name], rtol=0, atol=bound_of(model, kind))
+
+
+def bound_of(model: Model, kind: str) -> float:
+    """How far a number may be from the processor's."""
+    if kind != "image":
+        return SPECTRUM
+    return LEVEL / 255 / float(np.min(getattr(model.config, "image_std", 1.0)))
+
+
+def model_of(name: str, without: str = "", models: Path | None = None) -> Model:
     """The golden's model without tensors, which preparation does not need.
 
     Args:
         without: a key that the GGUF file lacks, behind the architecture's name.
+        models: a folder of architectures, searched first.
     """
     case = CASES[name]
-    architecture = find(case.arch)
+    architecture = find(case.arch, models)
     config = dict(load_golden(case.arch, case.golden).config)
     if case.options:
         # Mistral 3's processor stretches to squares of patches that the model merges.

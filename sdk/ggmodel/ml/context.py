@@ -13,9 +13,9 @@ from ..gguf_file.types import DType
 from .arguments import checked_methods
 from .executor import Executor
 from .graph import Graph, call_site, tracing
-from .node import Node, Result
+from .node import Node
 from .storage import Feed, HostData, State, as_array
-from .table import F32, I32, OPS, Mismatch, define, need, need_possible, pad4
+from .table import F32, I32, OPS, Mismatch, Result, define, need, need_possible, pad4
 from .tensor import Tensor
 
 if TYPE_CHECKING:

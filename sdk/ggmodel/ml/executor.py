@@ -16,15 +16,15 @@ from .turn import Turn
 
 
 class Executor(Closing, ABC):
-    """The part of a backend that gives weights and states their memory, and compiles graphs. Any
-    thread may use it: whatever computes, or needs or frees its
-    memory, waits for its turn. Functions that it calls meanwhile, such as feeds, may do none of
-    this: they get a GraphError.
+    """The part of a backend that gives weights and states their memory, and compiles graphs.
+
+    Any thread may use it: whatever computes, or needs or frees its memory, waits for its turn.
+    Functions that it calls meanwhile, such as feeds, may do none of this: they get a GraphError.
 
     Attributes:
         turn: the turn to use it.
         closed: whether `close` was called.
-        block_count: the number of layers, by which memory is reported.
+        block_count: the number of layers, by which memory is reported; a subclass sets it.
     """
 
     block_count: int

@@ -1,8 +1,8 @@
 """The recorded graph: the ops of `forward`, before any backend has seen them.
 
 A graph is recorded once and may be executed by any backend. It knows three things about each op:
-its operands, its module of the model, and its line in the model's source. Executors
-write the values of its inputs first.
+its operands, its module of the model, and its line in the model's source. An `Executable` of it
+fills its inputs by `write_inputs`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import ComputeError, Error, GraphError, TensorError
 from ..gguf_file.types import DType
-from .node import Node, Result, Site, T, failure
+from .node import Node, Site, T, failure
 from .storage import Feed, HostData, Rows, exact, numbers
 from .table import OPS, Layout, Mismatch, Op, Operand, need_possible, tidy_strides
 
@@ -173,7 +173,7 @@ def record(self: T, op_name: str, *others: Node | None, **attrs: Any) -> T:
     graph = _graph_of(op, operands)
     try:
         operands = tuple([_prepare(x, op.operands[i], graph) for i, x in enumerate(operands)])
-        result: Result = op.rule(*operands, **attrs)
+        result = op.rule(*operands, **attrs)
         need_possible(result.ne, result.dtype)
     except (Mismatch, ZeroDivisionError) as error:
         reason = str(error) if isinstance(error, Mismatch) else "an operand has no elements"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import TensorError
 from ..gguf_file.types import DType
@@ -134,21 +134,6 @@ def _axis(n: int) -> int:
     if type(n) is not int or not 0 <= n <= 3:
         raise TensorError(f"a tensor has dims 0 to 3, not {n!r}")
     return n
-
-
-class Result(NamedTuple):
-    """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
-
-    Attributes:
-        alias: the operand whose memory the result shares; `nb` and `offset` (bytes, relative to
-            that operand's first byte) place it there.
-    """
-
-    ne: Shape
-    dtype: DType
-    alias: Node | None = None
-    nb: Shape | None = None
-    offset: int = 0
 
 
 def need_writable(x: Node) -> None:

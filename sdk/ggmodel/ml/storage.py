@@ -70,7 +70,7 @@ class Feed:
     """An input filled before each execution: a graph whose inputs are all feeds can be replayed.
 
     Attributes:
-        fill: called with the executor's step; returns an array that broadcasts to the reversed
+        fill: called with the run's step; returns an array that broadcasts to the reversed
             shape of the tensor, or `Rows` of that shape.
         trusted: `fill` guarantees that indices are in range. Those of other feeds are checked
             before each run, because a bad index would end the process in ggml's kernels.

@@ -10,12 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from ..gguf_file.types import DType
 
 Shape = tuple[int, int, int, int]
-T = TypeVar("T", bound=Callable[..., Any])
 
 F32, F16, BF16, I32, I64 = DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64
 ANY = frozenset(DType)
@@ -61,6 +60,25 @@ def dense(name: str, dtypes: frozenset[DType] = FULL, optional: bool = False) ->
     return Operand(name, dtypes, F32, Layout.CONTIGUOUS, optional)
 
 
+class Result(NamedTuple):
+    """A rule's answer: shape, dtype and, for a result that shares memory, its place there.
+
+    Attributes:
+        alias: the operand, a `Node`, whose memory the result shares; `nb` and `offset` (bytes,
+            relative to that operand's first byte) place it there.
+    """
+
+    ne: Shape
+    dtype: DType
+    alias: Any = None
+    nb: Shape | None = None
+    offset: int = 0
+
+
+Rule = Callable[..., Result]
+"""Computes a result from operands and attributes."""
+
+
 class Mismatch(Exception):
     """Raised by rules: the operands do not fit; the recorder adds op, shapes and source line."""
 
@@ -70,23 +88,22 @@ class Op:
     """An entry of the table.
 
     Attributes:
-        rule: computes the `Result` from operands and attributes.
         own: no method of the given interface (see docs/ml.md) records it.
     """
 
     name: str
     operands: tuple[Operand, ...]
-    rule: Callable[..., Any]
+    rule: Rule
     own: bool = False
 
 
 OPS: dict[str, Op] = {}
 
 
-def define(name: str, *operands: Operand, own: bool = False) -> Callable[[T], T]:
+def define(name: str, *operands: Operand, own: bool = False) -> Callable[[Rule], Rule]:
     """Decorator: enters the rule that it decorates into the table under `name`; see `Op`."""
 
-    def enter(rule: T) -> T:
+    def enter(rule: Rule) -> Rule:
         if name in OPS:
             raise ValueError(f"op {name!r} is defined twice")
         OPS[name] = Op(name, operands, rule, own)

@@ -42,6 +42,8 @@ class LocalAttention:
             (arXiv 1706.03762).
     """
 
+    distances: Tensor
+
     def __init__(self, ctx: Context, n: int, past: int, ahead: int, cap: float, width: int):
         self.n, self.past, self.ahead, self.cap = n, past, ahead, cap
         self.distances = ctx.constant(_sinusoids(past, ahead, width), DType.F32)
@@ -68,7 +70,7 @@ class LocalAttention:
         far = (keys < rows - self.past) | (keys > rows + self.ahead)
         return np.where(far | (keys < 0) | (keys >= self.n), _HIDDEN, 0).astype(np.float32)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, relative: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, relative: Tensor) -> Tensor:
         """softmax(cap(K·q + R·q)) · V for each head.
 
         Args:

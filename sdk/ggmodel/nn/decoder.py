@@ -152,16 +152,17 @@ class Decoder(Model):
     head: Linear = gguf("output", "token_embd", hf="lm_head", shape=("width", None))
     rotary: Rotary
 
-    def __init_subclass__(cls, text: Sequence[str] = ()) -> None:
+    def __init_subclass__(cls, text: str | Sequence[str] = (), **options: Any) -> None:
         """
         Args:
             text: what names of the embedding, the layers and the norm begin with in a checkpoint,
-                in order of preference, where it is not "model".
+                alternates in order of preference; "model" by default. The head keeps its `hf`.
         """
-        super().__init_subclass__()
-        parts = {"embed": "embed_tokens", "layers": "layers", "norm": "norm"} if text else {}
+        super().__init_subclass__(**options)
+        prefixes = (text,) if isinstance(text, str) else text
+        parts = {"embed": "embed_tokens", "layers": "layers", "norm": "norm"} if prefixes else {}
         for field, name in parts.items():
-            hf = tuple(f"{prefix}.{name}" for prefix in text)
+            hf = tuple(f"{prefix}.{name}" for prefix in prefixes)
             setattr(cls, field, replace(getattr(cls, field), hf=hf))
 
     def left_out(self) -> str:

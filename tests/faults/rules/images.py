@@ -85,7 +85,9 @@ def pixels(source: Source) -> Iterator[Seed]:
             mean, deviation = call.args[1:3]
             yield seed(source, mean, _halved(source.of(mean)), "preprocess")
             yield seed(source, deviation, _halved(source.of(deviation)), "preprocess")
-    for call in calls(source, "composite"):
+    # Processors of the others drop what is transparent, and are recorded without any.
+    filled = source.path.split("/")[0] in ("gemma3", "llama4", "mllama")
+    for call in calls(source, "composite") if filled else ():
         yield seed(source, call, f'{source.of(call.args[0])}.convert("RGB")', "preprocess")
     for call in calls(source, "fit"):
         given = keyword(call, "single")
@@ -97,7 +99,7 @@ def pixels(source: Source) -> Iterator[Seed]:
 
 
 def _halved(text: str) -> str:
-    return f"[m / 2 for m in {text}]" if text.isupper() else f"{text} / 2"
+    return f"{text} / 2" if text[0].isdigit() else f"[m / 2 for m in {text}]"
 
 
 @rule("end of a state")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...errors import TensorError
 from ..arguments import integer
 from ..graph import call_site, record
-from ..node import Node, Result, T, failure
-from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, define, dense, need
+from ..node import Node, T, failure
+from ..table import F16, F32, FULL, HALF, I32, NUMBERS, Layout, Operand, Result, define, dense, need
 from .reductions import need_cover
 
 if TYPE_CHECKING:

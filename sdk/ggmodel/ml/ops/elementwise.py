@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...gguf_file.types import DType
 from ..graph import record
-from ..node import Node, Result, T
+from ..node import Node, T
 from ..table import (
     F32,
     FLOATS,
@@ -16,6 +16,7 @@ from ..table import (
     NUMBERS,
     Layout,
     Operand,
+    Result,
     contiguous_strides,
     define,
     dense,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import TensorError
 from ..graph import record
-from ..node import Node, Result, need_writable
-from ..table import ANY, F32, FULL, I32, I64, NUMBERS, Layout, Operand, define, dense, need
+from ..node import Node, need_writable
+from ..table import ANY, F32, FULL, I32, I64, NUMBERS, Layout, Operand, Result, define, dense, need
 from .elementwise import unary
 
 if TYPE_CHECKING:

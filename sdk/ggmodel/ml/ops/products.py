@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph import record
-from ..node import Node, Result
-from ..table import F32, FULL, I32, NUMBERS, Layout, Operand, define, need
+from ..node import Node
+from ..table import F32, FULL, I32, NUMBERS, Layout, Operand, Result, define, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import TensorError
 from ..graph import record, tracing
-from ..node import Node, Result, T
-from ..table import F32, FULL, I32, Layout, Mismatch, Operand, define, dense, need
+from ..node import Node, T
+from ..table import F32, FULL, I32, Layout, Mismatch, Operand, Result, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self

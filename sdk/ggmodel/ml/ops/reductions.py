@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from ..graph import record
-from ..node import Node, Result, T
-from ..table import F32, FULL, HALF, Layout, Operand, Shape, define, dense, need, trim
+from ..node import Node, T
+from ..table import F32, FULL, HALF, Layout, Operand, Result, Shape, define, dense, need, trim
 from .elementwise import unary
 
 if TYPE_CHECKING:

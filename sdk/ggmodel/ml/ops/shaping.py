@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import TensorError
 from ..graph import record
-from ..node import Node, Result, need_writable
+from ..node import Node, need_writable
 from ..table import (
     ANY,
     F32,
@@ -17,6 +17,7 @@ from ..table import (
     NUMBERS,
     Layout,
     Operand,
+    Result,
     Shape,
     contiguous_strides,
     define,

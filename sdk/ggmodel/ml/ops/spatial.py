@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..arguments import integer
 from ..graph import record
-from ..node import Node, Result
-from ..table import F32, HALF, Shape, define, dense, need, pad4
+from ..node import Node
+from ..table import F32, HALF, Result, Shape, define, dense, need, pad4
 
 if TYPE_CHECKING:
     from typing_extensions import Self

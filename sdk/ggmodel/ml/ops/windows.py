@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..graph import record
-from ..node import Node, Result
-from ..table import F16, F32, FULL, Layout, Operand, Shape, define, dense, need
+from ..node import Node
+from ..table import F16, F32, FULL, Layout, Operand, Result, Shape, define, dense, need
 
 if TYPE_CHECKING:
     from typing_extensions import Self
