@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import ggmodel
 from ggmodel.cli import app
+from ggmodel.cli.answering import print_answer
 from ggmodel.cli.run import run as run_command
+from ggmodel.runner import Stream
 
 from .test_bad_input import refused
 
@@ -239,6 +243,27 @@ def test_it_streams_and_ctrl_c_ends_it(model_path: Path, environment: dict[str, 
     assert text.startswith("abc")
     assert text.endswith("\n")
     assert re.fullmatch(f"{WARNED}\n{RATES}\ninterrupted\n", errors.decode())
+
+
+def test_ctrl_c_before_the_end_of_a_line_is_printed(monkeypatch: pytest.MonkeyPatch):
+    class Screen(io.StringIO):
+        interrupted = False
+
+        def write(self, text: str) -> int:
+            if text == "\n" and not self.interrupted:
+                self.interrupted = True
+                raise KeyboardInterrupt
+            return super().write(text)
+
+    class Pieces(contextlib.nullcontext):
+        def __iter__(self) -> Iterator[str]:
+            yield from ("d", "\n", "e")
+
+    screen, text, stream = Screen(), ["abc"], Pieces()
+    monkeypatch.setattr(sys, "stdout", screen)
+    with pytest.raises(KeyboardInterrupt):
+        print_answer(cast(Stream, stream), text)
+    assert (screen.getvalue(), text) == ("d\n", ["abc", "d"])
 
 
 def test_a_reader_that_goes_away(model_path: Path, environment: dict[str, str]):

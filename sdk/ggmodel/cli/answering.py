@@ -112,8 +112,8 @@ def print_answer(stream: Stream, said: list[str]) -> None:
     try:
         with stream:
             for piece in stream:
-                said.append(piece)
                 print(piece, end="", flush=True)
+                said.append(piece)  # after Ctrl-C the last line is that on the screen
     finally:
         if not "".join(said).endswith("\n"):
             print(flush=True)
