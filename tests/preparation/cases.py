@@ -151,7 +151,7 @@ CASES = {
 
 
 def recorded() -> dict[str, Any]:
-    """What the processors make of the items."""
+    """The processors' results for the items."""
     with np.load(GOLDENS, allow_pickle=False) as file:
         return dict(file)
 
