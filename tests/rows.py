@@ -47,7 +47,7 @@ def choose(config: pytest.Config) -> None:
     if rows < 1 or (row is not None and not 0 <= row < rows):
         raise pytest.UsageError(f"--row {row}: with --rows {rows} there are rows 0 to {rows - 1}")
     if row is None:
-        config.option.row = turn_of(config.rootpath) % rows
+        config.option.row = turn_of(config.rootpath) % rows if rows > 1 else 0
 
 
 def turn_of(folder: Path) -> int:

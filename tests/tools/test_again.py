@@ -39,6 +39,5 @@ def test_several_processes_run_again_what_failed_alone(tmp_path: Path):
         text=True,
         timeout=120,
     )
-    assert len(cases) > 2 and f" {len(cases)} passed in" in done.stdout.splitlines()[-1], (
-        done.stdout + done.stderr
-    )
+    assert len(cases) > 2
+    assert f" {len(cases)} passed in" in done.stdout.splitlines()[-1], done.stdout + done.stderr
