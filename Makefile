@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
-NEWEST := $(shell sed -n 's/^VERSION = "\(.*\)"$$/\1/p' sdk/ggmodel/builds/version.py)
+NEWEST := $(shell sed -n 's/^VERSION = "\(.*\)"$$/\1/p' sdk/ggmodel/builds/__init__.py)
 PREFIX := .cache/ggml-native
 # torch and transformers, which nothing else here needs.
 REFERENCE := .cache/reference
@@ -44,7 +44,7 @@ LLAMA_BENCH ?= $(if $(wildcard $(PEER)),.cache/peer/bin)
 
 # Sources of the compiled binding; installing again compiles it again.
 BINDING := setup.py native/build.py native/guards.py native/headers.py native/install.py native/shim.c \
-    sdk/ggmodel/platforms/libraries.py
+    sdk/ggmodel/platforms/machine.py
 
 # All that a wheel is made of.
 PACKED := setup.py pyproject.toml MANIFEST.in README.md CHANGELOG.md LICENSE tools/wheel.py \

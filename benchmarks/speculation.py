@@ -29,8 +29,8 @@ import numpy as np
 
 import ggmodel
 from ggmodel.runner import Sampler, Usage
-from ggmodel.runner.engine.apart import Apart
-from ggmodel.runner.engine.guessing import SIZES
+from ggmodel.runner.engine.scheduler import SIZES
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.runner.sampling import Sampling
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"

@@ -20,7 +20,7 @@ from typing import Any
 
 import ggmodel
 from ggmodel.serve.requests import Ended, Generate
-from ggmodel.serve.runners.ggmodel import GgmodelRunner
+from ggmodel.serve.runners.engines import GgmodelRunner
 
 PAIRS = 9
 

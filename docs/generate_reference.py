@@ -32,9 +32,8 @@ from ggmodel.model import (
     operations,
 )
 from ggmodel.model.multimodal import Span
-from ggmodel.runner.loading.options import LoadOptions
+from ggmodel.runner.options import LoadOptions, RequestOptions, TemplateOptions
 from ggmodel.runner.requests.generation import Generation
-from ggmodel.runner.requests.options import RequestOptions, TemplateOptions
 
 PATH = Path(__file__).with_name("reference.md")
 _ML = runpy.run_path(str(Path(__file__).with_name("generate_ml.py")))

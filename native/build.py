@@ -14,9 +14,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from ..atomic import private_folder, replace
 from ..errors import NativeError
-from ..platforms import libraries
+from ..platforms import machine as libraries
+from ..storage import private_folder, replace
 from .install import Prefix, present
 
 _HERE = Path(__file__).parent

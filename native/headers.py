@@ -21,7 +21,7 @@ from typing import Any
 from pycparser import c_ast, c_generator, c_parser
 
 from ..errors import NativeError
-from ..platforms.libraries import default_compiler
+from ..platforms.machine import default_compiler
 from .install import BASE, present
 
 # Types that cffi knows and pycparser must be told.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..builds import choice
 from ..errors import NativeError
-from ..platforms import libraries
+from ..platforms import machine as libraries
 from . import contents
 
 BASE = ("ggml.h", "ggml-alloc.h", "ggml-backend.h")

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from types import ModuleType
 
-from .. import folders
+from .. import storage
 from ..errors import NativeError
 from . import build, contents, logs
 from .install import Prefix
@@ -36,7 +36,7 @@ def load(prefix: Prefix) -> ModuleType:
 
 def cache() -> Path:
     """The folder for compiled modules."""
-    return folders.cache() / "native"
+    return storage.cache_folder() / "native"
 
 
 def _module_file(prefix: Prefix, name: str) -> Path:

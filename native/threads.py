@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..closing import Closing
 from ..errors import NativeError
-from ..shortage import need_room
+from ..resources import Closing, need_room
 
 _STACK = 8 << 20  # bytes of a thread, by default
 

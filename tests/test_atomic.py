@@ -14,14 +14,8 @@ from typing import Any
 
 import pytest
 
-from ggmodel.atomic import (
-    atomic_write,
-    check_target,
-    private_folder,
-    remove_leftovers,
-    write_text,
-)
 from ggmodel.errors import WriteError
+from ggmodel.storage import atomic_write, check_target, private_folder, remove_leftovers, write_text
 
 
 def test_a_file_appears_at_the_end(tmp_path: Path):
@@ -180,7 +174,7 @@ def test_many_writers_of_one_file(tmp_path: Path):
     path = tmp_path / "a.txt"
     code = (
         "import sys\n"
-        "from ggmodel.atomic import write_text\n"
+        "from ggmodel.storage import write_text\n"
         "for i in range(100): write_text(sys.argv[1], sys.argv[2] * 1000)"
     )
     writers = [subprocess.Popen([sys.executable, "-c", code, path, str(n)]) for n in range(4)]
@@ -198,7 +192,7 @@ def leave_behind(path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from ggmodel.atomic import atomic_write, private_folder\n"
+        "from ggmodel.storage import atomic_write, private_folder\n"
         "path = Path(sys.argv[1])\n"
         "with atomic_write(path) as file, private_folder(path) as folder:\n"
         "    file.write(b'half'); file.flush()\n"

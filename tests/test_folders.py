@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel import folders
+from ggmodel import storage
 from ggmodel.errors import ConfigError
 
 
@@ -29,19 +29,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_usual_places(
     home: Path, monkeypatch: pytest.MonkeyPatch, platform: str, data: str, cache: str
 ):
-    monkeypatch.setattr(folders.sys, "platform", platform)
+    monkeypatch.setattr(storage.sys, "platform", platform)
     monkeypatch.setenv("LOCALAPPDATA", str(home / "local"))
-    assert folders.data() == home / data / "ggmodel"
-    assert folders.cache() == home / cache / "ggmodel"
+    assert storage.data_folder() == home / data / "ggmodel"
+    assert storage.cache_folder() == home / cache / "ggmodel"
 
 
 def test_variables_come_first(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/some/data")
     monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
-    assert folders.data() == Path("/some/data/ggmodel")
-    assert folders.cache() == Path("/some/cache/ggmodel")
+    assert storage.data_folder() == Path("/some/data/ggmodel")
+    assert storage.cache_folder() == Path("/some/cache/ggmodel")
 
 
 def test_a_user_without_a_home_is_told_the_variable(homeless: None):
     with pytest.raises(ConfigError, match="no home folder; set XDG_DATA_HOME"):
-        folders.data()
+        storage.data_folder()

@@ -17,7 +17,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleT
     folder = tmp_path / "lazy_package"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        "from ggmodel.homes import lazily\n"
+        "from ggmodel.imports import lazily\n"
         "here = 1\n"
         "__getattr__, __dir__ = lazily(__name__, {'home': 'a b', 'lost': 'c'})\n"
     )

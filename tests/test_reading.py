@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel import limits
-from ggmodel.chat.items import item_of
+from ggmodel.chat.messages import item_of
 from ggmodel.errors import Error, FormatError, ImageError, PromptError
 from ggmodel.reading import (
     MissingFile,

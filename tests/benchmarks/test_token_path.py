@@ -28,7 +28,7 @@ def test_a_token_runs_through_few_files_and_functions():
     assert len(path) <= FUNCTIONS, listed
     # Both threads are on it, from the stream to ggml.
     assert {one.thread for one in path} == {threading.current_thread().name, "ggmodel-engine"}
-    assert {"runner/requests/stream.py", "ml/ggml/compute.py"} <= {one.file for one in path}
+    assert {"runner/requests/generation.py", "ml/ggml/compute.py"} <= {one.file for one in path}
 
 
 def test_objects_of_all_kinds_are_noted(tmp_path: Path):

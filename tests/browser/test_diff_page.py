@@ -16,7 +16,7 @@ from PIL import Image
 
 import ggmodel
 from ggmodel.workbench.diff import diff
-from ggmodel.workbench.diff.page import page
+from ggmodel.workbench.diff.report import page
 from tests.workbench.saved import saved, source_of
 
 WIDTHS = [1280, 560]

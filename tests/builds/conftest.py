@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ggmodel import native
-from ggmodel.builds import programs
+from ggmodel.builds import requirements
 
 # A cmake and a ninja that record their arguments and fail if BREAKS says so, with the words
 # in SAYS. To install is to copy the ggml in GGML.
@@ -56,7 +56,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     def find(name: str, *places: Path) -> str | None:
         return str(tools / name) if (tools / name).exists() else None
 
-    monkeypatch.setattr(programs, "find", find)
+    monkeypatch.setattr(requirements, "find", find)
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.setenv("BREAKS", "never")
     monkeypatch.setenv("GGML", str(native.prefix))

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import builder, source, stamp
+from ggmodel.builds import builder, choice
+from ggmodel.builds import builder as source
 from ggmodel.errors import NativeError
 
 Notes = Callable[[], list[str]]
 
 
 def root(unpacked: Path) -> Path:
-    return source.source(unpacked, unpacked)
+    return source.source_folder(unpacked, unpacked)
 
 
 def test_progress_follows_what_ninja_says(tmp_path: Path, unpacked: Path, notes: Notes):
@@ -34,8 +35,8 @@ def test_progress_follows_what_ninja_says(tmp_path: Path, unpacked: Path, notes:
     shares = [share for share, _ in said]
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
     assert [what for _, what in said] == ["configuring", "compiling", "compiling", "installing"]
-    assert stamp.read(tmp_path / "ggml") == stamp.Stamp(
-        stamp.NAME.removeprefix("built-"), ["-DGGML_BLAS=ON"]
+    assert choice.read_stamp(tmp_path / "ggml") == choice.Stamp(
+        choice.STAMP.removeprefix("built-"), ["-DGGML_BLAS=ON"]
     )
     assert "-DGGML_BLAS=ON" in notes()[0]
 
@@ -142,7 +143,7 @@ class TestSource:
 
     def test_another_package_is_refused(self, tmp_path: Path, asked: list[list[str]]):
         with pytest.raises(NativeError, match=r"another .*\.tar\.gz than the one known here"):
-            source.source(tmp_path / "cache")
+            source.source_folder(tmp_path / "cache")
         assert "--no-binary" in asked[0] and asked[0][-1] == "llama-cpp-python==0.3.36"
         assert list((tmp_path / "cache").iterdir()) == []
 
@@ -165,7 +166,7 @@ class TestSource:
         monkeypatch.setattr(source, "SHA256", hashlib.sha256(made.read_bytes()).hexdigest())
         if not filters:
             monkeypatch.delattr(tarfile, "data_filter", raising=False)
-        assert (source.source(tmp_path / "cache") / "CMakeLists.txt").is_file()
+        assert (source.source_folder(tmp_path / "cache") / "CMakeLists.txt").is_file()
 
     @pytest.mark.parametrize(
         ("said", "message"),
@@ -180,4 +181,4 @@ class TestSource:
         failed = subprocess.CompletedProcess([], 1, "", said)
         monkeypatch.setattr(source.subprocess, "run", lambda *_, **__: failed)
         with pytest.raises(NativeError, match=message):
-            source.source(tmp_path / "cache")
+            source.source_folder(tmp_path / "cache")

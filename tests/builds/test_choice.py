@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import builder, choice, kept, processor, stamp
+from ggmodel.builds import builder, choice, processor
+from ggmodel.builds import builder as kept
+from ggmodel.builds import choice as stamp
 from ggmodel.errors import NativeError, WriteError
 
 
@@ -16,7 +18,7 @@ def made(name: str) -> Path:
     path = kept.path_of(name)
     path.mkdir(parents=True)
     (path / "library").write_bytes(b"x" * 1000)
-    stamp.write(path, options=["-DA=1"])
+    stamp.write_stamp(path, options=["-DA=1"])
     return path
 
 
@@ -32,7 +34,7 @@ def test_names_that_are_none(name: str):
 
 def test_nothing_is_chosen_at_first(data: Path):
     assert choice.chosen() is None
-    assert kept.names() == kept.unfinished() == []
+    assert kept.build_names() == kept.unfinished() == []
     assert not data.exists()  # looking leaves nothing behind
 
 
@@ -68,7 +70,7 @@ def test_a_choice_that_cannot_be_written(data: Path):
 def test_a_build_for_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch):
     path = made("native")
     choice.need_processor(path)  # nothing is known of it
-    stamp.write(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
+    stamp.write_stamp(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
     monkeypatch.setattr(processor, "kernels", lambda: frozenset({"AVX2"}))
     with pytest.raises(
         NativeError, match=r"another processor: this one has no AMX_INT8\. .*use default"
@@ -80,9 +82,9 @@ def test_lists_tell_finished_builds_from_others(tmp_path: Path):
     made("native")
     work = kept.path_of("cuda").with_name("cuda" + builder.BUILDING)
     work.mkdir()
-    (kept.folder() / "letters").mkdir()
-    (kept.folder() / "file").touch()
-    assert kept.names() == ["native"]
+    (kept.builds_folder() / "letters").mkdir()
+    (kept.builds_folder() / "file").touch()
+    assert kept.build_names() == ["native"]
     assert kept.unfinished() == ["cuda"]
 
 
@@ -92,7 +94,7 @@ class TestRemove:
         choice.choose(path)
         assert kept.remove("native") >= 1000
         assert not path.exists() and choice.chosen() is None
-        assert list(kept.folder().iterdir()) == []
+        assert list(kept.builds_folder().iterdir()) == []
 
     def test_another_choice_stays(self):
         made("native")
@@ -114,21 +116,21 @@ class TestRemove:
         work.mkdir()
         with builder.alone(work), pytest.raises(NativeError, match="another process is building"):
             kept.remove("cuda")
-        assert kept.names() == ["cuda"] and choice.chosen() == path
+        assert kept.build_names() == ["cuda"] and choice.chosen() == path
         kept.remove("cuda")
-        assert kept.names() == kept.unfinished() == [] and choice.chosen() is None
+        assert kept.build_names() == kept.unfinished() == [] and choice.chosen() is None
 
     def test_what_no_build_made(self):
-        (kept.folder() / "letters").mkdir(parents=True)
-        (kept.folder() / "letters" / "mine").touch()
+        (kept.builds_folder() / "letters").mkdir(parents=True)
+        (kept.builds_folder() / "letters" / "mine").touch()
         with pytest.raises(NativeError, match="something else in it"):
             kept.remove("letters")
-        assert (kept.folder() / "letters" / "mine").exists()
+        assert (kept.builds_folder() / "letters" / "mine").exists()
 
     def test_a_link(self, tmp_path: Path):
         """It is not followed: its target is someone's."""
         target = made("other").rename(tmp_path / "target")
-        (kept.folder() / "link").symlink_to(target)
+        (kept.builds_folder() / "link").symlink_to(target)
         with pytest.raises(NativeError, match="no build is called 'link'"):
             kept.remove("link")
         assert (target / "library").exists()
@@ -142,12 +144,12 @@ class TestRemove:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"options": 3}', '{"features": 3}'])
 def test_a_stamp_that_says_nothing_still_marks_a_build(text: str):
     path = made("native")
-    (path / stamp.NAME).write_text(text)
-    assert stamp.read(path) == stamp.Stamp(stamp.NAME.removeprefix("built-"))
+    (path / stamp.STAMP).write_text(text)
+    assert stamp.read_stamp(path) == stamp.Stamp(stamp.STAMP.removeprefix("built-"))
 
 
 def test_a_build_for_many_processors_is_not_native():
     path = made("native")
     assert stamp.is_native(path) and not stamp.is_native(path.parent)
-    (path / stamp.NAME).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
+    (path / stamp.STAMP).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
     assert not stamp.is_native(path)

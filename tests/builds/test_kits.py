@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import builder, kits, source
+from ggmodel.builds import builder, requirements
+from ggmodel.builds import builder as source
 from ggmodel.errors import NativeError
 
 Notes = Callable[[], list[str]]
@@ -15,13 +16,13 @@ Notes = Callable[[], list[str]]
 
 def test_options_of_cmake(tmp_path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch):
     nvcc = tmp_path / "tools" / "nvcc"
-    assert kits.options([]) == []
-    assert kits.options(["vulkan"]) == ["-DGGML_VULKAN=ON"]
-    assert kits.options(["cuda"]) == ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+    assert requirements.options([]) == []
+    assert requirements.options(["vulkan"]) == ["-DGGML_VULKAN=ON"]
+    assert requirements.options(["cuda"]) == ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}"]
     monkeypatch.setenv("CUDACXX", "/opt/nvcc")  # cmake reads it itself
-    assert kits.options(["cuda"]) == ["-DGGML_CUDA=ON"]
-    monkeypatch.setattr(kits.sys, "platform", "darwin")
-    assert kits.options(["metal"]) == ["-DGGML_METAL=ON"]
+    assert requirements.options(["cuda"]) == ["-DGGML_CUDA=ON"]
+    monkeypatch.setattr(requirements.sys, "platform", "darwin")
+    assert requirements.options(["metal"]) == ["-DGGML_METAL=ON"]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_missing_compiler_of_kernels_is_named(
     with pytest.raises(
         NativeError, match=f"--{part} needs {compiler}, which is missing: .*{advice}"
     ):
-        kits.options([part])
+        requirements.options([part])
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,15 @@ def test_a_missing_package_is_named(
     """The sentences are those of cmake 4.4."""
     monkeypatch.setenv("BREAKS", "--fresh")
     monkeypatch.setenv("SAYS", f"CMake Error at CMakeLists.txt:9 (find_package):\n{said}")
-    llama = source.source(tmp_path, unpacked)
+    llama = source.source_folder(tmp_path, unpacked)
     with pytest.raises(NativeError, match=rf"^--vulkan needs {needed}, which .* libvulkan-dev"):
         builder.build_ggml(tmp_path / "ggml", ["-DGGML_VULKAN=ON"], root=llama)
 
 
 def test_metal_is_for_macs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kits.sys, "platform", "linux")
+    monkeypatch.setattr(requirements.sys, "platform", "linux")
     with pytest.raises(NativeError, match="leave out --metal"):
-        kits.options(["metal"])
+        requirements.options(["metal"])
 
 
 class TestVulkanHeaders:
@@ -84,7 +85,7 @@ class TestVulkanHeaders:
         (work / "CMakeCache.txt").write_text(
             f"GGML_VULKAN:BOOL=ON\nVulkan_INCLUDE_DIR:PATH={headers.parent}\n"
         )
-        llama = source.source(tmp_path, unpacked)
+        llama = source.source_folder(tmp_path, unpacked)
         return lambda: builder.build_ggml(tmp_path / "ggml", ["-DGGML_VULKAN=ON"], root=llama)
 
     def test_old_ones_are_refused_before_compiling(

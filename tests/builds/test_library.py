@@ -17,10 +17,12 @@ import typer.main
 from typer.testing import CliRunner
 
 from ggmodel import native
-from ggmodel.builds import builder, choice, kept, processor, stamp
+from ggmodel.builds import builder, choice, processor
+from ggmodel.builds import builder as kept
+from ggmodel.builds import choice as stamp
 from ggmodel.cli import app
-from ggmodel.cli.advice import advise_a_build
 from ggmodel.cli.ggml import ggml
+from ggmodel.cli.loading import advise_a_build
 from ggmodel.native import install
 from ggmodel.workbench import library
 from tests.documents import commands, read
@@ -74,7 +76,7 @@ def test_a_build_becomes_the_default(ask: Ask, unpacked: Path, notes: Notes):
     )
     path = kept.path_of("native")
     assert default() == str(path)
-    found = stamp.read(path)
+    found = stamp.read_stamp(path)
     assert found and found.features == native.features() and found.options == []
     configured = len(notes())
     assert "-DGGML_RPC=ON" in notes()[0]
@@ -132,7 +134,7 @@ def test_a_build_that_fails_leaves_the_default(
     status, printed, errors = ask("build", "--source", str(unpacked))
     assert (status, printed) == (1, "")
     assert "it went wrong" in errors and "failed, as said above" in errors
-    assert choice.chosen() is None and kept.names() == []
+    assert choice.chosen() is None and kept.build_names() == []
     assert kept.unfinished() == ["native"]
     monkeypatch.setenv("BREAKS", "never")
     assert ask("build", "--source", str(unpacked))[0] == 0
@@ -148,7 +150,7 @@ def test_a_build_that_cannot_be_loaded_is_not_chosen(
     monkeypatch.setenv("GGML", str(broken))
     status, _, errors = ask("build", "--source", str(unpacked))
     assert status == 1 and "cannot load ggml from" in errors
-    assert choice.chosen() is None and kept.names() == []
+    assert choice.chosen() is None and kept.build_names() == []
 
 
 @pytest.mark.parametrize("status", [1, -11])
@@ -170,7 +172,7 @@ def test_a_build_that_computes_wrongly_is_not_chosen(
         -11: "the process that tried this ggml ended by SIGSEGV",
     }
     assert found == 1 and said[status] in errors
-    assert choice.chosen() is None and kept.names() == []
+    assert choice.chosen() is None and kept.build_names() == []
 
 
 def test_two_builds_at_once(ask: Ask, unpacked: Path, notes: Notes):
@@ -210,7 +212,7 @@ def test_bad_input(ask: Ask, notes: Notes, arguments: tuple[str, ...], message: 
     status, printed, errors = ask(*arguments)
     assert (status, printed) == (1, "")
     assert errors.startswith("error: ") and message in errors
-    assert choice.chosen() is None and kept.names() == kept.unfinished() == []
+    assert choice.chosen() is None and kept.build_names() == kept.unfinished() == []
 
 
 def test_a_user_without_a_home_has_no_builds(ask: Ask, homeless: None):
@@ -230,7 +232,7 @@ class TestABrokenDefault:
             (tmp_path / "data" / "ggmodel" / "ggml.json").write_text("{")
         elif how == "another processor":
             path.mkdir()
-            stamp.write(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
+            stamp.write_stamp(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
         elif how == "no library":
             shutil.copytree(native.prefix, path)
             for file in path.glob("lib*/libggml-base.so*"):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ggmodel.cli import app
 from ggmodel.gguf_file import MemorySource
-from ggmodel.runner.option_names import OF_LOADING, OF_REQUESTS
+from ggmodel.runner.options import OF_LOADING, OF_REQUESTS
 
 from .conftest import Ran
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import ggmodel
-from ggmodel.cli.chat import chat as chat_command
+from ggmodel.cli.run import chat as chat_command
 from ggmodel.cli.run import run as run_command
 
 from .test_bad_input import refused

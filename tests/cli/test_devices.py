@@ -7,7 +7,7 @@ import re
 
 from ggmodel import native
 from ggmodel.ml import system_info
-from ggmodel.ml.ggml.discovery import discover
+from ggmodel.ml.ggml.hardware import discover
 
 
 def test_devices(program):

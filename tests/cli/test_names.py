@@ -148,7 +148,7 @@ def test_completion_waits_for_no_store(monkeypatch: pytest.MonkeyPatch):
             yield Stored("quick", "a store", None)
             threading.Event().wait(60)
 
-    monkeypatch.setattr("ggmodel.names.sources.sources", lambda: [Slow()])
+    monkeypatch.setattr("ggmodel.names.resolver.sources", lambda: [Slow()])
     began = time.monotonic()
     assert complete_model("q")[0] == "quick"
     assert time.monotonic() - began < 20

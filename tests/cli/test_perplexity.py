@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ggmodel
-from ggmodel.workbench.perplexity import perplexity
+from ggmodel.workbench.text_statistics import perplexity
 
 TEXT = "abcdefghijklmnopqrstuvwxyz. The 12345 ABC " * 4
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.cli.profile import _cells, _print_sums
+from ggmodel.cli.measure import _cells, _print_sums
 from ggmodel.workbench.profile import OpGroup, Peaks, Profile, Workload
 
 from .test_bad_input import refused

@@ -17,7 +17,7 @@ import pytest
 
 import ggmodel
 from ggmodel.cli import app
-from ggmodel.cli.answering import print_answer
+from ggmodel.cli.requests import print_answer
 from ggmodel.cli.run import run as run_command
 from ggmodel.runner import Stream
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ggmodel.convert.imatrix import Entry, ImportanceMatrix
 from ggmodel.convert.quantize import encode
-from ggmodel.convert.recipes import RECIPES
+from ggmodel.convert.tensor_types import RECIPES
 from ggmodel.convert.write import info, write_gguf
 from ggmodel.gguf_file import DType, TensorSource, open_gguf
 from ggmodel.workbench.golden import weight

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ggmodel
-from ggmodel.convert.recipes import RECIPES
+from ggmodel.convert.tensor_types import RECIPES
 from tests.convert.folders import write_golden
 from tests.documents import blocks, read
 

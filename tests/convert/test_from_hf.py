@@ -11,7 +11,7 @@ from ggmodel import Config, Model, Module, Tensor, gguf, kv
 from ggmodel.convert import from_hf, metadata_of, normalize, plan
 from ggmodel.errors import ConfigError, LoadError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import (
     AddConstant,
     Computed,

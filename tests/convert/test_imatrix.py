@@ -30,7 +30,7 @@ from ggmodel.errors import (
     WriteError,
 )
 from ggmodel.gguf_file import DType, MemorySource
-from ggmodel.workbench.importance import importance
+from ggmodel.workbench.text_statistics import importance
 
 HERE = Path(__file__).parent
 STORIES = HERE.parents[1] / "examples" / "assets" / "stories.gguf"

@@ -15,7 +15,7 @@ from ggmodel.convert import convert, from_hf, metadata_of, normalize
 from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.keys import TABLE, Watched, recorded, with_defaults
 from ggmodel.errors import ConfigError, LoadError
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import config_class, find, find_hf
 from ggmodel.models.llama.model import Llama, LlamaConfig
 from ggmodel.nn import paper_magnitude

@@ -16,7 +16,7 @@ from ggmodel.convert.checkpoint_source import CheckpointSource
 from ggmodel.convert.declaration import plan
 from ggmodel.errors import LoadError
 from ggmodel.gguf_file import TensorSource, open_gguf
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import LoadReport, config_class, find, find_hf
 from ggmodel.model.report import Missing
 from ggmodel.workbench.check import check

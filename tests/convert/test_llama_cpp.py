@@ -21,7 +21,7 @@ from ggmodel.convert.llama_cpp import FIXED, refusals
 from ggmodel.errors import ConfigError, Unsupported
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model import config_class, find
-from ggmodel.workbench.golden.check import nmse
+from ggmodel.workbench.golden import nmse
 from tests.convert.folders import write_golden, write_model, write_tokenizer
 from tests.golden.files import HERE, Golden, cases, load_golden
 

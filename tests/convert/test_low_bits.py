@@ -12,7 +12,7 @@ import pytest
 import ggmodel
 from ggmodel.convert.imatrix import Entry, ImportanceMatrix
 from ggmodel.convert.quantize import quantize
-from ggmodel.convert.recipes import RECIPES
+from ggmodel.convert.tensor_types import RECIPES
 from ggmodel.gguf_file import MemorySource, open_gguf
 
 WIDTH = 256  # the least that all blocks divide

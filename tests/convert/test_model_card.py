@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ggmodel import limits
-from ggmodel.convert.general import describe
+from ggmodel.convert.metadata import describe
 from ggmodel.errors import FormatError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ggmodel.convert.checkpoint_source import CheckpointSource
-from ggmodel.convert.pooling import pooling_type
+from ggmodel.convert.metadata import pooling_type
 from ggmodel.errors import FormatError, Unsupported
 from tests.convert.folders import write_model
 from tests.golden.files import load_embeddings

@@ -13,8 +13,8 @@ from PIL import Image
 import ggmodel
 from ggmodel.convert import convert
 from ggmodel.convert.checkpoint_source import CheckpointSource
+from ggmodel.convert.from_hf import read_preparation, with_preparation
 from ggmodel.convert.keys import reference_table
-from ggmodel.convert.preparation import read_preparation, with_preparation
 from ggmodel.errors import ConfigError, FormatError, LoadError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.model.config import descend

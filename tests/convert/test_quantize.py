@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from ggmodel.convert.quantize import decode, encode, quantize, typed
-from ggmodel.convert.recipes import RECIPES, recipe_of
-from ggmodel.convert.tensor_types import Candidate, choose
+from ggmodel.convert.tensor_types import RECIPES, Candidate, choose, recipe_of
 from ggmodel.convert.write import write_gguf
 from ggmodel.errors import ConfigError, TensorError, Unsupported, WriteError
 from ggmodel.gguf_file import DType, MemorySource, open_gguf
-from ggmodel.ml.quantized import to_float32
+from ggmodel.ml.tensor import to_float32
 from tests.convert import quantized
 from tests.convert.folders import bfloat16
 

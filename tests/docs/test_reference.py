@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from ggmodel.runner.loading.options import LoadOptions
-from ggmodel.runner.requests.options import ChatOptions
+from ggmodel.runner.options import ChatOptions, LoadOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 

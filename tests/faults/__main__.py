@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from ggmodel.atomic import write_text
+from ggmodel.storage import write_text
 from tests.faults.healthy import false_alarms
 from tests.faults.table import missed, summary, write
 from tests.faults.trial import Fault, Result, Trials, faults

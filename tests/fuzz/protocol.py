@@ -14,13 +14,13 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import BackendParams
 from ggmodel.ml.process.child import Service
 from ggmodel.ml.process.conversation import Conversation, NoAnswer
-from ggmodel.ml.process.packing import describe
 from ggmodel.ml.process.protocol import (
     Answer,
     Channel,
     Event,
     Record,
     Request,
+    describe,
     encode,
     pack_error,
 )

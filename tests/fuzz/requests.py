@@ -15,7 +15,7 @@ import numpy as np
 import ggmodel
 from ggmodel.errors import GraphError, PromptError
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.slots import common_prefix
+from ggmodel.runner.engine.sequences import common_prefix
 from ggmodel.workbench.golden import source_of
 from tests.fuzz.fuzzer import Fuzzer, Note, Wrong
 from tests.golden.files import load_golden

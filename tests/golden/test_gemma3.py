@@ -18,7 +18,7 @@ import ggmodel
 from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.gguf_file import TensorSource, open_gguf
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import config_class, find
 from ggmodel.runner import LoadedModel
 from ggmodel.workbench.golden import laid_out, nmse, source_of

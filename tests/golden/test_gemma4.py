@@ -14,8 +14,7 @@ from ggmodel.convert import convert
 from ggmodel.errors import ConfigError, PromptError, Unsupported
 from ggmodel.model import Prepared
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.golden import laid_out, nmse, source_of
-from ggmodel.workbench.golden.check import Golden
+from ggmodel.workbench.golden import Golden, laid_out, nmse, source_of
 from tests.convert.folders import write_golden
 from tests.golden.files import GREEDY, load_golden
 from tests.golden.gemma4.cases import SEEING, SPECIAL

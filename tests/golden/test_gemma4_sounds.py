@@ -15,8 +15,7 @@ from ggmodel.errors import AudioError, PromptError
 from ggmodel.gguf_file import open_gguf
 from ggmodel.models.gemma4.audio import Softplus
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.golden import laid_out, nmse, source_of
-from ggmodel.workbench.golden.check import Golden
+from ggmodel.workbench.golden import Golden, laid_out, nmse, source_of
 from tests.conftest import Vary
 from tests.convert.folders import write_golden
 from tests.golden.files import GREEDY, load_golden

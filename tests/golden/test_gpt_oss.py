@@ -10,7 +10,7 @@ from ggmodel import DType
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.ml.quantized import to_float32
+from ggmodel.ml.tensor import to_float32
 from ggmodel.model import find
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.files import GREEDY, Golden, cases, load_golden

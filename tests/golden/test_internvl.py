@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.workbench.golden import Cases, nmse, source_of
-from ggmodel.workbench.golden.check import laid_out
+from ggmodel.workbench.golden import Cases, laid_out, nmse, source_of
 from tests.golden.files import HERE, cases, load_golden
 from tests.models.words import Words
 

@@ -18,7 +18,7 @@ from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import laid_out, nmse
 from tests.golden.files import GREEDY, Golden, cases, load_golden, lossy
 from tests.image.noise import LARGE, SIDE, SIZES, noise
@@ -232,7 +232,7 @@ def test_files_that_do_not_say_whether_keys_are_normed(images: Golden):
 
 
 def hyper(metadata: dict[str, Any]) -> Any:
-    from ggmodel.gguf_file.metadata import KeyValues
+    from ggmodel.gguf_file.values import KeyValues
     from ggmodel.model import config_class
 
     return config_class(find("llama4")).read(KeyValues(metadata))

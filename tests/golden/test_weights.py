@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from ggmodel.convert import from_hf
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import config_class
 from ggmodel.model.config import key_fields
-from ggmodel.workbench.golden import weight
-from ggmodel.workbench.golden.check import architecture_of
+from ggmodel.workbench.golden import architecture_of, weight
 from tests.golden.files import HERE, Embeddings, Golden, cases, load_golden
 from tests.golden.llama.cases import CASES
 

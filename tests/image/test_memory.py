@@ -17,7 +17,7 @@ from PIL import Image
 
 from ggmodel import limits
 from ggmodel.errors import ImageError, OutOfMemory
-from ggmodel.image import composite, content_hash, memory, normalize, open_image, resize
+from ggmodel.image import composite, content_hash, normalize, open, open_image, resize
 from tests.image.noise import noise
 
 # Prints the error, or the bytes a pixel that each step added to the highest use of memory.
@@ -203,7 +203,7 @@ def test_parts_give_the_same_as_the_whole(monkeypatch: pytest.MonkeyPatch, band:
         return found
 
     whole = results()
-    monkeypatch.setattr(memory, "_BAND", band)
+    monkeypatch.setattr(open, "_BAND", band)
     assert results() == whole
     assert (
         content_hash(pictures[0])

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ggmodel import Error
 from ggmodel.errors import ModelNotFound
-from ggmodel.names import find_stored, made, pull, remove
+from ggmodel.names import derived, find_stored, pull, remove
 from ggmodel.names.hub_cache import HubCache, roots
 from tests.children import wait
 from tests.names.hub_server import Hub, serving
@@ -52,8 +52,8 @@ class Operation:
         """Does it."""
         work: dict[str, Callable[[], object]] = {
             "create": self._create,
-            "copy": lambda: made.copy(self.source, self.target),
-            "delete": lambda: made.delete(self.target),
+            "copy": lambda: derived.copy(self.source, self.target),
+            "delete": lambda: derived.delete(self.target),
             "upload": self._upload,
             "pull": lambda: pull(self.target),
             "remove": self._remove,
@@ -61,12 +61,12 @@ class Operation:
         work[self.way]()
 
     def _upload(self) -> None:
-        with made.receive_blob(digest(CONTENTS[self.content])) as blob:
+        with derived.receive_blob(digest(CONTENTS[self.content])) as blob:
             blob.write(CONTENTS[self.content])
 
     def _create(self) -> None:
         self._upload()
-        made.make(self.target, made.Recipe(files={"m.gguf": digest(CONTENTS[self.content])}))
+        derived.make(self.target, derived.Recipe(files={"m.gguf": digest(CONTENTS[self.content])}))
 
     def _remove(self) -> None:
         models = {model.name: model for model in HubCache().stored()}
@@ -94,7 +94,7 @@ class Operation:
     def holds(self) -> bool:
         """Whether its effect is there, if nothing has undone it."""
         if self.way == "upload":
-            return made.blob_path(digest(CONTENTS[self.content])).is_file()
+            return derived.blob_path(digest(CONTENTS[self.content])).is_file()
         if self.way in ("create", "copy"):
             return find_stored(self.target) is not None
         if self.way == "pull":
@@ -109,7 +109,7 @@ def digest(data: bytes) -> str:
 
 def created() -> list[str]:
     """The models of the pairs that are in the store."""
-    return [name for name in NAMES if made._manifest_of(name).exists()]
+    return [name for name in NAMES if derived._manifest_of(name).exists()]
 
 
 def stored() -> list[str]:
@@ -181,7 +181,7 @@ def broken_files() -> list[str]:
     contents = {hashlib.sha256(data).hexdigest() for data in FILES.values()}
     links = [p for p in (roots()[0]).glob("models--*/snapshots/*/*") if p.is_symlink()]
     wrong = [f"{p} is broken" for p in links if not p.exists() or _sha256(p) not in contents]
-    blobs = {made.blob_path(d): m for m in made._manifests() for d in made._digests(m)}
+    blobs = {derived.blob_path(d): m for m in derived._manifests() for d in derived._digests(m)}
     for blob, manifest in blobs.items():
         if not blob.is_file() or f"sha256-{_sha256(blob)}" != blob.name:
             wrong.append(f"{blob.name} of {manifest} is missing or damaged")
@@ -195,7 +195,7 @@ def _sha256(path: Path) -> str:
 def fill(models: int) -> None:
     """Makes a store with many models."""
     Operation("create", "other").run()
-    first = made._manifest_of("other")
+    first = derived._manifest_of("other")
     for i in range(models - 1):
         first.with_name(f"t{i}").write_text(first.read_text())
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 import typer
 
-from ggmodel import atomic
+from ggmodel import storage
 from ggmodel.cli import ending
 from tests.children import wait
 
@@ -83,7 +83,7 @@ def _write_until(target: Path, number: int, point: int) -> NoReturn:
     def write() -> None:
         with ending.told():
             sys.setprofile(count)
-            atomic.write_text(target, "new")
+            storage.write_text(target, "new")
             sys.setprofile(None)
 
     status = 99

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmodel import atomic
+from ggmodel import storage
 from ggmodel.convert.export import convert
 from ggmodel.convert.imatrix import Entry, ImportanceMatrix
 from ggmodel.convert.quantize import quantize
@@ -80,7 +80,7 @@ def writers(given: Path) -> list[Writer]:
             {"a.safetensors": OLD},
         ),
         # The timeline of profile, drawings of graph, pages of diff, measurements of kernels.
-        Writer("text", lambda f: atomic.write_text(f / "a.html", "new " * 10**6), {"a.html": OLD}),
+        Writer("text", lambda f: storage.write_text(f / "a.html", "new " * 10**6), {"a.html": OLD}),
         Writer("new", lambda f: scaffold("new-one", f / "made")),
         Writer("the compiled binding", _compile),
     ]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
 from ggmodel.kvcache import CausalCache, Sliding, causal
-from ggmodel.kvcache.cells import Cells
-from ggmodel.kvcache.windows import Window
+from ggmodel.kvcache.cells import Cells, Window
 from ggmodel.ml import Backend
 from ggmodel.model import Step
 from tests.kvcache.history import snapshot

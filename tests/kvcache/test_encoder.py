@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ggmodel.errors import ConfigError, Error, KvCacheFull, TensorError, Unsupported
 from ggmodel.kvcache import Causal, Cross, EncoderCache, new_cache
-from ggmodel.kvcache.windows import Window
+from ggmodel.kvcache.cells import Window
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Span
 from tests.kvcache.conftest import small_backend

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, share_last, windows
+from ggmodel.kvcache import Cache, Causal, Chunked, Sliding, cells, share_last
 from ggmodel.ml import Backend, DType
 from ggmodel.model import Step
 from ggmodel.nn import Rope
@@ -234,7 +234,7 @@ def test_any_history_part_by_part(
 ):
     """As if it always paid to compute sequences apart."""
     for cost in ("_OP", "_GRAPH", "_CONVERSION"):
-        monkeypatch.setattr(windows, cost, -(1 << 30))
+        monkeypatch.setattr(cells, cost, -(1 << 30))
     play(make_cache, LAYOUTS[layout], DType.F32, actions)
 
 

@@ -19,7 +19,7 @@ from ggmodel.ml import Backend, RopeType, Tensor
 from ggmodel.model import LayerMemory, find
 from ggmodel.nn import Rope
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 from tests.kvcache.naive import step

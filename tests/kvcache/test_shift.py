@@ -18,7 +18,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 

@@ -19,7 +19,7 @@ from ggmodel.kvcache import (
     several,
     share_last,
 )
-from ggmodel.kvcache.windows import Window
+from ggmodel.kvcache.cells import Window
 from ggmodel.ml import DType
 from ggmodel.model import Step
 from ggmodel.nn import Rope

@@ -11,8 +11,8 @@ import pytest
 from ggmodel.errors import ComputeError, GraphError, OutOfMemory, TensorError, Unsupported
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, Context, DType, new_backend
+from ggmodel.ml.devices import AllocationStatus
 from ggmodel.ml.ggml import memory as module
-from ggmodel.ml.memory import AllocationStatus
 from tests.ml.harness import METADATA, backend_of, normal
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ggmodel import native
 from ggmodel.ml import system_info
-from ggmodel.ml.ggml import discovery, nvidia
+from ggmodel.ml.ggml import hardware
 from ggmodel.native import ffi, lib
 
 CPU, GPU, INTEGRATED = (
@@ -20,7 +20,7 @@ CPU, GPU, INTEGRATED = (
 
 
 def test_cpu():
-    cpu = next(d for d in discovery.discover(cpu=True) if d.library == "CPU")
+    cpu = next(d for d in hardware.discover(cpu=True) if d.library == "CPU")
     assert (cpu.id, cpu.name, cpu.integrated, cpu.pci_id) == ("0", "CPU", False, "")
     assert cpu.description == native.describe()["devices"]["CPU"]
     assert cpu.total_memory == system_info().total_memory
@@ -29,7 +29,7 @@ def test_cpu():
 
 
 def test_without_the_cpu():
-    with_cpu, without = discovery.discover(cpu=True), discovery.discover()
+    with_cpu, without = hardware.discover(cpu=True), hardware.discover()
     assert [d.device_id for d in without] == [d.device_id for d in with_cpu if d.library != "CPU"]
 
 
@@ -81,8 +81,8 @@ def _many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BLAS", "BLAS", lib.GGML_BACKEND_DEVICE_TYPE_ACCEL, None),
         ("CPU", "CPU", CPU, None),
     )
-    monkeypatch.setattr(discovery, "lib", registry)
-    monkeypatch.setattr(nvidia, "driver_library", lambda: Driver())
+    monkeypatch.setattr(hardware, "lib", registry)
+    monkeypatch.setattr(hardware, "driver_library", lambda: Driver())
     for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -111,7 +111,7 @@ class Driver:
 
 @pytest.mark.usefixtures("_many_devices")
 def test_many_devices():
-    found = {d.name: d for d in discovery.discover(cpu=True)}
+    found = {d.name: d for d in hardware.discover(cpu=True)}
     assert {n: (d.library, d.id) for n, d in found.items()} == {
         "CUDA0": ("CUDA", "0"),
         "CUDA1": ("CUDA", "1"),
@@ -127,19 +127,19 @@ def test_many_devices():
     assert (cuda.total_memory, cuda.free_memory) == (1000, 500)
     assert cuda.filter_id == ""
     assert found["CUDA1"].compute() == found["CUDA1"].pci_id == ""
-    assert [d.name for d in discovery.discover()] == ["CUDA0", "CUDA1", "MTL0", "RPC0", "RPC1"]
+    assert [d.name for d in hardware.discover()] == ["CUDA0", "CUDA1", "MTL0", "RPC0", "RPC1"]
 
 
 @pytest.mark.usefixtures("_many_devices")
 def test_the_filter_id_is_the_one_before_devices_were_hidden(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-1a2b")
-    found = discovery.discover()
+    found = hardware.discover()
     assert [d.filter_id for d in found] == ["3", "GPU-1a2b", "", "", ""]
 
 
 def test_versions_that_the_driver_does_not_tell():
-    assert nvidia.versions(None, "0000:c1:00.0") == {}
-    assert nvidia.versions(Driver(), "0000:c2:00.0") == {}
+    assert hardware.versions(None, "0000:c1:00.0") == {}
+    assert hardware.versions(Driver(), "0000:c2:00.0") == {}
     failing = Driver()
     failing.failing = True
-    assert nvidia.versions(failing, "0000:c1:00.0") == {}
+    assert hardware.versions(failing, "0000:c1:00.0") == {}

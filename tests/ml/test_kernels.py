@@ -17,7 +17,7 @@ import pytest
 from ggmodel.errors import Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Optimize, new_backend
-from ggmodel.ml.ggml import kernels
+from ggmodel.ml.ggml import measurements
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
 from ggmodel.ml.ggml.lowering import GGMLExecutable
 from ggmodel.ml.ggml.weights import extra_buffer_types
@@ -32,7 +32,7 @@ PLAIN_FOR_MANY = (False, False, True, True, True, True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder of remembered results, with nothing decided yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernels, "_decided", {})
+    monkeypatch.setattr(measurements, "_decided", {})
     return tmp_path / "ggmodel" / "native"
 
 
@@ -47,26 +47,26 @@ def rearranging() -> Any:
 
 
 def test_a_number_of_columns_counts_as_the_next_lower_one_tried():
-    assert kernels.COLUMNS == (1, 4, 8, 16, 64, 512)
-    at = [kernels.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
+    assert measurements.COLUMNS == (1, 4, 8, 16, 64, 512)
+    at = [measurements.at(PLAIN_FOR_MANY, n) for n in (0, 1, 3, 7, 8, 15, 512)]
     assert at == [False, False, False, False, True, True, True]
 
 
 def test_a_dtype_is_measured_once(cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch):
-    first = kernels.plain_is_faster(DType.Q4_0, rearranging)
-    assert len(first) == len(kernels.COLUMNS)
+    first = measurements.plain_is_faster(DType.Q4_0, rearranging)
+    assert len(first) == len(measurements.COLUMNS)
     (file,) = cache.glob("kernels-*.json")
     assert list(json.loads(file.read_text()).values()) == [list(first)]
-    monkeypatch.setattr(kernels, "_measure", lambda *args: pytest.fail("measured again"))
-    kernels._decided.clear()
-    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == first
+    monkeypatch.setattr(measurements, "_measure", lambda *args: pytest.fail("measured again"))
+    measurements._decided.clear()
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == first
 
 
 def test_a_user_without_a_home_remembers_nothing(
     cache: Path, homeless: None, rearranging: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kernels, "_measure", lambda *args: list(PLAIN_FOR_MANY))
-    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
+    monkeypatch.setattr(measurements, "_measure", lambda *args: list(PLAIN_FOR_MANY))
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
     assert not cache.exists()
 
 
@@ -74,19 +74,19 @@ def test_a_user_without_a_home_remembers_nothing(
 def test_what_was_remembered_badly_is_measured_again(
     cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch, text: str
 ):
-    monkeypatch.setattr(kernels, "_measure", lambda *args: list(PLAIN_FOR_MANY))
-    kernels.plain_is_faster(DType.Q4_0, rearranging)
+    monkeypatch.setattr(measurements, "_measure", lambda *args: list(PLAIN_FOR_MANY))
+    measurements.plain_is_faster(DType.Q4_0, rearranging)
     (file,) = cache.glob("kernels-*.json")
     file.write_text(text, encoding="latin-1")
-    kernels._decided.clear()
-    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
+    measurements._decided.clear()
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == PLAIN_FOR_MANY
     assert json.loads(file.read_text())["CPU_REPACK Q4_0"] == list(PLAIN_FOR_MANY)
 
 
 def test_nothing_need_be_remembered(cache: Path, rearranging: Any):
     cache.parent.mkdir(parents=True)
     cache.write_text("where the folder should be")
-    assert len(kernels.plain_is_faster(DType.Q4_0, rearranging)) == len(kernels.COLUMNS)
+    assert len(measurements.plain_is_faster(DType.Q4_0, rearranging)) == len(measurements.COLUMNS)
     assert cache.read_text() == "where the folder should be"
 
 
@@ -95,7 +95,7 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[bool]], None]:
     """Replaces the measurement of kernels."""
 
     def say(plain: Sequence[bool]) -> None:
-        monkeypatch.setattr(kernels, "plain_is_faster", lambda *args: tuple(plain))
+        monkeypatch.setattr(measurements, "plain_is_faster", lambda *args: tuple(plain))
 
     return say
 
@@ -203,7 +203,7 @@ def test_a_dtype_is_looked_up_once(
 ):
     asked: list[DType] = []
     monkeypatch.setattr(
-        kernels, "plain_is_faster", lambda dtype, _: asked.append(dtype) or PLAIN_FOR_MANY
+        measurements, "plain_is_faster", lambda dtype, _: asked.append(dtype) or PLAIN_FOR_MANY
     )
     weights = dict.fromkeys("abc", (DType.Q4_0, (256, 64), table.data))
     with new_backend(MemorySource(METADATA, weights), BackendParams(num_threads=1)) as backend:
@@ -271,8 +271,8 @@ def test_measurements_that_disagree_are_not_remembered(
     cache: Path, rearranging: Any, monkeypatch: pytest.MonkeyPatch
 ):
     found = iter([[False] * 6, [True] * 6])
-    monkeypatch.setattr(kernels, "_measure", lambda *args: next(found))
-    assert kernels.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
+    monkeypatch.setattr(measurements, "_measure", lambda *args: next(found))
+    assert measurements.plain_is_faster(DType.Q4_0, rearranging) == (False,) * 6
     assert not list(cache.glob("*"))
 
 
@@ -281,12 +281,12 @@ def test_a_process_does_not_change_its_mind(
 ):
     """A dry run and the load after it choose the same copies, though trials disagree each time."""
     found = itertools.cycle([[False], [True], [True], [False]])
-    monkeypatch.setattr(kernels, "_measure", lambda *args: 6 * next(found))
-    monkeypatch.setattr(kernels, "_measure_attention", lambda *args: next(found))
+    monkeypatch.setattr(measurements, "_measure", lambda *args: 6 * next(found))
+    monkeypatch.setattr(measurements, "_measure_attention", lambda *args: next(found))
 
     def choices() -> list[Any]:
-        products = [kernels.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
-        return [*products, kernels.f32_values_are_faster(32, 64)]
+        products = [measurements.plain_is_faster(t, rearranging) for t in (DType.Q4_0, DType.Q8_0)]
+        return [*products, measurements.f32_values_are_faster(32, 64)]
 
     first = choices()
     assert first == [(False,) * 6, (True,) * 6, False]
@@ -303,9 +303,11 @@ def test_threads_that_measure_at_once_decide_alike(
         both.wait(60)
         return [threading.current_thread().name.endswith("1")] * 6
 
-    monkeypatch.setattr(kernels, "_measure", measure)
+    monkeypatch.setattr(measurements, "_measure", measure)
     with ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(kernels.plain_is_faster, DType.Q4_0, rearranging) for _ in "ab"]
+        asked = [
+            threads.submit(measurements.plain_is_faster, DType.Q4_0, rearranging) for _ in "ab"
+        ]
     assert asked[0].result() == asked[1].result()
 
 
@@ -347,21 +349,23 @@ def test_an_unknown_aim_is_refused():
 
 
 def test_attention_is_measured_once_a_width(cache: Path, monkeypatch: pytest.MonkeyPatch):
-    first = [kernels.f32_values_are_faster(d, 64) for d in (32, 64)]
+    first = [measurements.f32_values_are_faster(d, 64) for d in (32, 64)]
     (file,) = cache.glob("kernels-*.json")
     known = json.loads(file.read_text())
     for d, faster in zip((32, 64), first, strict=True):
         assert known.get(f"attention {d} 64", [faster]) == [faster]
-    kernels._decided.clear()
+    measurements._decided.clear()
     file.write_text(json.dumps({"attention 32 64": [True], "attention 64 64": [False]}))
-    monkeypatch.setattr(kernels, "_measure_attention", lambda *a: pytest.fail("measured again"))
-    assert [kernels.f32_values_are_faster(d, 64) for d in (32, 64)] == [True, False]
+    monkeypatch.setattr(
+        measurements, "_measure_attention", lambda *a: pytest.fail("measured again")
+    )
+    assert [measurements.f32_values_are_faster(d, 64) for d in (32, 64)] == [True, False]
 
 
 def test_heads_too_wide_to_matter_are_not_tried(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kernels, "_measure_attention", lambda *a: pytest.fail("tried"))
-    assert not kernels.f32_values_are_faster(64, 1 << 20)
-    assert not kernels.f32_values_are_faster(1 << 20, 64)
+    monkeypatch.setattr(measurements, "_measure_attention", lambda *a: pytest.fail("tried"))
+    assert not measurements.f32_values_are_faster(64, 1 << 20)
+    assert not measurements.f32_values_are_faster(1 << 20, 64)
 
 
 @pytest.mark.parametrize(
@@ -384,7 +388,7 @@ def test_values_are_made_f32_where_that_is_faster(
     widened: bool,
 ):
     width, heads, cells = 16, 2, 40
-    monkeypatch.setattr(kernels, "f32_values_are_faster", lambda *widths: faster)
+    monkeypatch.setattr(measurements, "f32_values_are_faster", lambda *widths: faster)
     params = BackendParams(num_threads=1, optimize=optimize, flash_attention=FlashAttention.ON)
     q, k, v = (normal(n, heads, width, seed=n) for n in (queries, cells, cells + 100))
     v = v[:cells]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ggmodel.gguf_file import DType, MemorySource, TensorInfo
-from ggmodel.ml.ggml import pages
+from ggmodel.ml.ggml import transfer
 from ggmodel.native import ffi, lib
 
 PAGE = mmap.PAGESIZE
@@ -35,7 +35,7 @@ def values(buffer: Any) -> np.ndarray:
 
 
 def test_a_cleared_buffer_is_zero(buffer: Any):
-    pages.clear(buffer)
+    transfer.clear(buffer)
     assert not values(buffer).any()
     values(buffer)[:] = 0x5A  # and can be written
     assert (values(buffer) == 0x5A).all()
@@ -44,8 +44,8 @@ def test_a_cleared_buffer_is_zero(buffer: Any):
 def test_it_is_zero_where_the_system_gives_no_pages_back(
     buffer: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(pages, "_advise", lambda *_: False)
-    pages.clear(buffer)
+    monkeypatch.setattr(transfer, "_advise", lambda *_: False)
+    transfer.clear(buffer)
     assert not values(buffer).any()
 
 
@@ -55,7 +55,7 @@ def test_its_neighbours_stay():
     made = [lib.ggml_backend_buft_alloc_buffer(kind, 3 * PAGE + 64) for _ in range(9)]
     for one in made:
         values(one)[:] = 0xA5
-    pages.clear(made[4])
+    transfer.clear(made[4])
     assert [values(one).any() for one in made] == [True] * 4 + [False] + [True] * 4
     assert all((values(one) == 0xA5).all() for one in made[:4] + made[5:])
     for one in made:
@@ -70,7 +70,7 @@ def test_a_cleared_buffer_takes_no_memory_until_it_is_written():
     before = resident()
     values(made)[:] = 1
     full = resident()
-    pages.clear(made)
+    transfer.clear(made)
     cleared = resident()
     lib.ggml_backend_buffer_free(made)
     # Other threads of the process may allocate or free a little.
@@ -90,7 +90,7 @@ def test_reading_ahead_leaves_a_file_as_it_is(tmp_path: Path):
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     view = memoryview(mapping)
     for part in (view, view[100:], view[PAGE + 1 : PAGE + 2], view[:0]):
-        pages.populate(part)
+        transfer.populate(part)
     assert bytes(view) == data
     del part
     view.release()
@@ -107,7 +107,7 @@ def test_what_was_read_ahead_is_in_memory(tmp_path: Path):
     with path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     before = resident()
-    pages.populate(memoryview(mapping))
+    transfer.populate(memoryview(mapping))
     assert resident() - before > 0.9 * size
     mapping.close()
 
@@ -128,8 +128,8 @@ def tensor(file: int, offset: int, nbytes: int) -> TensorInfo:
 
 
 def test_neighbours_are_read_together_in_the_order_of_the_files(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pages, "_GAP", 100)
-    monkeypatch.setattr(pages, "_PIECE", 1500)
+    monkeypatch.setattr(transfer, "_GAP", 100)
+    monkeypatch.setattr(transfer, "_PIECE", 1500)
     tensors = [
         tensor(1, 64, 100),
         tensor(0, 2064, 500),
@@ -137,7 +137,7 @@ def test_neighbours_are_read_together_in_the_order_of_the_files(monkeypatch: pyt
         tensor(0, 4000, 10),
         tensor(1, 200, 50),
     ]
-    found = pages.pieces(Mapped(), tensors)
+    found = transfer.pieces(Mapped(), tensors)
     assert [(view[0], view.nbytes) for view in found] == [(0, 1500), (0, 1000), (0, 10), (1, 186)]
 
 
@@ -147,7 +147,7 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.begun, self.go = threading.Event(), threading.Event()
         self.read = 0
-        monkeypatch.setattr(pages, "populate", self)
+        monkeypatch.setattr(transfer, "populate", self)
 
     def __call__(self, _: memoryview) -> None:
         self.begun.set()
@@ -157,7 +157,7 @@ class Slow:
 
 def test_reading_ahead_ends_at_the_piece_where_it_is_stopped(monkeypatch: pytest.MonkeyPatch):
     slow = Slow(monkeypatch)
-    ahead = pages.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
+    ahead = transfer.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
     assert slow.begun.wait(10)
     threading.Timer(0.05, slow.go.set).start()
     ahead.stop()
@@ -169,7 +169,7 @@ def test_reading_ahead_ends_at_the_piece_where_it_is_stopped(monkeypatch: pytest
 def test_reading_ahead_reads_all_unless_stopped(monkeypatch: pytest.MonkeyPatch):
     slow = Slow(monkeypatch)
     slow.go.set()
-    ahead = pages.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
+    ahead = transfer.ReadAhead(Mapped(), [tensor(0, 0, 5000), tensor(1, 0, 5000)])
     ahead._thread.join(10)
     assert slow.read == 2
 
@@ -182,7 +182,7 @@ def test_a_file_stays_mapped_while_it_is_read(monkeypatch: pytest.MonkeyPatch, t
     source = Mapped()
     source.views = [memoryview(mapping)]
     slow = Slow(monkeypatch)
-    ahead = pages.ReadAhead(source, [tensor(0, 0, 5000)])
+    ahead = transfer.ReadAhead(source, [tensor(0, 0, 5000)])
     source.views.clear()
     assert slow.begun.wait(10)
     with pytest.raises(BufferError):
@@ -198,5 +198,5 @@ def test_prepared_memory_keeps_what_its_neighbours_hold():
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
     memory[:] = b"x" * len(memory)
     for start, nbytes in ((0, len(memory)), (100, 3 * PAGE), (5, 10), (PAGE - 1, 2)):
-        pages.prepare(address + start, nbytes)
+        transfer.prepare(address + start, nbytes)
     assert memory[:] == b"x" * len(memory)

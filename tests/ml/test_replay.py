@@ -11,7 +11,7 @@ import pytest
 from ggmodel.errors import ComputeError, GraphError, TensorError
 from ggmodel.ml import Backend, Context, DType, Tensor
 from ggmodel.ml.executable import Executable
-from ggmodel.ml.storage import Rows
+from ggmodel.ml.node import Rows
 from tests.ml.harness import backend_of, normal
 
 

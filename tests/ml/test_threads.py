@@ -17,8 +17,8 @@ import pytest
 
 from ggmodel.ml import Backend, DType
 from ggmodel.ml.ggml import GGMLBackend
-from ggmodel.ml.ggml import threads as module
-from ggmodel.ml.ggml.threads import Policy, Threads
+from ggmodel.ml.ggml import cpu as module
+from ggmodel.ml.ggml.cpu import Policy, Threads
 from ggmodel.native import ThreadPool
 from tests.ml.harness import backend_of, normal
 

@@ -23,7 +23,7 @@ from ggmodel.errors import (
     Unsupported,
 )
 from ggmodel.gguf_file import MemorySource, TensorSource, open_gguf
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.ml import (
     AllocationStatus,
     Backend,
@@ -35,9 +35,9 @@ from ggmodel.ml import (
     new_backend,
     register_backend,
 )
-from ggmodel.ml.ggml import pages
+from ggmodel.ml.ggml import transfer
 from ggmodel.ml.ggml.ggml_backend import GGMLBackend
-from ggmodel.ml.placement import INPUT, layer_of
+from ggmodel.ml.params import INPUT, layer_of
 from ggmodel.native import ffi
 from tests.ml.harness import METADATA, backend_of, blocks, nmse, normal
 
@@ -340,14 +340,14 @@ def resident_of(path: Path) -> int:
 def test_what_was_rearranged_leaves_memory_though_the_file_is_read_ahead(
     tmp_path: Path, write_gguf: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    populate = pages.populate
+    populate = transfer.populate
 
     def slowly(piece: memoryview) -> None:
         time.sleep(0.02)
         populate(piece)
 
-    monkeypatch.setattr(pages, "_PIECE", 1 << 20)
-    monkeypatch.setattr(pages, "populate", slowly)
+    monkeypatch.setattr(transfer, "_PIECE", 1 << 20)
+    monkeypatch.setattr(transfer, "populate", slowly)
     rows, columns = 1024, 4096
     data = np.random.default_rng(0).integers(0, 256, rows * columns // 32 * 18, np.uint8).tobytes()
     shape = (columns, rows)

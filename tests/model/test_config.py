@@ -8,7 +8,7 @@ import pytest
 from ggmodel import Config, Module, gguf, kv, nn
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model.config import key_fields
 from ggmodel.model.module import module_fields
 

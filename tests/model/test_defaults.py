@@ -10,9 +10,9 @@ import pytest
 import ggmodel
 from ggmodel.errors import ArchitectureError, ConfigError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import config_class, find, gguf
-from ggmodel.model.defaults import completed
+from ggmodel.model.loader import completed
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_golden
 

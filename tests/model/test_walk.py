@@ -10,7 +10,7 @@ import numpy as np
 from ggmodel import Module, Tensor, gguf
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import fill
-from ggmodel.model.names import of_tower
+from ggmodel.model.module import of_tower
 from ggmodel.model.walk import class_fields, instances, tensors
 from ggmodel.nn import Linear
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.request import Lookup
+from ggmodel.runner.engine.sequences import Lookup
 
 DEADLINE = 60  # seconds
 

@@ -13,7 +13,7 @@ import ggmodel
 from ggmodel.convert import from_hf, metadata_of, normalize
 from ggmodel.errors import PromptError
 from ggmodel.gguf_file import DType, MemorySource
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.ml import RopeType
 from ggmodel.model import Config, config_class, find
 from ggmodel.models.gemma3.model import Text

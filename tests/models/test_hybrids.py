@@ -14,7 +14,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.text import golden_of
 

@@ -12,7 +12,7 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
-from ggmodel.nn.scaling import yarn_factors
+from ggmodel.nn.rope import yarn_factors
 from ggmodel.workbench.golden import nmse
 from tests.conftest import Vary
 from tests.golden.files import load_golden

@@ -22,7 +22,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find, find_hf
 from ggmodel.models.idefics3.video import introduction, moment
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.video import Video
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden

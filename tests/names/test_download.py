@@ -14,7 +14,7 @@ from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressRep
 
 from ggmodel import names
 from ggmodel.errors import ConfigError, DownloadError, Error, FormatError, ModelNotFound
-from ggmodel.names import xet
+from ggmodel.names import transfers
 from ggmodel.serve.errors import problem
 
 from .conftest import Homes
@@ -232,7 +232,9 @@ def test_files_of_xet_are_counted(monkeypatch: pytest.MonkeyPatch, nbytes: int):
         "huggingface_hub.utils._xet.abort_xet_session", lambda: aborted.append(True)
     )
     with pytest.raises(DownloadError) if nbytes > 1000 else nullcontext():
-        xet.receive(None, 1000, Path("x"), {}, counted.append, DownloadError("too many bytes"))
+        transfers.receive(
+            None, 1000, Path("x"), {}, counted.append, DownloadError("too many bytes")
+        )
     assert sum(counted) == min(nbytes, 1000) - 400 * (nbytes > 1000)
     assert bool(aborted) == (nbytes > 1000)
 

@@ -12,7 +12,7 @@ import pytest
 import ggmodel
 from ggmodel import names
 from ggmodel.errors import FormatError, ModelNotFound, Unsupported
-from ggmodel.names import own
+from ggmodel.names import hub_cache
 from ggmodel.names.hub_cache import roots
 
 from .conftest import Homes
@@ -199,12 +199,12 @@ def test_nothing_is_removed_outside_a_store(homes: Homes, tmp_path: Path):
 
 def test_removing_takes_what_a_newer_commit_left(homes: Homes):
     old = put_hub(homes.hub, "org/repo", REPO)
-    own.remember(old, "org/repo:Q8_0")
+    hub_cache.remember(old, "org/repo:Q8_0")
     new = put_hub(homes.hub, "org/repo", {"m-Q8_0.gguf": b"GGUF anew"}, commit="f" * 40)
     model = names.removable("org/repo:Q8_0")
     assert not model.own and model.nbytes == len(Q8) + 9
     assert names.remove(model) == len(Q8) + 9
-    assert not (new / "m-Q8_0.gguf").exists() and not own.is_own(old, "org/repo:Q8_0")
+    assert not (new / "m-Q8_0.gguf").exists() and not hub_cache.is_own(old, "org/repo:Q8_0")
     # Another model of the old commit sees by its projector.
     assert sorted(p.name for p in old.iterdir()) == [
         "README.md",

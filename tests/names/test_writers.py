@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.atomic import locked
 from ggmodel.errors import ModelNotFound, WriteError
-from ggmodel.names import find_stored, made
+from ggmodel.names import derived, find_stored
+from ggmodel.storage import locked
 from tests.children import ROOT
 
 from .conftest import Homes
 from .stores import digest
 
 DATA = b"GGUF of a model"
-FILES = made.Recipe(files={"m.gguf": f"sha256:{digest(DATA)}"})
+FILES = derived.Recipe(files={"m.gguf": f"sha256:{digest(DATA)}"})
 
 
 def upload() -> None:
-    with made.receive_blob(f"sha256:{digest(DATA)}") as blob:
+    with derived.receive_blob(f"sha256:{digest(DATA)}") as blob:
         blob.write(DATA)
 
 
@@ -33,7 +33,7 @@ def holder(tmp_path: Path):
     """Another process that holds a lock, and the lock."""
     path = tmp_path / "store" / ".lock"
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom ggmodel.atomic import locked\n"
+        "import sys, time\nfrom pathlib import Path\nfrom ggmodel.storage import locked\n"
         "with locked(Path(sys.argv[1]), 'copying all'):\n print('ready', flush=True)\n"
         " time.sleep(60)\n"
     )
@@ -62,15 +62,15 @@ def test_a_lock_names_its_holder_and_ends_with_it(holder: tuple[subprocess.Popen
 
 def test_a_full_disk_is_freed(homes: Homes, monkeypatch: pytest.MonkeyPatch):
     upload()
-    made.make("old", FILES)
+    derived.make("old", FILES)
 
     def write(number: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ggmodel.atomic.os.write", write)
-        made.delete("old")
-    assert not made._manifest_of("old").exists()
+        patch.setattr("ggmodel.storage.os.write", write)
+        derived.delete("old")
+    assert not derived._manifest_of("old").exists()
 
 
 def test_a_model_that_is_made_beside_a_removal_is_whole(
@@ -78,12 +78,12 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
 ):
     """It is made between a removal's look at the others and its end."""
     upload()
-    made.make("old", FILES)
-    manifests, results = made._manifests, list[object]()
+    derived.make("old", FILES)
+    manifests, results = derived._manifests, list[object]()
 
     def create() -> None:
         try:
-            results.append(made.make("new", FILES))
+            results.append(derived.make("new", FILES))
         except ModelNotFound as error:  # its file has gone
             results.append(error)
 
@@ -96,11 +96,11 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
             creator.join(0.3)
         return before
 
-    monkeypatch.setattr(made, "_manifests", slow)
-    made.delete("old")
+    monkeypatch.setattr(derived, "_manifests", slow)
+    derived.delete("old")
     creator.join(30)
     if isinstance(results[0], ModelNotFound):
-        assert not made._manifest_of("new").exists()
+        assert not derived._manifest_of("new").exists()
     else:
         assert find_stored("new") == results[0]
 

@@ -13,7 +13,7 @@ import pytest
 from ggmodel import native
 from ggmodel.errors import NativeError
 from ggmodel.native import contents, install, loader
-from ggmodel.platforms import libraries
+from ggmodel.platforms import machine
 
 
 def list_files(prefix: Path, **instructions: list[str]) -> None:
@@ -41,7 +41,7 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             copy.write_bytes(path.read_bytes())
     [stated] = prefix.rglob("ggml-config-version.cmake")
     for name in ("ggml-base", "ggml-cpu-haswell"):
-        (stated.parents[2] / libraries.file_name(name)).write_bytes(b"a library")
+        (stated.parents[2] / machine.file_name(name)).write_bytes(b"a library")
     list_files(prefix)
     monkeypatch.setattr(install, "BUNDLED", prefix)
     use_the_installed_one(monkeypatch, tmp_path)

@@ -154,10 +154,10 @@ def test_two_ggmls_in_one_process_are_refused(prefix: Path) -> None:
 
 def test_each_source_of_a_binding_is_in_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     from ggmodel.native import build, install
-    from ggmodel.platforms import libraries
+    from ggmodel.platforms import machine
 
     prefix, sources = install.packaged(), build._SHAPED_BY
-    assert Path(libraries.__file__) in sources
+    assert Path(machine.__file__) in sources
     names = {build.module_name(prefix)}
     for i, source in enumerate(sources):
         changed = tmp_path / f"{i}-{source.name}"

@@ -15,7 +15,7 @@ from ggmodel import nn
 from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.ml import new_backend
 from ggmodel.model import config_class, find
 from ggmodel.nn import activate, unless

@@ -17,7 +17,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import RopeType, new_backend
 from ggmodel.model import find
 from ggmodel.nn import RopeConfig
-from ggmodel.nn.scaling import paper_magnitude, yarn_factors
+from ggmodel.nn.rope import paper_magnitude, yarn_factors
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.files import load_golden
 

@@ -13,7 +13,7 @@ from ggmodel.convert.from_hf import normalize, read_config
 from ggmodel.convert.llama_cpp import BY_DEPTH, FIXED, NEEDED, SURPLUS, knows
 from ggmodel.model import config_class, find, find_hf, supported
 from ggmodel.model.config import key_fields
-from ggmodel.model.names import of_tower
+from ggmodel.model.module import of_tower
 from tests.golden.files import HERE, cases, load_embeddings, load_golden
 
 pytestmark = pytest.mark.timeout(1200)  # the first test downloads the source

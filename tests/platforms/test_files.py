@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ggmodel.atomic import atomic_write, need_unused, remove_leftovers
 from ggmodel.errors import WriteError
 from ggmodel.platforms import files
+from ggmodel.storage import atomic_write, need_unused, remove_leftovers
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from ggmodel.cli import ending
 from ggmodel.native import headers, install
-from ggmodel.platforms import libraries
+from ggmodel.platforms import machine
 
 On = Callable[[str], pytest.MonkeyPatch]
 
@@ -30,12 +30,12 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[On]:
         if system == "win32":
             for name in ("RTLD_NOW", "RTLD_GLOBAL", "RTLD_LOCAL"):
                 monkeypatch.delattr(os, name)
-        importlib.reload(libraries)
+        importlib.reload(machine)
         return monkeypatch
 
     yield start
     monkeypatch.undo()
-    importlib.reload(libraries)
+    importlib.reload(machine)
 
 
 def prefix(folder: Path, *names: str) -> Path:
@@ -58,7 +58,7 @@ def test_macos_has_a_copy_for_each_name(on: On, tmp_path: Path):
     assert [p.name for p in (found.base, found.registry, *found.backends)] == [
         "libggml-base.0.dylib", "libggml.0.dylib", "libggml-cpu.0.dylib", "libggml-metal.0.dylib",
     ]  # fmt: skip
-    assert libraries.linking(made, ["ggml"]) == ["-fPIC", "-bundle", "-undefined", "dynamic_lookup"]
+    assert machine.linking(made, ["ggml"]) == ["-fPIC", "-bundle", "-undefined", "dynamic_lookup"]
 
 
 @pytest.mark.parametrize("folder", ["bin", "lib"])
@@ -85,25 +85,25 @@ def test_windows_links_by_name(on: On, tmp_path: Path):
     made = prefix(tmp_path, "lib/ggml-base.lib", "lib/libggml.dll.a")
     patch = on("win32")
     patch.setattr(sys, "base_prefix", "/python")
-    assert libraries.linking(made, ["ggml-base", "ggml"]) == [
+    assert machine.linking(made, ["ggml-base", "ggml"]) == [
         "-shared",
         str(made / "lib/ggml-base.lib"),
         str(made / "lib/libggml.dll.a"),
         "/python/libs/python3.lib",
     ]
-    assert libraries.BINDING_SUFFIX == ".pyd"
-    assert libraries.CUDA_DRIVER == "nvcuda.dll"
+    assert machine.BINDING_SUFFIX == ".pyd"
+    assert machine.CUDA_DRIVER == "nvcuda.dll"
 
 
 def test_the_compiler_of_windows(on: On):
     patch = on("win32")
     patch.delenv("CC", raising=False)
     patch.setattr(shutil, "which", lambda name: name if name == "gcc" else None)
-    importlib.reload(libraries)
-    patch.setattr(headers, "default_compiler", libraries.default_compiler)
+    importlib.reload(machine)
+    patch.setattr(headers, "default_compiler", machine.default_compiler)
     assert headers.compiler() == ["gcc"]
-    patch.setattr(libraries.shutil, "which", lambda name: None)
-    assert libraries.default_compiler() == "clang"
+    patch.setattr(machine.shutil, "which", lambda name: None)
+    assert machine.default_compiler() == "clang"
     patch.setenv("CC", r"C:\tools\clang.exe")
     assert headers.compiler() == [r"C:\tools\clang.exe"]
 

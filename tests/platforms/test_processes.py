@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from ggmodel import interpreter, interrupts
+from ggmodel import concurrency
 from ggmodel.ml import system
-from ggmodel.platforms import jobs, machine, processes, sockets
-from ggmodel.serve.runners import tied
+from ggmodel.platforms import machine, processes, sockets
+from ggmodel.platforms import processes as jobs
+from ggmodel.serve.runners import llama_process
 from tests.children import import_path
 from tests.platforms.other import psutil
 
@@ -66,9 +67,9 @@ def test_signals(windows: Any):
 
 def test_children_get_no_ctrl_c(windows: Any):
     assert processes.CHILD == {"creationflags": 0x8000200}
-    windows.setattr(interpreter, "CHILD", processes.CHILD)
+    windows.setattr(concurrency, "CHILD", processes.CHILD)
     with pytest.raises(OSError, match="creationflags"):  # Linux has none
-        interpreter.start(["-c", ""])
+        concurrency.start_python(["-c", ""])
 
 
 def test_forks_are_no_matter(windows: Any):
@@ -166,7 +167,7 @@ def test_waits_let_ctrl_c_in(monkeypatch: pytest.MonkeyPatch, wait: str):
     from queue import SimpleQueue
     from threading import Event
 
-    monkeypatch.setattr(interrupts, "TICK", 0.01)
+    monkeypatch.setattr(concurrency, "TICK", 0.01)
     queue, event, future = SimpleQueue[int](), Event(), Future[int]()
     ends = {"next_of": queue, "until_set": event, "result_of": future}
     patient = getattr(Event, "wait") if wait != "next_of" else None  # noqa: B009
@@ -196,7 +197,7 @@ def test_waits_let_ctrl_c_in(monkeypatch: pytest.MonkeyPatch, wait: str):
             return 7
 
         ends["next_of"] = SimpleNamespace(get=get)  # type: ignore[assignment]
-    assert getattr(interrupts, wait)(ends[wait]) in (7, None)
+    assert getattr(concurrency, wait)(ends[wait]) in (7, None)
     assert looks == [0.01] * 3
 
 
@@ -289,8 +290,8 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "times", lambda: SimpleNamespace(user=3.0))
     jobs._job.cache_clear()
     try:
-        jobs.bound(1 << 30, 2.5)
-        jobs.bound(1 << 99, 1e30)
+        jobs.enter_job(1 << 30, 2.5)
+        jobs.enter_job(1 << 99, 1e30)
     finally:
         jobs._job.cache_clear()
     assert kernel.entered == [(7, -1)]
@@ -340,7 +341,7 @@ def test_a_program_without_its_watcher(monkeypatch: pytest.MonkeyPatch):
         raise OSError("no process")
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    monkeypatch.setattr(interpreter, "start", none)
+    monkeypatch.setattr(concurrency, "start", none)
     with pytest.raises(OSError, match="no process"):
-        tied.start([sys.executable, "-c", "import time; time.sleep(60)"])
+        llama_process.start_tied([sys.executable, "-c", "import time; time.sleep(60)"])
     assert begun[0].returncode == -9

@@ -12,9 +12,8 @@ import numpy as np
 from PIL import Image
 
 from ggmodel.audio import Audio
-from ggmodel.convert.from_hf import normalize, read_config
-from ggmodel.convert.preparation import with_preparation
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.convert.from_hf import normalize, read_config, with_preparation
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import Model, Prepared, config_class, find
 from tests.audio.sounds import RATE, tones
 from tests.golden.files import load_golden

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from ggmodel.cli.batch import make_server
+from ggmodel.cli.serve import make_server
 from ggmodel.serve.batch import Answers, Requests
 from ggmodel.serve.batch.on_ray import answer_on_ray
 

@@ -11,7 +11,7 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.gguf_file import MemorySource, open_gguf
-from ggmodel.ml.quantized import to_float32
+from ggmodel.ml.tensor import to_float32
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from tests.golden.files import Golden, load_golden

@@ -16,8 +16,7 @@ import ggmodel
 from ggmodel import LoadedModel, LoadOptions, Sampler
 from ggmodel.errors import ConfigError, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.runner.option_names import OF_LOADING, OF_REQUESTS
-from ggmodel.runner.requests.options import ChatOptions, RequestOptions
+from ggmodel.runner.options import OF_LOADING, OF_REQUESTS, ChatOptions, RequestOptions
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import load_golden
 
@@ -206,9 +205,9 @@ def test_dynamic_scaling_that_is_left_out_is_said():
 
 
 def test_layers_on_no_gpu_are_said(monkeypatch: pytest.MonkeyPatch):
-    from ggmodel.ml.ggml import discovery
+    from ggmodel.ml.ggml import hardware
 
-    monkeypatch.setattr(discovery, "discover", list)
+    monkeypatch.setattr(hardware, "discover", list)
     (message,) = warned(gpu_layers=99)
     assert "gpu_layers is 99, but there is no GPU and no worker" in message
     assert warned(gpu_layers=0) == warned(gpu_layers="auto") == []

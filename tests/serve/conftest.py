@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 import ggmodel
-from ggmodel.serve.app import make_app
+from ggmodel.serve.api import make_app
 from ggmodel.serve.server import Server, Settings
 from tests.serve.standin import InProcess, InProcessModels
 

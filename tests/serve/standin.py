@@ -1,4 +1,4 @@
-"""Runners in the process of the tests: the contract of `ggmodel.serve.runner` on a loaded model."""
+"""Runners in the tests' process: the contract of `ggmodel.serve.requests` on a loaded model."""
 
 from __future__ import annotations
 

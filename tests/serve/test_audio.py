@@ -16,7 +16,7 @@ import pytest
 
 import ggmodel
 from ggmodel.serve.api.openai import audio
-from ggmodel.serve.api.openai.multipart import read_form
+from ggmodel.serve.api.openai.audio import read_form
 from ggmodel.serve.errors import Refused
 from ggmodel.serve.requests import Segment, Transcribe, Transcript
 from ggmodel.serve.runners.work import Work

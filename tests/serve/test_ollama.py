@@ -20,7 +20,7 @@ import pytest
 
 from ggmodel import names
 from ggmodel.errors import ModelNotFound
-from ggmodel.names import made
+from ggmodel.names import derived as made
 from ggmodel.serve.api.ollama import manage
 from tests.serve.conftest import ASSETS
 from tests.serve.standin import InProcessModels

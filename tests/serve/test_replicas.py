@@ -12,11 +12,10 @@ import pytest
 
 from ggmodel.errors import Busy, ConfigError, DeviceLost, PromptError, Unsupported
 from ggmodel.serve.models.catalogue import Catalogue
-from ggmodel.serve.replicas import asked
-from ggmodel.serve.replicas.asked import ReplicaLost, Replicas
+from ggmodel.serve.replicas import Plan
+from ggmodel.serve.replicas import models as asked
 from ggmodel.serve.replicas.cluster import _fitting
-from ggmodel.serve.replicas.deployment import Plan
-from ggmodel.serve.replicas.models import ReplicatedModels
+from ggmodel.serve.replicas.models import ReplicaLost, Replicas, ReplicatedModels
 from ggmodel.serve.requests import (
     Begun,
     Ended,
@@ -27,7 +26,7 @@ from ggmodel.serve.requests import (
     Tokenize,
     Tokens,
 )
-from ggmodel.serve.runners.frames import Result, pack
+from ggmodel.serve.runners.protocol import Result, pack
 
 BEGUN, ENDED = Begun([1]), Ended("stop", 1, 2)
 STATE = State("ggmodel", "p", "llama", [], [], 512, 512, 2, 9, 9, 9, 9, "F16")

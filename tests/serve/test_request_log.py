@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from ggmodel.cli import app
 from ggmodel.serve.models import ModelPool
-from ggmodel.serve.request_log import RequestLog
+from ggmodel.serve.monitoring import RequestLog
 from ggmodel.serve.server import Server, Settings
 from tests.serve.conftest import ASSETS, serving
 from tests.serve.standin import InProcessModels

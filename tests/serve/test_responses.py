@@ -12,7 +12,7 @@ import pytest
 from ggmodel import limits
 from ggmodel.chat.replies import CallArguments, CallBegun, Content, Reasoning
 from ggmodel.serve.answers import Said
-from ggmodel.serve.api.openai.response_output import Output
+from ggmodel.serve.api.openai.response_items import Output
 from tests.serve.standin import InProcess
 
 ASKED: Any = {"model": "stories", "input": "A story, please.", "temperature": 0}

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from ggmodel.errors import ComputeError, OutOfMemory
-from ggmodel.serve import streaming
+from ggmodel.serve import endpoint
+from ggmodel.serve.endpoint import together
 from ggmodel.serve.requests import Begun, Ended, Event, Generate, Piece
 from ggmodel.serve.server import Server
-from ggmodel.serve.streaming import together
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
 
@@ -62,7 +62,7 @@ class Failing(InProcess):
 def test_a_stream_begins_before_the_prompt_is_computed(
     runner: InProcess, path: str, body: Any, first: str, ping: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(streaming, "_PING_SECONDS", 0.03)
+    monkeypatch.setattr(endpoint, "_PING_SECONDS", 0.03)
     slow, text = Slow(runner.model), ""
     with (
         serving(Server(InProcessModels(slow))) as url,

@@ -14,7 +14,7 @@ import pytest
 from anthropic.types.beta import BetaToolUnionParam
 from openai.types.responses import ToolParam
 
-from ggmodel.serve.tools import _CLIENTS, _HOSTED, _VERSION
+from ggmodel.serve.chat_requests import _CLIENTS, _HOSTED, _VERSION
 from tests.serve.standin import InProcess
 
 WARNINGS = "x-ggmodel-warnings"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel import shortage
+from ggmodel import resources
 from ggmodel.errors import Error, FormatError, OutOfMemory
 from tests.shortage.sweep import sweep
 
@@ -31,7 +31,7 @@ def test_a_process_lives_under_every_limit(moment: str):
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    @shortage.reported
+    @resources.reported
     def function() -> None:
         raise error
 
@@ -80,9 +80,9 @@ def test_other_errors_stay(error: BaseException):
 
 
 def test_room_that_cannot_be():
-    shortage.need_room(1 << 20, "a thing")
+    resources.need_room(1 << 20, "a thing")
     with pytest.raises(OutOfMemory, match="bytes for a thing do not fit in memory"):
-        shortage.need_room(1 << 60, "a thing")
+        resources.need_room(1 << 60, "a thing")
 
 
 def test_a_thread_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch):
@@ -121,6 +121,6 @@ def test_numpy_is_left_alone_without_a_limit():
 
 
 def test_errors_name_what_to_do():
-    error = shortage.as_error(MemoryError("x" * 1000))
+    error = resources.as_error(MemoryError("x" * 1000))
     assert isinstance(error, Error)
     assert len(str(error)) < 500 and "context_length" in str(error) and "ulimit" in str(error)

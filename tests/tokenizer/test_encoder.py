@@ -14,8 +14,7 @@ import pytest
 
 from ggmodel.errors import TokenizerError
 from ggmodel.tokenizer import Tokenizer
-from ggmodel.tokenizer.build import build
-from ggmodel.tokenizer.encoder import Encoder
+from ggmodel.tokenizer.encoder import Encoder, build
 from ggmodel.tokenizer.vocabulary import Vocabulary, read_vocabulary
 from tests.tokenizer.conftest import DATA
 

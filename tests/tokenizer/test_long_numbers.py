@@ -10,9 +10,8 @@ import pytest
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Sequence, Split
 
-from ggmodel.tokenizer import long_numbers
-from ggmodel.tokenizer.long_numbers import cut
-from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS
+from ggmodel.tokenizer import pretokenizers
+from ggmodel.tokenizer.pretokenizers import PRE_TOKENIZERS, cut
 
 GROUPING = ["tiny_aya", "afmoe", "superbpe"]
 # A letter in a circle is a symbol, but goes on with a word; a Bengali fraction is a number that
@@ -31,8 +30,8 @@ def pieces(pre: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize("pre", GROUPING)
 def test_cut_numbers_have_the_same_pieces(pre: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(long_numbers, "_LONG", 6)
-    long_numbers._long_numbers.cache_clear()
+    monkeypatch.setattr(pretokenizers, "_LONG", 6)
+    pretokenizers._long_numbers.cache_clear()
     random_ = random.Random(5)
     for _ in range(500):
         words = random_.choices(LETTERS, k=8)
@@ -41,7 +40,7 @@ def test_cut_numbers_have_the_same_pieces(pre: str, monkeypatch: pytest.MonkeyPa
         parts = list(cut(text, PRE_TOKENIZERS[pre].splits))
         assert "".join(parts) == text
         assert [p for part in parts for p in pieces(pre, part)] == pieces(pre, text), text
-    long_numbers._long_numbers.cache_clear()
+    pretokenizers._long_numbers.cache_clear()
 
 
 @pytest.mark.parametrize("tail", ["", "x", " x", "²"])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ggmodel.tokenizer import Tokenizer
-from ggmodel.tokenizer.merges import merge_pairs
-from ggmodel.tokenizer.vocabulary import TokenType, read_vocabulary
+from ggmodel.tokenizer.vocabulary import TokenType, merge_pairs, read_vocabulary
 
 G = "tokenizer.ggml."
 

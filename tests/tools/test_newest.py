@@ -13,7 +13,7 @@ import pytest
 from tools import newest
 
 from ggmodel import native
-from ggmodel.builds import programs
+from ggmodel.builds import requirements as programs
 from ggmodel.errors import NativeError
 
 ROOT = Path(__file__).parents[2]

@@ -92,9 +92,9 @@ def clone(tmp_path: Path) -> Path:
     folder = tmp_path / "a clone"
     for name in ("vulkan", "aarch64"):
         program(folder / f"tools/{name}.sh")
-    version = folder / "sdk/ggmodel/builds/version.py"
+    version = folder / "sdk/ggmodel/builds/__init__.py"
     version.parent.mkdir(parents=True)
-    shutil.copy(ROOT / "sdk/ggmodel/builds/version.py", version)
+    shutil.copy(ROOT / "sdk/ggmodel/builds/__init__.py", version)
     shutil.copy(ROOT / "Makefile", folder)
     for name in (".venv/bin/python", ".venv/bin/ggmodel", ".cache/aarch64/root/usr/bin/python"):
         program(folder / name)

@@ -7,7 +7,7 @@ import pytest
 
 from ggmodel.model import Speech
 from ggmodel.transcript import Segment, as_srt, as_text
-from ggmodel.transcript.rules import SpeechSampler
+from ggmodel.transcript.transcribe import SpeechSampler
 
 # Tokens 0 to 5 are text, 6 ends, 7 starts, 8 is "no times", 10 to 19 are times.
 SPEECH = Speech(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from ggmodel.ml.devices import DeviceInfo
-from ggmodel.ml.ggml.discovery import discover
+from ggmodel.ml.ggml.hardware import discover
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggmodel.workbench.comparison import errors, laid_out
+from ggmodel.workbench.activations import errors, laid_out
 
 ROWS = np.arange(24, dtype=np.float32)
 LAYOUTS = {

@@ -14,11 +14,9 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import ConfigError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
-from ggmodel.workbench.diagram import Box, Diagram, build, dot, svg
-from ggmodel.workbench.diagram.build import plain
-from ggmodel.workbench.diagram.layout import CHARACTER, FONT, PAD, lay_out
-from ggmodel.workbench.modules import ranges
-from ggmodel.workbench.recorded import record
+from ggmodel.workbench.diagram import Box, Diagram, build, dot, plain, record, svg
+from ggmodel.workbench.diagram.drawing import CHARACTER, FONT, PAD, lay_out
+from ggmodel.workbench.nodes import ranges
 from tests.golden.files import load_golden
 from tests.workbench.models import EMBEDDER, SHAPES, STORIES
 

@@ -20,7 +20,7 @@ from ggmodel.errors import PromptError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import PermuteRope, Pixels, find
 from ggmodel.workbench import golden
-from ggmodel.workbench.comparison import errors
+from ggmodel.workbench.activations import errors
 from ggmodel.workbench.diff import (
     Diff,
     ModuleDiff,
@@ -31,7 +31,7 @@ from ggmodel.workbench.diff import (
     same_tokens,
     worst,
 )
-from ggmodel.workbench.diff.verdicts import Wiring, judge
+from ggmodel.workbench.diff.report import Wiring, judge
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3

@@ -21,8 +21,8 @@ from ggmodel.ml import (
     GPULayersList,
     SystemInfo,
 )
-from ggmodel.runner.loading.options import Options
-from ggmodel.runner.loading.placement import Devices
+from ggmodel.runner.loading.preparation import Devices
+from ggmodel.runner.options import Options
 from ggmodel.workbench import estimate as module
 from ggmodel.workbench.estimate import Estimate, estimate_on, largest_context
 from tests.shapes import write_llama_1b

@@ -12,7 +12,7 @@ from ggmodel import DType
 from ggmodel.errors import ConfigError, FormatError
 from ggmodel.model import find
 from ggmodel.workbench import golden
-from ggmodel.workbench.golden.rounding import rounded, types_of
+from ggmodel.workbench.golden.weights import rounded, types_of
 
 GOLDENS = Path(__file__).parents[1] / "golden"
 LLAMA = Path(__file__).parents[1] / "models" / "outside" / "llama.py"

@@ -14,8 +14,8 @@ from ggmodel.ml.ggml.compute import Scheduler
 from ggmodel.ml.node import Node
 from ggmodel.model.walk import instances
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.graphs import trace
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.observe import Recording, watch_text
 from tests.workbench.saved import source_of
 

@@ -12,7 +12,7 @@ import ggmodel
 from ggmodel.errors import ComputeError, ConfigError, PromptError, TokenizerError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
-from ggmodel.workbench.perplexity import Perplexity, perplexity
+from ggmodel.workbench.text_statistics import Perplexity, perplexity
 from tests.workbench.models import STORIES
 
 TEXT = (

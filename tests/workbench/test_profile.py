@@ -25,12 +25,10 @@ from ggmodel.ml.graph import Graph
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine import graphs as runner_graphs
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench import profile as workbench
-from ggmodel.workbench.modules import folded, layer_of, module_of, parts_of
-from ggmodel.workbench.profile import Profile, Workload, profile
-from ggmodel.workbench.roofline import VIEWS, traffic
-from ggmodel.workbench.timeline import chrome_trace
+from ggmodel.workbench.nodes import VIEWS, folded, layer_of, module_of, parts_of, traffic
+from ggmodel.workbench.profile import Profile, Workload, chrome_trace, profile
 from tests.golden.files import load_golden
 from tests.workbench.models import EMBEDDER, ROOT, SHAPES, STORIES
 

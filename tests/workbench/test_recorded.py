@@ -10,7 +10,7 @@ import pytest
 
 from ggmodel.errors import ConfigError, FormatError, LoadError, Unsupported
 from ggmodel.gguf_file import MemorySource
-from ggmodel.workbench.recorded import record
+from ggmodel.workbench.diagram import record
 from tests.workbench.models import SHAPES, STORIES
 
 

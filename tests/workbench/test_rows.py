@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ggmodel.workbench.diff.rows import Orders
+from ggmodel.workbench.diff import Orders
 
 BOUND = 1e-8
 RANDOM = np.random.default_rng(5)

@@ -22,9 +22,8 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import ArchitectureError, ConfigError, LoadError
 from ggmodel.model import LoadReport, find
 from ggmodel.workbench import golden
-from ggmodel.workbench.scaffold import Scaffold, scaffold
-from ggmodel.workbench.scaffold.llama_names import KEYS, VISION_KEYS
-from ggmodel.workbench.scaffold.shrink import shrunk
+from ggmodel.workbench.scaffold import Scaffold, scaffold, shrunk
+from ggmodel.workbench.scaffold.translate import KEYS, VISION_KEYS
 from tests.golden.files import cases
 
 GOLDENS = Path(__file__).parents[1] / "golden"

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ggmodel.builds.source import unpack
+from ggmodel.builds.builder import unpack
 
 from . import Refused, run
 

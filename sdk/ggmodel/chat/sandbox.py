@@ -1,4 +1,7 @@
-"""The Jinja environment of chat templates: as in transformers, but with limits."""
+"""The Jinja environment of chat templates: as in transformers, but with limits.
+
+The syntax adds to Jinja's, and bounds what a template may cost to compile.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 from jinja2 import Template, nodes
+from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.filters import FILTERS
+from jinja2.lexer import Token, TokenStream
+from jinja2.parser import Parser
 from jinja2.runtime import (
     BlockReference,
     Context,
@@ -26,11 +32,106 @@ from jinja2.runtime import (
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.tests import TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, pass_eval_context
+from jinja2.visitor import NodeTransformer
 
 from ..bounds import limits
-from .checks import FILTER_CHECKS, METHODS, data
-from .limits import TooCostly, costs, counting, each, join, printable, printed_width
-from .syntax import EACH, JOINED, MADE, Counted, Generation, Generator, Measured
+from .limits import (
+    FILTER_CHECKS,
+    METHODS,
+    TooCostly,
+    costs,
+    counting,
+    data,
+    each,
+    join,
+    printable,
+    printed_width,
+)
+
+# Names of our own filters, which no template can spell.
+MADE, JOINED, EACH = "a container", "a concatenation", "a loop"
+_SCOPES = ("for", "macro", "call")
+_ENDS = tuple(f"end{name}" for name in _SCOPES)
+_DEEPEST = 20  # Python nests no more loops
+
+
+class Generation(Extension):
+    """`{% generation %}` … `{% endgeneration %}`: marks the model's text, for training."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class Measured(Extension):
+    """Refuses templates that would take long to compile, before they are parsed.
+
+    Compiling takes a time that grows with the number of symbols, and those in a loop or macro are
+    read again for each of these around them.
+    """
+
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
+        depth = symbols = 0
+        begins = False
+        for token in stream:
+            if begins:
+                depth += (token.value in _SCOPES) - (token.value in _ENDS)
+            begins = token.type == "block_begin"
+            symbols += 1 + max(depth, 0)
+            if depth > _DEEPEST:
+                raise TooCostly(f"it nests loops and macros more than {_DEEPEST} deep")
+            if symbols > limits.template_symbols:
+                raise TooCostly(
+                    f"it has more than {limits.template_symbols:,} symbols, those in loops and "
+                    "macros counted several times (limits.template_symbols)"
+                )
+            costs().tick()
+            yield token
+
+
+class Generator(CodeGenerator):
+    """Writes the Python code of a template, and looks at the clock."""
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        costs().tick()
+        return super().visit(node, *args, **kwargs)
+
+
+class Counted(NodeTransformer):
+    """Wraps the containers, slices and loops of a template in functions that count them."""
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(JOINED, nodes.List(node.nodes, lineno=node.lineno))
+
+    def visit_For(self, node: nodes.For) -> nodes.For:
+        self.generic_visit(node)
+        node.iter = _filter(EACH, node.iter)
+        return node
+
+    def visit_List(self, node: nodes.List | nodes.Dict) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(MADE, node)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Expr:
+        self.generic_visit(node)
+        # Targets of assignments are no values, and nothing here understands `x[1:2, 3]`.
+        plain = node.ctx == "load" and not any(isinstance(i, nodes.Slice) for i in node.items)
+        return _filter(MADE, node) if plain else node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:
+        self.generic_visit(node)
+        return _filter(MADE, node) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filter(name: str, node: nodes.Node) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
 
 FILE = "<chat template>"  # the file name in tracebacks
 # Unsupported: for web pages, costlier than their results show, or random.

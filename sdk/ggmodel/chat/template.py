@@ -9,12 +9,15 @@ from traceback import walk_tb
 from typing import Any, Protocol
 
 from ..errors import TemplateError, TokenizerError, Unsupported
-from .items import Message, is_place, mismatch, split_at
 from .messages import (
+    Message,
     check_texts,
     checked,
     checked_tools,
+    is_place,
+    mismatch,
     plain,
+    split_at,
     up_to_the_last,
     with_broken_markers,
     with_contents,

@@ -36,8 +36,22 @@ _MEMBERS = {
 }
 COMMANDS = {name: group for group, names in _MEMBERS.items() for name in names.split()}
 """The commands in their order, and their groups. Each is the function, or group of commands, of its
-name in the module of its name."""
-_ELSEWHERE = {"list": "listing:list_models"}  # `list` is a type of Python
+name in the module of its name, but for those of `_ELSEWHERE`."""
+_ELSEWHERE = {
+    "batch": "serve:batch",
+    "bench": "measure:bench",
+    "chat": "run:chat",
+    "check": "show:check",
+    "imatrix": "convert:imatrix",
+    "list": "local_models:list_models",  # `list` is a type of Python
+    "perplexity": "measure:perplexity",
+    "profile": "measure:profile",
+    "pull": "local_models:pull",
+    "quantize": "convert:quantize",
+    "rm": "local_models:rm",
+    "runner": "devices:runner",
+    "worker": "devices:worker",
+}
 
 
 def _made(name: str) -> Any:

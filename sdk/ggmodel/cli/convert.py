@@ -1,14 +1,34 @@
-"""`ggmodel convert`: a Hugging Face model as GGUF."""
+"""`ggmodel convert`, `quantize` and `imatrix`: a model as GGUF, and in smaller types.
+
+An importance matrix is for types below four bits.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Folder, Force, Imatrix, Models, Out, Strict, Type, Where
-from .terminal import note, printable, progress_bar, size
+from .loading import Loading
+from .options import (
+    File,
+    Folder,
+    Force,
+    Imatrix,
+    Models,
+    Out,
+    Strict,
+    Text,
+    Type,
+    Where,
+    expanded,
+    read_text,
+)
+from .terminal import count, note, printable, progress_bar, size
+
+if TYPE_CHECKING:
+    from ..convert.imatrix import ImportanceMatrix
 
 Program = Annotated[
     str | None,
@@ -50,7 +70,7 @@ def convert(
     Any architecture that has a declaration can be converted. The file appears when it is complete.
     """
     from ..convert.export import convert as convert_folder
-    from ..names.found import Found
+    from ..names.resolved import Found
 
     if isinstance(folder, Found):
         with progress_bar("checking digests") as progress:
@@ -73,3 +93,95 @@ def convert(
         print(printable(f"{path}: {size(Path(path).stat().st_size)}"))
     for text in notes:
         note(printable(text))
+
+
+def quantize(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="A GGUF file (the first of a split one), or a name, such as ORG/REPO:F16.",
+            show_default=False,
+        ),
+    ],
+    out: Out,
+    type: Annotated[
+        str,
+        typer.Argument(
+            metavar="TYPE",
+            help="Quantisation type: q8_0, q4_K_M, q4_0, …; an unknown one lists all.",
+            show_default=False,
+        ),
+    ],
+    imatrix: Imatrix = None,
+    allow_requantize: Annotated[
+        bool,
+        typer.Option(
+            "--allow-requantize",
+            help="Quantise tensors that are quantised already; costs quality.",
+        ),
+    ] = False,
+    force: Force = False,
+) -> None:
+    """Quantise a GGUF file.
+
+    The mixtures are those of llama-quantize. The file appears when it is complete.
+    """
+    from ..convert.quantize import quantize as quantize_file
+    from ..gguf_file import open_gguf
+    from ..names import find
+
+    with open_gguf(find(file)) as source, progress_bar("writing") as progress:
+        quantize_file(
+            source,
+            out,
+            type,
+            imatrix=imatrix,
+            allow_requantize=allow_requantize,
+            force=force,
+            progress=progress,
+        )
+        before, after = (
+            size(sum(Path(p).stat().st_size for p in f)) for f in (source.files, [out])
+        )
+    print(printable(f"{out}: {after} of {before}"))
+
+
+@expanded("batch_size", "context_length", "parallel")
+def imatrix(
+    file: File,
+    text: Text,
+    out: Out,
+    context_length: Annotated[int, typer.Option(help="Context length: tokens of a chunk.")] = 512,
+    chunks: Annotated[
+        int | None, typer.Option(help="Chunks to compute at most; default: all.")
+    ] = None,
+    process_output: Annotated[
+        bool, typer.Option("--process-output", help="Collect data for the output tensor, too.")
+    ] = False,
+    force: Force = False,
+    *,
+    loading: Loading,
+) -> None:
+    """Compute an importance matrix (imatrix), for `ggmodel quantize --imatrix`.
+
+    As llama-imatrix computes it: the text is computed in chunks, and the squared activations that
+    enter each weight are summed up. Some hundred chunks of text like that of the model's use are
+    enough.
+    """
+    from ..storage import check_target
+    from ..workbench.text_statistics import importance
+
+    check_target(out, force=force, device=False)
+    content = read_text(text, "")
+    found: ImportanceMatrix | None = None
+    model = loading.load(file, context_length=context_length, batch_size=context_length)
+    with model, progress_bar("reading") as progress:
+        for done, found in importance(
+            model, content, chunks=chunks, output=process_output, dataset=text
+        ):
+            progress(done, f"chunk {found.chunks}")
+    assert found is not None  # a text has a chunk
+    found.write(out, force=force)
+    chunk = count(found.chunks, "chunk")
+    print(printable(f"{out}: {count(len(found.entries), 'tensor')}, {chunk} of {context_length}"))

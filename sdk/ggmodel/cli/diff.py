@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .expanded import expanded
-from .items import Item
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, checkpoint_folder, complete_model, token_ids
+from .options import (
+    File,
+    Json,
+    Prompt,
+    Tokens,
+    checkpoint_folder,
+    complete_model,
+    expanded,
+    token_ids,
+)
+from .requests import Item
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
-    from ..workbench.activations import Activations
-    from ..workbench.comparison import Errors
+    from ..workbench.activations import Activations, Errors
     from ..workbench.diff import Diff, ModuleDiff
 
 _TEXT = "The quick brown fox jumps over the lazy dog."
@@ -72,10 +79,10 @@ def diff(
     their outputs; the first whose own error exceeds the bound is marked. The exit status is 1 if
     there is one.
     """
-    from ..atomic import check_target, write_text
+    from ..storage import check_target, write_text
     from ..workbench.activations import Activations, same_prompt
     from ..workbench.diff import diff as compare
-    from ..workbench.diff.page import page
+    from ..workbench.diff.report import page
 
     if reference is not None:
         files = {f"--{kind}": path for kind, path in vars(item).items()}
@@ -153,7 +160,7 @@ def _run(
     """The results of transformers, and how the prompts differ."""
     import numpy as np
 
-    from ..chat.items import OPTIONS
+    from ..chat.messages import OPTIONS
     from ..convert.checkpoint import Checkpoint
     from ..convert.declaration import pairs
     from ..workbench import reference

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .expanded import expanded
 from .loading import Loading
-from .options import File, Json
+from .options import File, Json, expanded
 from .terminal import console, report, size, table
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def _print(result: Estimate, per_layer: bool) -> None:
 
 
 def _row(d: DeviceEstimate) -> tuple[str, ...]:
-    from ..workbench.modules import ranges
+    from ..workbench.nodes import ranges
 
     name = f"{d.name} ({d.description})" if d.description else d.name
     parts = (d.input_weights, sum(d.weights), sum(d.cache), d.graph, d.size)

@@ -160,9 +160,9 @@ def remove(
 
     If it is the default, the ggml that was installed with ggmodel takes its place.
     """
-    from ..builds import kept
+    from ..builds import builder
 
-    print(printable(f"{name}: {size(kept.remove(name))} freed"))
+    print(printable(f"{name}: {size(builder.remove(name))} freed"))
 
 
 def _print(used: InUse, made: list[Kept]) -> None:

@@ -47,9 +47,8 @@ def graph(
     A box is a module, with its ops and weights; lines between boxes are tensors. Identical layers
     are one box unless --layer shows one.
     """
-    from ..atomic import write_text
-    from ..workbench.diagram import build, dot, svg
-    from ..workbench.recorded import record
+    from ..storage import write_text
+    from ..workbench.diagram import build, dot, record, svg
 
     write = _format(output)
     wanted = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]

@@ -1,13 +1,18 @@
-"""The options of every command that loads a model."""
+"""The options of every command that loads a model.
+
+A note says where the build of ggml leaves instructions of the processor unused.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .advice import advise_a_build
-from .expanded import option
 from .options import (
     FlashAttention,
     KVType,
@@ -17,13 +22,46 @@ from .options import (
     Strict,
     Type,
     Where,
+    option,
     overrides,
     workers,
 )
-from .terminal import progress_bar
+from .terminal import note, printable, progress_bar
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
+
+
+def advise_a_build() -> None:
+    """Says on a terminal, once for each ggml that is installed, that a build made here is faster.
+    Where ggml was not loaded, or nothing can be remembered, it says nothing."""
+    if "ggmodel.native" not in sys.modules or not sys.stderr.isatty():
+        return
+    from .. import native
+    from ..builds import choice, processor
+
+    unused = processor.missing(native.features())
+    if not unused or choice.is_native(native.prefix) or not _first_time(native.prefix):
+        return
+    note(
+        printable(
+            f"ggml {native.version} uses no {', '.join(unused)} of this processor; "
+            "`ggmodel ggml build` makes a faster one, `ggmodel ggml show` says more"
+        )
+    )
+
+
+def _first_time(prefix: Path) -> bool:
+    from .. import storage
+    from ..errors import Error
+
+    name = hashlib.sha256(str(prefix).encode("utf-8", "replace")).hexdigest()[:16]
+    with suppress(OSError, Error):
+        advised = storage.data_folder() / "advised"  # caches are emptied
+        advised.mkdir(parents=True, exist_ok=True)
+        (advised / name).touch(exist_ok=False)
+        return True
+    return False
 
 
 @dataclass(kw_only=True)
@@ -80,7 +118,7 @@ class Loading:
         Args:
             more: arguments that come first where they are options, too.
         """
-        from ..names.found import Found
+        from ..names.resolved import Found
         from ..runner import load
 
         if isinstance(file, Found):

@@ -1,21 +1,22 @@
-"""`ggmodel run`: generate text from a prompt."""
+"""`ggmodel run` and `ggmodel chat`: text from a prompt, and a conversation."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .answering import Answering, print_answer
-from .expanded import expanded
-from .items import Items
+from ..errors import Error, PromptError
+from .ending import Terminated
 from .loading import Loading
-from .options import File, read_prompt
-from .terminal import dim, note, styled
+from .options import File, expanded, read_line, read_prompt, read_text, utf8
+from .requests import Answering, Items, print_answer
+from .terminal import dim, note, printable, say, styled
 
 if TYPE_CHECKING:
-    from ..runner import LoadedModel, Usage
+    from ..runner import LoadedModel, RequestOptions, Usage
 
 
 @expanded()
@@ -97,3 +98,206 @@ def _print_usage(usage: Usage, context_length: int) -> None:
     if usage.prompt_tokens + usage.completion_tokens == context_length:
         line += "; the context is full (see --context-length)"
     note(line)
+
+
+_HELP = """\
+/image FILE   attach an image to the next message
+/audio FILE   attach audio
+/video FILE   attach a video
+/clear        drop the conversation, except the system message
+/system TEXT  set the system message; without TEXT remove it
+/help         list these commands
+/exit         end, as Ctrl-D does
+A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, or clears the line."""
+
+
+@expanded("parallel")
+def chat(
+    file: File,
+    question: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUESTION]",
+            help="Message to answer, then exit; - reads standard input. Default: interactive.",
+            show_default=False,
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="System message.")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Jinja chat template to use instead of the model's own."),
+    ] = None,
+    *,
+    items: Items,
+    answering: Answering,
+    loading: Loading,
+) -> None:
+    """Chat with a model.
+
+    Messages come from the terminal, where /help lists commands and Ctrl-C stops an answer, or from
+    a pipe: then each line is one, and nothing but the answers is printed.
+    """
+    from ..chat import ChatTemplate
+
+    source = None if template is None else read_text(template, "--template ")
+    options = answering.options()
+    text = None if question is None else read_prompt(question)
+    with loading.load(file) as model:
+        ChatTemplate.from_metadata(model.source.metadata, model.tokenizer, source)
+        conversation = _Conversation(model, source, system, options)
+        for kind, path in items.each():
+            conversation.show(kind, path)
+        if text is None:
+            _talk(conversation)
+        else:
+            conversation.answer(text)
+
+
+class _Conversation:
+    """The messages so far, and the model that answers."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        template: str | None,
+        system: str | None,
+        options: RequestOptions,
+    ):
+        self.system, self.history = system, list[dict[str, Any]]()
+        self._items: list[tuple[str, Any]] = []  # that go with the next question
+        self._model, self._template, self._options = model, template, options
+        # Positions kept free for the answer.
+        self._room = model.context_length // 4
+        if (most := options.get("max_tokens")) is not None:
+            self._room = min(self._room, most)
+
+    def show(self, kind: str, path: str) -> None:
+        if not path:
+            raise PromptError(f"which one? give /{kind} FILE")
+        self._items.append((kind, self._model.embeddings(path, kind)))
+
+    def forget(self) -> None:
+        """Forgets all but the system's message."""
+        self.history, self._items = [], []
+
+    def answer(self, question: str) -> None:
+        """Prints the answer as it comes; the history keeps both, but not a question to which
+        nothing was said because of an error or Ctrl-C."""
+        asked: dict[str, Any] = {"role": "user", "content": question}
+        if self._items:
+            items = [{"type": kind, kind: item} for kind, item in self._items]
+            asked["content"] = [*items, {"type": "text", "text": question}]
+        prompt = self._prompt(asked)
+        said: list[str] = []
+        try:
+            print_answer(self._model.stream(prompt, **self._options), said)
+        except (Error, KeyboardInterrupt):
+            if said:
+                self._keep(asked, said)
+            raise
+        self._keep(asked, said)
+        full = self._model.length(prompt) + len(said) >= self._model.context_length
+        if full and not self._options.get("context_shift"):
+            note("the context is full (see --context-length)")
+
+    def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
+        self.history += [asked, {"role": "assistant", "content": "".join(said)}]
+        self._items = []
+
+    def _prompt(self, asked: dict[str, Any]) -> list[Any]:
+        from ..chat import fitting
+
+        begin = [] if self.system is None else [{"role": "system", "content": self.system}]
+        messages = [*begin, *self.history, asked]
+        kept = fitting(messages, self._fits)
+        prompt = self._encoded(kept)
+        # Not for a question that is too long by itself.
+        if len(kept) < len(messages) and self._model.length(prompt) <= self._model.context_length:
+            self.history = kept[len(begin) : -1]
+            note("the conversation no longer fits the context: its oldest turns are dropped")
+        return prompt
+
+    def _encoded(self, messages: list[dict[str, Any]]) -> list[Any]:
+        return self._model.chat_prompt(messages, template=self._template)
+
+    def _fits(self, messages: list[dict[str, Any]]) -> bool:
+        length = self._model.length(self._encoded(messages))
+        return length + self._room <= self._model.context_length
+
+
+def _talk(conversation: _Conversation) -> None:
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
+        with suppress(ImportError):
+            import readline  # noqa: F401  # from now on input() edits lines and recalls them
+        # Bytes that are no UTF-8 are told about as those of a pipe are.
+        sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]
+        note("/help lists commands, Ctrl-C stops an answer, Ctrl-D ends")
+    while (question := _read_question(interactive)) is not None:
+        word, _, rest = question.strip().partition(" ")
+        if word == "/exit":
+            return
+        try:
+            if not _command(conversation, word, rest.strip()) and word:
+                conversation.answer(question)
+        except KeyboardInterrupt as error:
+            if not interactive or isinstance(error, Terminated):
+                raise
+        except Error as error:
+            if not interactive:
+                raise
+            say("error: " + printable(str(error), keep="\n"))
+
+
+def _command(conversation: _Conversation, word: str, rest: str) -> bool:
+    """Carries a command out, if it is one."""
+    if word == "/clear":
+        conversation.forget()
+    elif word in ("/image", "/audio", "/video"):
+        conversation.show(word[1:], rest)
+    elif word == "/system":
+        conversation.system = rest or None
+    elif word == "/help":
+        note(_HELP)
+    elif word.startswith("/") and word[1:].isalpha() and not rest:
+        note(f"there is no {word}; /help lists commands")
+    else:
+        return False
+    return True
+
+
+def _read_question(interactive: bool) -> str | None:
+    """The next one, or None at the end."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = _ask("... " if lines else "> ") if interactive else _next_line()
+        except EOFError:
+            if interactive:
+                print()
+            return "\n".join(lines) if lines and not interactive else None
+        except PromptError as error:
+            if not interactive:
+                raise
+            say(f"error: {error}")
+            continue
+        except KeyboardInterrupt as error:
+            if not interactive or isinstance(error, Terminated):
+                raise
+            print()
+            lines = []
+            continue
+        if not line.endswith("\\"):
+            return "\n".join([*lines, line])
+        lines.append(line[:-1])
+
+
+def _ask(prompt: str) -> str:
+    return utf8(input(prompt).encode("utf-8", "surrogateescape"), " of a line")
+
+
+def _next_line() -> str:
+    line = read_line()
+    if not line:
+        raise EOFError
+    return utf8(line, " of a line").removesuffix("\n").removesuffix("\r")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .expanded import option
+from .options import option
 
 if TYPE_CHECKING:
     from ..serve.listening import Listening

@@ -1,4 +1,4 @@
-"""`ggmodel show`: the metadata, hyperparameters and tensors of a model."""
+"""`ggmodel show` and `check`: the contents of a file, and its fit to the declaration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .options import File, Json, Models, Where
-from .terminal import console, report, size, table
+from .options import File, Json, Mmproj, Models, Strict, Where
+from .terminal import console, count, report, size, table
 
 if TYPE_CHECKING:
+    from ..workbench.check import Check, TensorCheck
     from ..workbench.show import Description
 
 _LONG = 72  # characters of a string that are shown
@@ -33,10 +34,10 @@ def show(file: File, models: Models = None, as_json: Json = False, where: Where 
         opened = open_gguf(file, parts=getattr(file, "parts", ()))
     with opened as source:
         description = describe(source, models)
-    report(as_json, asdict(description), lambda: _print(description))
+    report(as_json, asdict(description), lambda: _print_description(description))
 
 
-def _print(d: Description) -> None:
+def _print_description(d: Description) -> None:
     out = console()
     version = "" if d.version is None else f"GGUF version {d.version}, "
     parts = "" if len(d.files) == 1 else f"{len(d.files)} files, "
@@ -105,3 +106,62 @@ def _shortest(value: float) -> str:
     # Nine digits tell any two such numbers apart.
     digits = (f"{value:.{n}g}" for n in range(1, 10))
     return str(float(next(d for d in digits if struct.pack("f", float(d)) == stored)))
+
+
+def check(
+    file: File,
+    models: Models = None,
+    strict: Strict = True,
+    mmproj: Mmproj = None,
+    as_json: Json = False,
+    where: Where = False,
+) -> None:
+    """Check a file against the declaration of its architecture.
+
+    Lists every tensor with the field it fills, then what is missing, unused or of wrong shape, keys
+    of a config.json that matter and are not read, and errors in a trace of the graph. The exit
+    status is 1 if there is a problem.
+    """
+    from ..runner.loading.sources import open_source
+    from ..workbench.check import check as check_source
+
+    source = open_source(file, mmproj, models)
+    with source:
+        result = check_source(source, models=models, strict=strict)
+    report(as_json, {"ok": result.ok, **asdict(result)}, lambda: _print_check(result), result.ok)
+
+
+def _print_check(result: Check) -> None:
+    out = console()
+    rows = [(t.name, _filled(t), t.dtype, str(list(t.shape))) for t in result.tensors]
+    if rows:
+        out.print(table(rows, ("tensor", "field", "dtype", "shape"), fold=1))
+    for title, findings, style in (
+        ("problems", result.problems, "red"),
+        ("warnings", result.warnings, "yellow"),
+    ):
+        if findings:
+            out.print()
+            out.print(title, style=f"bold {style}")
+            out.print(table([(f"  {f.kind}", f.message) for f in findings], keep="\n"))
+    out.print()
+    out.print(_verdict(result), style="bold green" if result.ok else "bold red")
+
+
+def _filled(t: TensorCheck) -> str:
+    if not t.fields:
+        return f"({t.status})"
+    more = len(t.fields) - 1
+    made = " (computed)" if t.status == "computed" else ""
+    return t.fields[0] + (f" and {more} more" if more else "") + made
+
+
+def _verdict(result: Check) -> str:
+    if not result.ok:
+        what = f" as {result.architecture}" if result.architecture else ""
+        return f"{result.name} cannot be loaded{what}: {count(len(result.problems), 'problem')}"
+    used = sum(t.status == "used" for t in result.tensors)
+    warned = f", {count(len(result.warnings), 'warning')}" if result.warnings else ""
+    return (
+        f"{result.name} fits {result.architecture}: {used} tensors used, the forward traced{warned}"
+    )

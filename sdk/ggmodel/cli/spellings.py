@@ -71,10 +71,9 @@ def _explained(args: Sequence[str], options: dict[str, Sequence[str]]) -> str:
 
 
 def _hint(name: str, options: dict[str, Sequence[str]]) -> str:
-    from ..runner.option_names import OF_LOADING, OF_REQUESTS
-    from .answering import Answering
-    from .items import Items
+    from ..runner.options import OF_LOADING, OF_REQUESTS
     from .loading import Loading
+    from .requests import Answering, Items
 
     flags = {argument: max(spellings, key=len) for argument, spellings in options.items()}
     of_answers = {f.name for kind in (Answering, Items) for f in fields(kind)}

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError
-from .expanded import expanded
-from .items import Item
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, token_ids
+from .options import File, Json, Prompt, Tokens, expanded, token_ids
+from .requests import Item
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def trace(
     In execution order, with statistics. The first tensor with NaN or infinity is marked, with the
     operands that it was computed from; the exit status then is 1.
     """
-    from ..atomic import check_target
+    from ..storage import check_target
     from ..workbench.trace import save as write
     from ..workbench.trace import trace as look
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .expanded import expanded
 from .loading import Loading
-from .options import File, Json
+from .options import File, Json, expanded
 from .terminal import printable, progress_bar, report
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..bounds import limits
-from ..closing import Closing
 from ..errors import FormatError, LoadError, Unsupported
 from ..gguf_file.buffer import Buffer, quote
 from ..reading import parse_json, read_json, too_large
+from ..resources import Closing
 
 # safetensors' name of a dtype → bytes of an element, and numpy's name where arrays are given of it.
 _DTYPES: dict[str, tuple[int, str | None]] = {

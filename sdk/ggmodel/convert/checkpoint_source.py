@@ -14,22 +14,18 @@ import numpy as np
 
 from ..errors import ConfigError, LoadError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
-from ..gguf_file.encode import encode_value
+from ..gguf_file.source import encode_value
 from ..model import Model, find, find_hf
-from ..model.names import of_tower
+from ..model.module import of_tower
 from ..model.operations import Computed
 from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
 from .declaration import Entry, plan
-from .from_hf import normalize, read_config, value_of_entry
-from .general import describe
+from .from_hf import normalize, read_config, read_preparation, value_of_entry, with_preparation
 from .imatrix import ImportanceMatrix
 from .keys import Watched, recorded, unread_keys, with_defaults
-from .mmproj import clip_metadata, text_metadata
-from .pooling import pooling_type
-from .preparation import read_preparation, with_preparation
-from .recipes import Recipe, recipe_of
-from .tensor_types import Candidate, choose, plain_type
+from .metadata import clip_metadata, describe, pooling_type, text_metadata
+from .tensor_types import Candidate, Recipe, choose, plain_type, recipe_of
 from .write import info
 
 Contents = Literal["all", "text", "vision"]

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..model import Model, Module
-from ..model.fields import TensorField
-from ..model.names import Names, join, of_tower
+from ..model.module import Names, TensorField, join, of_tower
 from ..model.operations import Computed, Operation, Sources
 from ..model.report import LoadReport, compare
 from ..model.walk import Found, Slot, Walk

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
-from ..atomic import atomic_write, check_target
 from ..errors import ConfigError, Unsupported, WriteError
+from ..storage import atomic_write, check_target
 from .checkpoint_source import CheckpointSource, Contents
 from .from_hf import read_config
 from .llama_cpp import differences, knows, refusals
-from .recipes import recipe_of
+from .tensor_types import recipe_of
 from .write import Progress, write_into
 
 

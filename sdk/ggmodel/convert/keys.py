@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from ..gguf_file.metadata import check_kind
+from ..gguf_file.values import check_kind
 from ..model import Config, Model, config_class
 from ..model.config import key_fields, steps
-from ..model.fields import MISSING
+from ..model.module import MISSING
 
 # The shapes of tensors, or which there are, tell the same as these. Their kinds of values:
 _BY_TENSORS = dict.fromkeys("attention_bias mlp_bias qkv_bias tie_word_embeddings".split(), bool)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..gguf_file import TensorInfo
 from ..model.config import key_fields
-from ..model.names import of_tower
+from ..model.module import of_tower
 from ..tokenizer.vocabulary import PREFIX
 
 T = TypeVar("T")

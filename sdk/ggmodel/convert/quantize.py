@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..atomic import check_target
 from ..errors import ConfigError, TensorError, Unsupported
 from ..gguf_file import DType, TensorInfo, TensorSource
 from ..ml.system import available_cores
-from .general import QUANTIZATION_VERSION
+from ..storage import check_target
 from .imatrix import ImportanceMatrix
-from .recipes import recipe_of
-from .tensor_types import Candidate, choose
+from .metadata import QUANTIZATION_VERSION
+from .tensor_types import Candidate, choose, recipe_of
 from .write import Progress, info, write_gguf
 
 _PIECE = 1 << 18  # numbers that one thread takes at a time

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..atomic import atomic_write, naming
 from ..errors import Error, Unsupported, WriteError
 from ..gguf_file import Array, DType, TensorInfo
+from ..storage import atomic_write, naming
 
 _MARGIN = 64 << 10  # bytes for a header, beside the vocabulary's
 Progress = Callable[[float], None]

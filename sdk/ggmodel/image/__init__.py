@@ -4,10 +4,8 @@ A model calls `composite`, `resize`, perhaps `pad`, `normalize`, perhaps `split_
 gives the same numbers as the image processors of transformers.
 """
 
-from .memory import within_memory
-from .open import content_hash, open_image
-from .prepare import composite, grey, normalize, pad
-from .resize import METHODS, resize
+from .open import content_hash, open_image, within_memory
+from .prepare import METHODS, composite, grey, normalize, pad, resize
 from .tiles import best_canvas, fit, nearest_grid, smart_size, split_tiles, tile_grids, unfold
 
 __all__ = [

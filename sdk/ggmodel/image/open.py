@@ -1,20 +1,106 @@
-"""Opens pictures as upright 8-bit RGB or RGBA."""
+"""Pictures opened as upright 8-bit RGB or RGBA, within bounds of memory and time.
+
+The cost of a JPEG is bounded by its markers, before anything decodes it.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
+import re
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..bounds import limits, spend
-from ..errors import ImageError
+from ..errors import ImageError, OutOfMemory
 from ..reading import given_bytes, too_large
-from .jpeg import BEGIN, check_jpeg
-from .memory import bands, within_memory
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_BAND = 1 << 20  # pixels of a part; copies of it take some 40 MB in the form of float64
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def bands(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The first row of each part of a picture from top to bottom, and a copy of the part."""
+    height = max(1, _BAND // max(1, image.width))
+    for top in range(0, image.height, height):
+        yield top, image.crop((0, top, image.width, min(top + height, image.height)))
+
+
+def within_memory(function: Callable[P, R]) -> Callable[P, R]:
+    """Turns the bare MemoryError of Pillow and numpy into `OutOfMemory`."""
+
+    @functools.wraps(function)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except OutOfMemory:
+            raise
+        except MemoryError:
+            size = getattr(args[0], "size", None) if args else None
+            of = f" of {size[0]:,} × {size[1]:,} pixels" if isinstance(size, tuple) else ""
+            raise OutOfMemory(
+                f"no memory for a picture{of} ({function.__name__}); make it smaller, or lower "
+                f"ggmodel.limits.image_pixels"
+            ) from None
+
+    return guarded
+
+
+BEGIN = b"\xff\xd8"
+
+# Other codes have no segment: bytes of a scan, fill bytes, restarts, or what decoders refuse.
+_MARKER = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")
+_END, _SCAN = 0xD9, 0xDA
+_MOST_SEGMENTS = 100_000  # a profile or the like of 256 MB has 4,096
+_MOST_JUNK = 1 << 20  # bytes between segments; Pillow reads them one by one
+
+
+def check_jpeg(data: bytes, name: str) -> None:
+    """Checks what a decoder would go over: everything up to the end of the picture. Phones put
+    films and further pictures behind it.
+
+    Args:
+        name: the file's, for messages.
+
+    Raises:
+        ImageError: it has more scans than the limit `image_scans`, each of which goes over all
+            pixels, while one without content takes 10 bytes; or masses of other segments or bytes
+            between them.
+    """
+    scans = segments = junk = 0
+    at = len(BEGIN)
+    while at < len(data) and segments <= _MOST_SEGMENTS and junk <= _MOST_JUNK:
+        found = _MARKER.search(data, at)
+        start, end = found.span() if found else (len(data), len(data))
+        if not scans:
+            junk += start - at
+        at = end
+        if found is None or data[end - 1] == _END:
+            if scans:
+                break
+            continue  # as Pillow does; libjpeg refuses it
+        segments += 1
+        scans += data[end - 1] == _SCAN
+        at += max(2, int.from_bytes(data[end : end + 2], "big"))
+    if scans > limits.image_scans:
+        raise ImageError(too_large(name, f"{scans:,} scans", "image_scans"))
+    if segments > _MOST_SEGMENTS:
+        raise ImageError(f"{name} has more than {_MOST_SEGMENTS:,} segments; save it again")
+    if junk > _MOST_JUNK:
+        raise ImageError(
+            f"{name} has more than {_MOST_JUNK:,} bytes that belong to no segment; save it again"
+        )
+
 
 if TYPE_CHECKING:
     from PIL import Image

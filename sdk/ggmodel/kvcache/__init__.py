@@ -6,8 +6,7 @@ from .causal import CausalCache
 from .encoder import Cross, EncoderCache, LayerObjects
 from .layer import KV_TYPES, LayerCache
 from .recurrent import LayerStates, Part, Recurrent, RecurrentCache
-from .specs import Causal, Chunked, Sliding, share_last
-from .wrapper import Declared, WrapperCache, new_cache, several
+from .specs import Causal, Chunked, Declared, Sliding, WrapperCache, new_cache, several, share_last
 
 __all__ = [
     "KV_TYPES",

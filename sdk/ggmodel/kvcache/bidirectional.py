@@ -10,11 +10,10 @@ import numpy as np
 
 from ..errors import Error, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from ..ml.storage import Rows
+from ..ml.node import Rows
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, Size
-from ..model.memory import LayerMemory, Rotation
-from .masks import Masks
+from ..model.cache import Cache, CacheSpec, LayerMemory, Rotation, Size
+from .cells import Masks
 from .specs import need_span
 
 

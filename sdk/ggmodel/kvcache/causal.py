@@ -14,13 +14,10 @@ import numpy as np
 from ..errors import Error, KvCacheFull
 from ..ml import Backend, Context, DType
 from ..model.batch import Step
-from ..model.cache import Cache, Size
-from ..model.memory import LayerMemory
-from .cells import Cells
+from ..model.cache import Cache, LayerMemory, Size
+from .causal_step import Evicted, Placed, Rule, following, look
+from .cells import Cells, Masks, Window, number_of_windows, window_of
 from .layer import Feeds, LayerCache, SharedLayer, Stored
-from .masks import Masks
-from .placed import Evicted, Placed, Rule, following, look
-from .windows import Window, number_of_windows, window_of
 
 
 class CausalCache(Cache):

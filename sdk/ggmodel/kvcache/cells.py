@@ -1,5 +1,4 @@
-"""The cells of a KV cache: the position in each, the sequences that use it, and the allocation of
-new ones.
+"""Cells of a KV cache: their allocation, the windows that attention reads, and its masks.
 
 Attention reads one range of cells and costs as much as that range is long. So the cells of a
 sequence should lie together. A sequence that is expected to grow has an allocation, its room: cells
@@ -8,10 +7,76 @@ that stay free for it as long as others find cells elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
 import numpy as np
 
 from ..errors import OutOfMemory
-from .masks import round_up
+from ..ml import CacheConfig, DType, Part
+from ..ml.node import Rows
+
+_FEW = 32
+
+
+class Masks:
+    """Makes masks of the backend's dtype, for ranges of cells and numbers of rows that are
+    multiples of its paddings.
+
+    Attributes:
+        whole: masks of up to so many rows are made at once, larger ones as they are written.
+    """
+
+    def __init__(self, config: CacheConfig, whole: int = 0):
+        self.padding, self._row_padding = config.padding, config.mask_batch_padding
+        self.whole = max(_FEW, whole)
+        half = config.mask_dtype is DType.F16
+        self._bits, self._dtype = (np.uint16, np.float16) if half else (np.uint32, np.float32)
+        self._hidden = np.array(-np.inf, self._dtype).view(self._bits)
+
+    def padded(self, n: int) -> int:
+        """The size of the range for n cells: the next multiple of the padding."""
+        return round_up(n, self.padding)
+
+    def rows(self, n: int) -> int:
+        """The rows of a mask for n tokens."""
+        return round_up(n, self._row_padding)
+
+    def by_rows(self, n: int, size: int, seen: Callable[[slice], np.ndarray]) -> np.ndarray | Rows:
+        """`of` for a mask of n tokens, [rows, size].
+
+        Args:
+            seen: a slice of tokens → what they see, bool [tokens, size]. The result is overwritten.
+        """
+        if n <= self.whole:
+            return self.of(seen(slice(n)))
+        total = self.rows(n)
+
+        def make(rows: slice) -> np.ndarray:
+            begin, end = min(rows.start, n), min(rows.stop, n)
+            return self._of(seen(slice(begin, end)), min(rows.stop, total) - rows.start)
+
+        return Rows((total, size), self._dtype, make)
+
+    def of(self, seen: np.ndarray) -> np.ndarray:
+        """0 where `seen`, bool [n, range], is true, −inf elsewhere: [rows, range]. `seen` is
+        overwritten."""
+        return self._of(seen, self.rows(len(seen)))
+
+    def _of(self, seen: np.ndarray, rows: int) -> np.ndarray:
+        if rows > len(seen):
+            more = np.zeros((rows - len(seen), seen.shape[1]), bool)
+            seen = np.concatenate([seen, more])
+        # Integer arithmetic takes a third of the time of np.where or indexing.
+        mask = np.logical_not(seen, out=seen).astype(self._bits)
+        mask *= self._hidden
+        return mask.view(self._dtype)
+
+
+def round_up(n: int, multiple: int) -> int:
+    """The lowest multiple that is at least n."""
+    return -(-n // multiple) * multiple
+
 
 _NONE = 0, 0
 
@@ -203,3 +268,85 @@ class Cells:
         """Whether a cell is free, and a sequence may take it without asking for a room."""
         begin, end = self.rooms.get(sequence, _NONE)
         return begin <= cell < end and self.position[cell] < 0
+
+
+# Costs of attention on a CPU, in looks at a masked cell by one row. A cell's values are converted
+# once for all rows, which takes four times as long (F16, heads of 64, AVX2 and AVX-512). An op of
+# its own takes as long as some hundred looks, and a change of the parts a new graph.
+_CONVERSION, _OP, _GRAPH = 4, 512, 2048
+
+
+class Window(NamedTuple):
+    """The cells that a step reads.
+
+    Attributes:
+        begin: the first one, a multiple of the backend's padding.
+        size: how many, a multiple of the padding.
+        parts: the cells of each sequence's rows, counted from `begin`; empty if all rows read all.
+    """
+
+    begin: int
+    size: int
+    parts: tuple[Part, ...] = ()
+
+    def mask_shape(self, tokens: int) -> tuple[int, ...]:
+        """The shape of the mask of a step."""
+        if self.parts:
+            return (sum(part.rows * part.cells for part in self.parts),)
+        return self.size, tokens
+
+
+def window_of(sequences: np.ndarray, cells: Cells, padding: int, apart: bool) -> Window:
+    """The window for rows of these sequences, int32 [n], whose cells are written.
+
+    Args:
+        apart: the backend computes attention part by part.
+    """
+    held = {s: cells.held(s) for s in dict.fromkeys(sequences.tolist())}
+    whole = around(*_of(held.values()), padding)
+    if not apart or len(held) == 1:
+        return whole
+    starts = [0, *(np.flatnonzero(np.diff(sequences)) + 1).tolist()]
+    if len(starts) > len(held):  # rows of a sequence are not together
+        return whole
+    parts = []
+    for row, after in zip(starts, [*starts[1:], len(sequences)], strict=True):
+        sequence = int(sequences[row])
+        begin, end = _stable(*held[sequence], cells.rooms.get(sequence, (0, 0))[1], padding)
+        parts.append(Part(row, after - row, begin, min(end, cells.count) - begin))
+    cost = whole.size * (_CONVERSION + len(sequences))
+    cost_apart = sum(part.cells * (_CONVERSION + part.rows) + _OP for part in parts) + _GRAPH
+    if cost_apart >= cost:
+        return whole
+    all_parts = around(*_of((p.begin, p.begin + p.cells) for p in parts), padding)
+    counted = tuple(p._replace(begin=p.begin - all_parts.begin) for p in parts)
+    return Window(all_parts.begin, all_parts.size, counted)
+
+
+def _stable(begin: int, end: int, room_end: int, padding: int) -> tuple[int, int]:
+    """A range around a sequence's cells that serves its next ones too, so that its graph does."""
+    fine = max(1, padding // 8)
+    begin = begin // fine * fine
+    padded = begin + round_up(end - begin, padding)
+    return begin, min(padded, round_up(room_end, fine)) if end <= room_end else padded
+
+
+def _of(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    begins, ends = zip(*ranges, strict=True)
+    return min(begins), max(ends)
+
+
+def around(begin: int, end: int, padding: int) -> Window:
+    """The smallest window with the cells from begin to end."""
+    begin = begin // padding * padding
+    return Window(begin, round_up(end - begin, padding))
+
+
+def number_of_windows(ranges: int, moves: bool) -> int:
+    """How many windows without parts there may be.
+
+    Args:
+        ranges: cells of the cache in multiples of the padding.
+        moves: windows may begin behind the first cell.
+    """
+    return ranges * (ranges + 1) // 2 if moves else ranges

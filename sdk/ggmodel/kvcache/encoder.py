@@ -18,14 +18,12 @@ import numpy as np
 
 from ..errors import ConfigError, Error, KvCacheFull, TensorError
 from ..ml import Backend, Context, DType, Tensor
-from ..ml.storage import Rows
+from ..ml.node import Rows
 from ..model.batch import Step
-from ..model.cache import Cache, CacheSpec, Size
-from ..model.memory import LayerMemory
+from ..model.cache import Cache, CacheSpec, LayerMemory, Size
 from ..model.multimodal import Span
+from .cells import Masks, Window, around, round_up
 from .layer import Feeds, LayerCache, Stored
-from .masks import Masks, round_up
-from .windows import Window, around
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ import numpy as np
 from ..errors import TensorError, Unsupported
 from ..ml import Backend, Context, DType, Part, Tensor
 from ..model.batch import Step
-from ..model.cache import Cache
-from ..model.memory import LayerMemory, Rotation
-from .masks import Masks
-from .windows import Window
+from ..model.cache import Cache, LayerMemory, Rotation
+from .cells import Masks, Window
 
 KV_TYPES = (DType.F32, DType.F16, DType.Q8_0, DType.Q4_0)
 

@@ -1,17 +1,19 @@
-"""Declarations of layers that store keys and values by position: all, the last ones, a chunk."""
+"""Declarations of layers that store keys and values by position, and the cache of a whole model."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
-from ..errors import ConfigError
-from ..ml import Backend, DType
-from ..model.cache import Size
-from ..model.memory import Rotation
+import numpy as np
+
+from ..errors import ConfigError, TensorError
+from ..ml import Backend, Context, DType
+from ..model.batch import Step
+from ..model.cache import Cache, CacheSpec, Rotation, Size
 from .causal import CausalCache
-from .placed import P, Rule
+from .causal_step import P, Rule
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
@@ -163,3 +165,178 @@ def share_last(layers: Sequence[S], n: int) -> list[S]:
 def need_span(what: str, n: int) -> None:
     if n < 1:
         raise ConfigError(f"a {what} of {n} positions; it must be at least 1")
+
+
+class WrapperCache(Cache):
+    """Several caches that hold different layers of the same sequences.
+
+    Args:
+        caches: at least one.
+        together: layer with several memories → the numbers of their caches, in its order.
+    """
+
+    def __init__(
+        self, caches: Sequence[Cache], together: Mapping[int, tuple[int, ...]] | None = None
+    ):
+        self.caches, self._together = list(caches), together or {}
+        self.max_batch = min(cache.max_batch for cache in self.caches)
+        self.advances = all(cache.advances for cache in self.caches)
+        self.ranges = max(cache.ranges for cache in self.caches)
+
+    def start_forward(self, step: Step, reserve: bool = False) -> None:
+        for i, cache in enumerate(self.caches):
+            try:
+                cache.start_forward(step, reserve)
+            except BaseException:
+                for placed in reversed(self.caches[: i + 1]):
+                    placed.undo(step)
+                raise
+
+    def advance(self, step: Step) -> bool:
+        computed = [step.placed.get(cache) for cache in self.caches]
+        moved = False
+        try:
+            moved = all(cache.advance(step) for cache in self.caches)
+        finally:
+            if not moved:
+                for cache, before in zip(self.caches, computed, strict=True):
+                    if step.placed.get(cache) is not before:
+                        cache.undo(step)
+        return moved
+
+    def undo(self, step: Step) -> None:
+        for cache in reversed(self.caches):
+            cache.undo(step)
+
+    def shape_key(self, step: Step) -> Hashable:
+        return tuple(cache.shape_key(step) for cache in self.caches)
+
+    def layers(self, ctx: Context, step: Step) -> dict[int, Any]:
+        found = [cache.layers(ctx, step) for cache in self.caches]
+        merged: dict[int, Any] = {}
+        for layers in found:
+            merged |= layers
+        for layer, caches in self._together.items():
+            merged[layer] = tuple(found[i][layer] for i in caches)
+        return merged
+
+    def length(self, sequence: int) -> int:
+        return max(cache.length(sequence) for cache in self.caches)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return all(cache.can_resume(sequence, position) for cache in self.caches)
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        while True:
+            point = min(cache.resume_point(sequence, position) for cache in self.caches)
+            if point == position:
+                return point
+            position = point  # another cache may not be able to resume there
+
+    def expect(self, sequence: int, length: int) -> None:
+        for cache in self.caches:
+            cache.expect(sequence, length)
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        for cache in self.caches:
+            cache.copy_prefix(source, target, n)
+
+    def check_remove(self, sequence: int, begin: int, end: int | None) -> None:
+        for cache in self.caches:
+            cache.check_remove(sequence, begin, end)
+
+    def remove(
+        self, sequence: int, begin: int, end: int | None, moves: np.ndarray | None = None
+    ) -> None:
+        self.check_remove(sequence, begin, end)  # before any cache has changed
+        for cache in self.caches:
+            cache.remove(sequence, begin, end, moves)
+
+    def wipe(self, sequence: int) -> None:
+        for cache in self.caches:
+            cache.wipe(sequence)
+
+    def close(self) -> None:
+        for cache in self.caches:
+            cache.close()
+
+
+Declared = Sequence[CacheSpec | tuple[CacheSpec, ...]]
+
+
+def several(entry: CacheSpec | tuple[CacheSpec, ...]) -> tuple[CacheSpec, ...]:
+    """The declarations of one layer."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
+def new_cache(
+    backend: Backend,
+    specs: Declared,
+    *,
+    dtype: DType,
+    sequences: int,
+    capacity: int,
+    max_batch: int,
+) -> Cache:
+    """A cache for a model: one cache for each kind that its layers declare, wrapped in one.
+
+    Args:
+        specs: one declaration a layer, or a tuple of several kinds: its entry of `Batch.cache` is
+            then a tuple, too.
+        dtype: of keys and values.
+        sequences: sequences are numbered 0 to sequences − 1.
+        capacity: positions a sequence.
+        max_batch: the most tokens in a step.
+
+    Raises:
+        TensorError: an entry that is no declaration, or of one kind twice.
+        ConfigError: a layer shares the keys and values of one that is not declared alike.
+        Unsupported: a dtype that keys and values cannot have.
+        OutOfMemory: the host has no memory for the bookkeeping.
+    """
+    kinds: dict[Hashable, dict[int, Any]] = {}
+    for i, entry in enumerate(specs):
+        for spec in several(entry):
+            if not isinstance(spec, CacheSpec):
+                raise TensorError(
+                    f"caches() must give one declaration, such as Causal(...), a layer; entry {i} "
+                    f"is {entry!r}"
+                )
+            _check_sharing(specs, i, spec)
+            layers = kinds.setdefault(spec.kind, {})
+            if i in layers:
+                raise TensorError(
+                    f"entry {i} of caches() declares two memories of one kind: {entry!r}"
+                )
+            layers[i] = spec
+    numbers = {kind: n for n, kind in enumerate(kinds)}
+    together = {
+        i: tuple(numbers[spec.kind] for spec in entry)
+        for i, entry in enumerate(specs)
+        if isinstance(entry, tuple)
+    }
+    size = Size(sequences, capacity, max_batch)
+    caches: list[Cache] = []
+    try:
+        for layers in kinds.values() or [{}]:
+            first: CacheSpec = next(iter(layers.values()), Causal())
+            caches.append(first.new_cache(backend, layers, dtype, size))
+    except BaseException:
+        for cache in caches:
+            cache.close()
+        raise
+    return caches[0] if len(caches) == 1 and not together else WrapperCache(caches, together)
+
+
+def _check_sharing(specs: Declared, layer: int, spec: CacheSpec) -> None:
+    """Raises if the layer shares the keys and values of one that has none for it."""
+    if not isinstance(spec, Positions) or spec.shares is None:
+        return
+    source = specs[spec.shares] if 0 <= spec.shares < layer else None
+    alike = replace(cast("Any", spec), shares=None)  # all kinds are data classes
+    if source is None or alike not in several(source):
+        raise ConfigError(
+            f"layer {layer} shares the keys and values of layer {spec.shares}, which is declared "
+            f"as {source}, not as {alike}: it must be an earlier one, see the same positions and "
+            "rotate alike"
+        )

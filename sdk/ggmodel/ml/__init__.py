@@ -10,9 +10,12 @@ from .arguments import check_interface
 from .backend import Backend, CacheConfig
 from .context import Context
 from .devices import (
+    AllocationStatus,
+    BackendMemory,
     DeviceComparison,
     DeviceID,
     DeviceInfo,
+    DeviceMemory,
     by_free_memory,
     by_library,
     by_performance,
@@ -23,20 +26,25 @@ from .devices import (
 )
 from .dump import dump
 from .executable import Executable
-from .gpu_layers import GPULayers, GPULayersList, gpu_layers_from_split
-from .memory import AllocationStatus, BackendMemory, DeviceMemory
-from .ops.attention import Part, RopeType
+from .ops.mixing import Part, RopeType
 from .ops.spatial import SamplingMode
-from .params import BackendParams, FlashAttention, Optimize
+from .params import (
+    BackendParams,
+    FlashAttention,
+    GPULayers,
+    GPULayersList,
+    Optimize,
+    gpu_layers_from_split,
+)
 from .registry import new_backend, register_backend
 from .runner_discovery import (
     BaseRunner,
     FilteredRunnerDiscovery,
+    RunnerAtPort,
     RunnerDiscovery,
     get_devices_from_runner,
     refresh_free_memory,
 )
-from .runner_port import RunnerAtPort
 from .system import SystemInfo, system_info
 from .table import OPS
 from .tensor import Tensor

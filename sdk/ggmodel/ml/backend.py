@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, GraphError, Unsupported
 from ..gguf_file import TensorSource
-from ..gguf_file.metadata import KeyValues
 from ..gguf_file.types import DType
+from ..gguf_file.values import KeyValues
 from .arguments import checked_methods
-from .context import Context
-from .devices import DeviceInfo
-from .executor import Executor
+from .context import Context, Executor
+from .devices import BackendMemory, DeviceInfo
 from .graph import Graph
-from .memory import BackendMemory
-from .node import Node
-from .params import BackendParams
-from .placement import layer_of
-from .storage import State, Weight
+from .node import Node, State, Weight
+from .params import BackendParams, layer_of
 from .table import pad4
 from .tensor import Tensor
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import GraphError, TensorError
 from ..gguf_file.types import DType
 from .context import Context, run_once
-from .quantized import to_float32
-from .tensor import Tensor
+from .tensor import Tensor, to_float32
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,7 @@ import numpy as np
 
 from ..errors import ComputeError, Error, GraphError, TensorError
 from ..gguf_file.types import DType
-from .node import Node, Site, T, failure
-from .storage import Feed, HostData, Rows, exact, numbers
+from .node import Feed, HostData, Node, Rows, Site, T, exact, failure, numbers
 from .table import OPS, Layout, Mismatch, Op, Operand, need_possible, tidy_strides
 
 # The first frame outside of these folders is the author's line. The layers that architectures

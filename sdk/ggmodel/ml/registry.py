@@ -9,9 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..closing import closed_on_error
 from ..errors import ConfigError, Error, Unsupported
 from ..gguf_file import TensorSource, open_gguf
+from ..resources import closed_on_error
 from .arguments import checked_call
 from .backend import Backend
 from .params import BackendParams

@@ -1,27 +1,55 @@
-"""The tensor that models are written with."""
+"""Tensors: what models are written with, and their values of every dtype as float32.
+
+Dequantisation is plain numpy; the `gguf` package decodes block formats.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import GraphError, TensorError
+from ..errors import GraphError, TensorError, Unsupported
 from ..gguf_file.types import DType
 from .arguments import checked_methods
-from .ops.attention import Attention
-from .ops.elementwise import Elementwise
-from .ops.indexing import Indexing
-from .ops.products import Products
-from .ops.recurrent import Recurrent
-from .ops.reductions import Reductions
-from .ops.shaping import Shaping
-from .ops.spatial import Spatial
-from .ops.windows import Windows
-from .quantized import to_float32
-from .storage import HostData, State, as_array
+from .node import HostData, State, as_array
+from .ops.arithmetic import Elementwise, Products, Reductions
+from .ops.mixing import Attention, Recurrent
+from .ops.shaping import Indexing, Shaping
+from .ops.spatial import Spatial, Windows
 from .table import F32, I32
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def to_float32(raw: np.ndarray, dtype: DType, ne: tuple[int, ...]) -> np.ndarray:
+    """Dequantises.
+
+    Args:
+        raw: array of the dtype, or its raw bytes (uint8).
+        ne: shape in ggml order.
+
+    Returns:
+        float32 of the reversed shape.
+
+    Raises:
+        Unsupported: a block format that the `gguf` package cannot decode.
+    """
+    import numpy as np
+
+    shape = tuple(reversed(ne))
+    if dtype.numpy is not None:
+        return raw.astype(np.float32, copy=False).reshape(shape)
+    if raw.size == 0:
+        return np.zeros(shape, np.float32)
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    rows = raw.reshape(-1, dtype.row_size(ne[0]))
+    try:
+        values = dequantize(rows, GGMLQuantizationType(dtype.value))
+    except (ValueError, NotImplementedError, KeyError) as error:
+        raise Unsupported(f"{dtype.name} values cannot be shown as floats: {error}") from error
+    return values.reshape(shape)
 
 
 @checked_methods(own=("dim", "stride"))

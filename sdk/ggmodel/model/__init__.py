@@ -1,13 +1,11 @@
 """Declarative models: fields, hyperparameters, the reflective loader, the registry."""
 
 from .batch import Batch, Step
-from .cache import CacheSpec
+from .cache import CacheSpec, LayerMemory, Rotation
 from .config import Config
-from .fields import gguf, kv
 from .loader import fill
-from .memory import LayerMemory, Rotation
 from .model import Model, config_class
-from .module import Module
+from .module import Module, gguf, kv
 from .multimodal import (
     Input,
     Modality,
@@ -17,6 +15,8 @@ from .multimodal import (
     Pixels,
     Prepared,
     Span,
+    Speech,
+    SpeechPrompt,
 )
 from .operations import (
     AddConstant,
@@ -32,7 +32,6 @@ from .operations import (
 )
 from .registry import find, find_hf, register, supported
 from .report import LoadReport, Missing, WrongShape
-from .speech import Speech, SpeechPrompt
 
 __all__ = [
     "AddConstant",

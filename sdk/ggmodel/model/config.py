@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 from ..errors import ConfigError, Unsupported
-from ..gguf_file.metadata import KeyValues, check_kind
-from .fields import MISSING, KeyField, TensorField, kv
+from ..gguf_file.values import KeyValues, check_kind
+from .module import MISSING, KeyField, TensorField, kv
 from .source_code import check_tags, declared, line_of, type_hints, union_members
 
 if typing.TYPE_CHECKING:

@@ -25,9 +25,10 @@ from .multimodal import (
     Pixels,
     Prepared,
     Shape,
+    Speech,
+    SpeechPrompt,
 )
 from .source_code import author_code, file_of, line_of, type_hints
-from .speech import Speech, SpeechPrompt
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -15,9 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError
 from ..ml import Tensor
-from .fields import TensorField
-from .module import FieldType, Module, module_fields
-from .names import join
+from .module import FieldType, Module, TensorField, join, module_fields
 from .operations import value_of
 from .report import Missing, WrongShape
 from .source_code import author_code, file_of, line_of

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..homes import lazily
+from ..imports import lazily
 
 if TYPE_CHECKING:
-    from .found import Defaults, Found, Stored
     from .go_template import as_jinja
-    from .ollama_layers import request_options
+    from .ollama import request_options
     from .removal import removable, remove
-    from .sources import Source, find, find_stored, pull, stored
+    from .resolved import Defaults, Found, Stored
+    from .resolver import Source, find, find_stored, pull, stored
 
 __all__ = [
     "Defaults",
@@ -36,10 +36,10 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        "found": "Defaults Found Stored",
         "go_template": "as_jinja",
-        "ollama_layers": "request_options",
+        "ollama": "request_options",
         "removal": "removable remove",
-        "sources": "Source find find_stored pull stored",
+        "resolved": "Defaults Found Stored",
+        "resolver": "Source find find_stored pull stored",
     },
 )

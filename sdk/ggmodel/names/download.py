@@ -1,29 +1,81 @@
-"""Downloads from the Hugging Face hub into its cache.
+"""Downloads from the Hugging Face hub into its cache, with their progress on a terminal.
 
 Files are complete when they get their names. They are linked into the commit's folder, and the
 branch points there, when all of them are here and hash to what the hub says: half a download is
-taken for none.
+taken for none. A terminal sees the size before a download begins, then a bar; a pipe sees nothing.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..atomic import locked, naming, replace, write_text
 from ..errors import DownloadError, FormatError, ModelNotFound
-from . import folder, hub_cache, own
-from .digests import verify
-from .found import Found, Progress
+from ..storage import locked, naming, replace, write_text
+from . import grammar, hub_cache
+from . import hub_cache as own
 from .grammar import HubName
 from .hub import Content, Repository
 from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
-from .inside import inside
-from .terminal_progress import announced
+from .resolved import Found, Progress
+from .resolved import Progress as Callback
+from .store_files import inside, verify
+
+
+@contextmanager
+def announced(
+    name: str, files: int, nbytes: int, progress: Callback | None
+) -> Iterator[Callable[[int], None]]:
+    """A function to call with bytes as they come.
+
+    Args:
+        name: of the model.
+        files: how many there are.
+        nbytes: to come.
+        progress: called with the share instead.
+    """
+    done = 0
+
+    def share(n: int) -> float:
+        nonlocal done
+        done += n
+        return min(done / max(nbytes, 1), 1.0)
+
+    stream = sys.stderr
+    if progress is not None:
+        yield lambda n: progress(share(n))
+        return
+    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda n: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    console.print(f"downloading {name}: {files} file{'s'[: files != 1]}, {nbytes / 1e9:,.2f} GB")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=nbytes)
+        yield lambda n: bar.update(task, advance=n)
+
 
 _TRUE = ("1", "ON", "YES", "TRUE")
 _SPARE = 64 << 20  # bytes of the disk that stay free
@@ -86,7 +138,7 @@ def download(name: HubName, checkpoint: bool = False, progress: Progress | None 
 
 def _title(plan: Plan) -> str:
     """The name that the list of stored models has for it."""
-    models = folder.all_models([*plan.files])
+    models = grammar.all_models([*plan.files])
     return plan.name.repo + next((rest for rest, first in models if first in plan.files), "")
 
 
@@ -100,12 +152,12 @@ def _is_offline() -> bool:
 def _planned(repository: Repository, name: HubName, checkpoint: bool) -> Plan:
     commit = repository.commit()
     sizes, refused = repository.files(commit)
-    model, mmproj = folder.chosen([*sizes], name, checkpoint)
+    model, mmproj = grammar.chosen([*sizes], name, checkpoint)
     if not model:
         wanted = name.file or name.tag or "model"
         odd = f"; {refused[0]!r:.200} is no path of a file" if refused else ""
-        raise ModelNotFound(f"{name.repo} has no {wanted}: {folder.weights_of([*sizes])}{odd}")
-    if not folder.is_checkpoint(model) and (lacking := folder.missing(model, Path)):
+        raise ModelNotFound(f"{name.repo} has no {wanted}: {grammar.weights_of([*sizes])}{odd}")
+    if not grammar.is_checkpoint(model) and (lacking := grammar.missing(model, Path)):
         raise FormatError(f"{model[0]} of {name.repo} is not whole there: {lacking} is missing")
     # A model is not found without its weights: they come last.
     order = [*filter(None, [mmproj]), *sorted(model, key=lambda f: f.endswith(".safetensors"))]

@@ -20,15 +20,15 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urljoin, urlsplit
 
 from .. import __version__
-from ..atomic import private_folder
 from ..bounds import limits
 from ..errors import DownloadError, Error, ModelNotFound
 from ..platforms import files
 from ..reading import too_large
-from . import xet
+from ..storage import private_folder
+from . import transfers as xet
 from .grammar import HubName
 from .hub_cache import is_commit, is_digest
-from .timeout import Timeout
+from .transfers import Timeout
 
 _ENDPOINT = "https://huggingface.co"
 _LISTING = 600.0  # seconds for the commit and the list of its files

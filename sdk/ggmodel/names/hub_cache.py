@@ -1,21 +1,55 @@
 """The cache of the Hugging Face hub, which llama.cpp shares:
-`models--ORG--NAME/{refs/BRANCH, snapshots/COMMIT/FILE → blobs/DIGEST}`."""
+`models--ORG--NAME/{refs/BRANCH, snapshots/COMMIT/FILE → blobs/DIGEST}`.
+
+A list names the models that `ggmodel pull` downloaded: it removes them without a question.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from .. import atomic
+from .. import storage
 from ..errors import Error, FormatError
-from . import folder, own
-from .found import Found, Stored
+from ..reading import read_json
+from ..storage import write_text
+from . import grammar
 from .grammar import HubName, hub_name
-from .inside import files_below, inside, names_in
+from .resolved import Found, Stored
+from .store_files import files_below, inside, names_in
+
+
+def _list() -> Path:
+    return storage.data_folder() / "pulled.json"
+
+
+def _read() -> dict[str, Any]:
+    with suppress(Error):
+        return read_json(_list())
+    return {}
+
+
+def is_own(snapshot: Path, name: str) -> bool:
+    """Whether a model in a snapshot was downloaded by us."""
+    names = _read().get(str(snapshot))
+    return isinstance(names, list) and name in names
+
+
+def remember(snapshot: Path, name: str, add: bool = True) -> None:
+    """Notes a download, or that it is gone. Where this cannot be written, removing it asks."""
+    known = _read()
+    names = [n for n in known.get(str(snapshot)) or () if n != name] + [name] * add
+    known[str(snapshot)] = names
+    with suppress(OSError, Error):
+        _list().parent.mkdir(parents=True, exist_ok=True)
+        write_text(_list(), json.dumps({at: names for at, names in known.items() if names}))
+
 
 STORE = "Hugging Face's cache"
 _PREFIX = "models--"
@@ -50,7 +84,7 @@ def roots() -> list[Path]:
 def locked(purpose: str) -> AbstractContextManager[None]:
     """The lock under which ggmodel adds models to the caches and removes them; huggingface_hub does
     not take it."""
-    return atomic.locked(roots()[0] / ".locks" / "ggmodel", purpose)
+    return storage.locked(roots()[0] / ".locks" / "ggmodel", purpose)
 
 
 def repo_folder(root: Path, repo: str) -> Path:
@@ -121,8 +155,8 @@ def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> Found | Non
         return None
     snapshot = repo / "snapshots" / commit
     files = [f for f in files_below(snapshot) if not _is_broken(snapshot / f)]
-    model, mmproj = folder.chosen(files, name, checkpoint)
-    if not model or folder.missing(model, snapshot.joinpath):
+    model, mmproj = grammar.chosen(files, name, checkpoint)
+    if not model or grammar.missing(model, snapshot.joinpath):
         return None
     blobs = {snapshot / f: inside(snapshot / f, [root]) for f in [*model, *filter(None, [mmproj])]}
     if empty := [path for path, blob in blobs.items() if _is_emptied(path, blob)]:
@@ -130,7 +164,7 @@ def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> Found | Non
     return Found(
         name=str(name),
         store=STORE,
-        path=snapshot if folder.is_checkpoint(model) else snapshot / model[0],
+        path=snapshot if grammar.is_checkpoint(model) else snapshot / model[0],
         mmproj=snapshot / mmproj if mmproj else None,
         digests={blob: d for blob in blobs.values() if (d := digest_of(blob))},
     )
@@ -169,7 +203,7 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
     commit = commit_of(at)
     snapshot = at / "snapshots" / commit
     files = [*files_below(snapshot)] if commit else []
-    for rest, first in folder.all_models(files):
+    for rest, first in grammar.all_models(files):
         name = hub_name(repo + rest)
         if name is None:
             continue
@@ -188,7 +222,7 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
             None if found is None else found.path,
             sum(map(_size, {os.path.realpath(path) for path in paths})),
             problem,
-            own.is_own(snapshot, title),
+            is_own(snapshot, title),
             tuple(paths),
         )
 
@@ -197,7 +231,7 @@ def _older(repo: Path, title: str) -> list[Path]:
     """Snapshots of commits that a branch has left, in which we downloaded a model."""
     current = {commit_of(repo, branch) for branch in names_in(repo / "refs")}
     commits = [c for c in names_in(repo / "snapshots") if c not in current]
-    return [at for c in commits if own.is_own(at := repo / "snapshots" / c, title)]
+    return [at for c in commits if is_own(at := repo / "snapshots" / c, title)]
 
 
 def _unshared(repo: str, title: str, snapshot: Path) -> list[Path]:
@@ -205,7 +239,7 @@ def _unshared(repo: str, title: str, snapshot: Path) -> list[Path]:
     files = [*files_below(snapshot)]
     own_files: list[Path] = []
     others: set[Path] = set()
-    for rest, first in folder.all_models(files):
+    for rest, first in grammar.all_models(files):
         if name := hub_name(repo + rest):
             found = _files(files, name, snapshot, not first)
             own_files += found if repo + rest == title else []
@@ -214,7 +248,7 @@ def _unshared(repo: str, title: str, snapshot: Path) -> list[Path]:
 
 
 def _files(files: list[str], name: HubName, snapshot: Path, checkpoint: bool) -> list[Path]:
-    model, mmproj = folder.chosen(files, name, checkpoint)
+    model, mmproj = grammar.chosen(files, name, checkpoint)
     return [*map(partial(Path.joinpath, snapshot), [*model, *filter(None, [mmproj])])]
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import Error, FormatError
-from . import folder, hub_cache, ollama
-from .found import Found, Stored
+from . import grammar, hub_cache, ollama
 from .grammar import HubName, hub_name
-from .inside import files_below, inside, names_in
+from .resolved import Found, Stored
+from .store_files import files_below, inside, names_in
 
 STORE = "LM Studio's folder"
 _POINTER = ".lmstudio-home-pointer"  # a file that says where LM Studio keeps everything
@@ -53,10 +53,10 @@ class LMStudio:
 def _in_folder(root: Path, name: HubName, checkpoint: bool) -> Found | None:
     at = root / name.repo
     files = [*files_below(at)]
-    model, mmproj = folder.chosen(files, name, checkpoint)
+    model, mmproj = grammar.chosen(files, name, checkpoint)
     if not model:
         return None
-    if lacking := folder.missing(model, at.joinpath):
+    if lacking := grammar.missing(model, at.joinpath):
         raise FormatError(f"{at / model[0]}: {lacking} is missing; download the model again")
     for file in (*model, *filter(None, [mmproj])):
         # Links into the other stores are common: tools make them to keep one copy.
@@ -66,7 +66,7 @@ def _in_folder(root: Path, name: HubName, checkpoint: bool) -> Found | None:
     return Found(
         name=str(name),
         store=STORE,
-        path=at if folder.is_checkpoint(model) else at / model[0],
+        path=at if grammar.is_checkpoint(model) else at / model[0],
         mmproj=at / mmproj if mmproj else None,
     )
 
@@ -74,7 +74,7 @@ def _in_folder(root: Path, name: HubName, checkpoint: bool) -> Found | None:
 def _stored(root: Path, repo: str) -> Iterator[Stored]:
     at = root / repo
     files = [*files_below(at)]
-    for rest, first in folder.all_models(files):
+    for rest, first in grammar.all_models(files):
         name = hub_name(repo + rest)
         if name is None:
             continue
@@ -83,7 +83,7 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
             found = _in_folder(root, name, checkpoint=not first)
         except Error as error:
             problem = str(error)
-        model, mmproj = folder.chosen(files, name, not first)
+        model, mmproj = grammar.chosen(files, name, not first)
         paths = tuple(at / f for f in (*model, *filter(None, [mmproj])))
         nbytes = sum(p.stat().st_size for p in paths if p.exists())
         yield Stored(repo + rest, STORE, found and found.path, nbytes, problem, False, paths)

@@ -6,12 +6,13 @@ import os
 from collections.abc import Container
 from pathlib import Path
 
-from ..atomic import need_unused
 from ..errors import ModelNotFound, Unsupported, WriteError
-from . import hub_cache, lm_studio, made, ollama, own
-from .found import Stored
+from ..storage import need_unused
+from . import derived, hub_cache, lm_studio, ollama
+from . import hub_cache as own
 from .grammar import hub_name
-from .sources import stored
+from .resolved import Stored
+from .resolver import stored
 
 
 def removable(name: str) -> Stored:
@@ -45,7 +46,7 @@ def remove(model: Stored) -> int:
         WriteError: a file cannot be removed.
     """
     if model.store == ollama.OWN_STORE:
-        return made.delete(model.name)
+        return derived.delete(model.name)
     with hub_cache.locked(f"removing {model.name:.100}"):
         return _remove(model)
 

@@ -5,21 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported
-from ..homes import lazily
-from .attention import attention
+from ..imports import lazily
 from .decoder import (
     Attention,
     Decoder,
     DecoderConfig,
     PermutedAttention,
     PreNormLayer,
+    attention,
     keep_rows,
+    local_layers,
+    sliding_layers,
+    sliding_window,
     softcap,
 )
-from .feedforward import GatedMLP, activate, activation, check_activation, unless
-from .layers import Conv1D, Conv2D, Embedding, LayerNorm, Linear, RMSNorm
-from .rope import Rope
-from .scaling import (
+from .layers import (
+    Conv1D,
+    Conv2D,
+    Embedding,
+    GatedMLP,
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    activate,
+    activation,
+    check_activation,
+    unless,
+)
+from .rope import (
+    Rope,
     RopeConfig,
     Rotary,
     llama3_factors,
@@ -28,7 +42,6 @@ from .scaling import (
     scaling_factor,
     yarn_magnitude,
 )
-from .windows import local_layers, sliding_layers, sliding_window
 
 if TYPE_CHECKING:
     from .audio import (
@@ -52,7 +65,6 @@ if TYPE_CHECKING:
         check_conformer,
     )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
-    from .positions import grid_positions
     from .sandwich import OwnEmbedding, PerLayerEmbedding, SandwichLayer
     from .vision import (
         CLIP_MEAN,
@@ -75,6 +87,7 @@ if TYPE_CHECKING:
         VisionMLP,
         attention_in_blocks,
         blank_frames,
+        grid_positions,
         image_mean,
         image_std,
         in_pairs,
@@ -181,12 +194,12 @@ _find, __dir__ = lazily(
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
         "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv ConformerFeedForward LocalAttention "
         "check_conformer",
-        "positions": "grid_positions",
         "sandwich": "OwnEmbedding PerLayerEmbedding SandwichLayer",
         "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
         "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
         "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "
-        "image_mean image_std in_pairs merge_patches resample video_times vision_kv vision_windows",
+        "grid_positions image_mean image_std in_pairs merge_patches resample video_times vision_kv "
+        "vision_windows",
     },
 )
 

@@ -16,11 +16,9 @@ import numpy as np
 from ..errors import ConfigError
 from ..ml import Tensor
 from ..model.config import Config
-from ..model.fields import encoder_kv, gguf, kv
-from ..model.module import Module
+from ..model.module import Module, encoder_kv, gguf, kv
 from ..model.operations import Operation
-from .feedforward import activate, activation
-from .layers import Conv1D, LayerNorm, Linear
+from .layers import Conv1D, LayerNorm, Linear, activate, activation
 
 AUDIO_RATE = 16_000  # samples a second
 AUDIO_HOP = 160  # samples from frame to frame

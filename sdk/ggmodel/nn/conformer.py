@@ -14,10 +14,8 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..ml import Context, DType, Tensor
-from ..model.fields import gguf
-from ..model.module import Module
-from .feedforward import activate
-from .layers import Linear, RMSNorm
+from ..model.module import Module, gguf
+from .layers import Linear, RMSNorm, activate
 
 MOST_NEARBY = 64  # rows before or behind one; published encoders see 12, half a second
 CONFORMER_EPS = 1e-6  # of the norms that no key says it of

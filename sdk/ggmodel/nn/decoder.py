@@ -1,25 +1,125 @@
-"""A usual decoder: its hyperparameters, attention, a pre-norm layer, and the way through the
-layers."""
+"""A usual decoder: attention over a cache, the pattern of local layers, the way through them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..errors import ConfigError
 from ..ml import Context, Tensor
 from ..model.batch import Batch
-from ..model.fields import gguf, kv
-from ..model.memory import LayerMemory
+from ..model.cache import LayerMemory
 from ..model.model import Model
-from ..model.module import Module
+from ..model.module import Module, gguf, kv
 from ..model.operations import PermuteRope
-from .attention import attention
-from .feedforward import GatedMLP, activation
-from .layers import Embedding, Linear, RMSNorm
-from .scaling import RopeConfig, Rotary
-from .windows import local_layers
+from .layers import Embedding, GatedMLP, Linear, RMSNorm, activation
+from .rope import RopeConfig, Rotary
+
+
+def attention(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    cache: LayerMemory,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    vmla: Tensor | None = None,
+) -> Tensor:
+    """Stores keys and values, then attends to all positions that each row sees.
+
+    Args:
+        q: [d, heads, n]. k: [d, kv heads, n]. v: [dv, kv heads, n]. No k and v (None) in a layer
+            that shares those of another, `cache.shares`.
+        scale: of the scores, usually 1/√d.
+        softcap, sinks, vmla: see `Tensor.scaled_dot_product_attention`.
+
+    Returns:
+        F32 [dv · heads, n].
+    """
+    if k is not None and v is not None:
+        cache.put(k, v)
+    keys, values, mask = cache.get()
+    out = q.scaled_dot_product_attention(
+        keys,
+        values,
+        mask,
+        sinks,
+        vmla,
+        scale=scale,
+        softcap=softcap,
+        cache_config_applied=True,
+        parts=cache.parts,
+    )
+    return out.reshape(out.dim(0) * out.dim(1), -1)
+
+
+_KINDS = {"full_attention": False, "sliding_attention": True}
+
+
+def sliding_window(hf: Mapping[str, Any]) -> int | None:
+    """The length of a config's window; None for none, also if `use_sliding_window` is false."""
+    window = hf.get("sliding_window")
+    return window if hf.get("use_sliding_window", True) else None
+
+
+def sliding_layers(hf: Mapping[str, Any]) -> list[bool] | None:
+    """Layer → whether it is local, as a config says it: a list of `layer_types`;
+    `max_window_layers`, the first layers that see all; or a `sliding_window_pattern`, of which
+    every n-th layer sees all, or letters of which "L" is local. None for a config without, and if
+    `use_sliding_window` is false.
+
+    Raises:
+        ConfigError: another kind of layer or pattern.
+    """
+    kinds, first = hf.get("layer_types"), hf.get("max_window_layers")
+    patterns = [hf.get(key) for key in ("sliding_window_pattern", "_sliding_window_pattern")]
+    pattern = next((p for p in patterns if p is not None), None)
+    if not hf.get("use_sliding_window", True):
+        return None
+    if kinds is not None:
+        unknown = [kind for kind in kinds if kind not in _KINDS]
+        if unknown:
+            raise ConfigError(f"layer_types has {unknown[0]!r:.40}; supported: {', '.join(_KINDS)}")
+        return [_KINDS[kind] for kind in kinds]
+    if pattern is None and first is None:
+        return None
+    layers = range(hf["num_hidden_layers"])
+    if first is not None:
+        return [i >= first for i in layers]
+    if isinstance(pattern, str) and {*pattern} and {*pattern} <= {*"LG"}:
+        return [pattern[i % len(pattern)] == "L" for i in layers]
+    if isinstance(pattern, bool) or not isinstance(pattern, int) or pattern < 0:
+        raise ConfigError(
+            f"sliding_window_pattern is {pattern!r:.40}; supported: a number from 0 on, letters L "
+            "and G"
+        )
+    return local_layers([pattern], len(layers), 1)
+
+
+def local_layers(pattern: list, layers: int, window: int) -> list[bool]:
+    """Layer → whether it is local: sees a window of the last positions only.
+
+    Args:
+        pattern: `attention.sliding_window_pattern`: a flag for each layer, or one number n: every
+            n-th layer sees all positions; with 1 all do, with 0 none does.
+        window: its length; with 0 no layer is local.
+
+    Raises:
+        ConfigError: another number of flags than of layers, or no pattern at all.
+    """
+    if window < 1:
+        return [False] * layers
+    if len(pattern) == 1 and not isinstance(pattern[0], bool):
+        every = pattern[0]
+        if not isinstance(every, int) or every < 0:
+            raise ConfigError(f"a sliding_window_pattern of {every!r}; it must be 0 or more")
+        return [every == 0 or (i + 1) % every != 0 for i in range(layers)]
+    if len(pattern) != layers:
+        raise ConfigError(f"a sliding_window_pattern of {len(pattern)} for {layers} layers")
+    return [bool(local) for local in pattern]
 
 
 class DecoderConfig(RopeConfig):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..ml import Tensor
-from ..model.fields import gguf
-from ..model.module import Module
-from .feedforward import activate, check_activation
-from .layers import Linear
+from ..model.module import Module, gguf
+from .layers import Linear, activate, check_activation
 
 
 class ExpertLinear(Module):

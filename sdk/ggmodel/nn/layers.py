@@ -1,10 +1,14 @@
-"""Linear maps, convolutions, embeddings, norms."""
+"""Layers: linear maps, convolutions, embeddings, norms, activations and feed-forward blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ConfigError
 from ..ml import Tensor
-from ..model.fields import gguf
-from ..model.module import Module
+from ..model.config import descend
+from ..model.module import Module, gguf, kv
 
 
 class Linear(Module):
@@ -84,3 +88,110 @@ class LayerNorm(Module):
     def forward(self, x: Tensor, eps: float | None = None) -> Tensor:
         """The shape of x; eps defaults to the config's `eps`."""
         return x.layer_norm(self.weight, self.bias, self.config.eps if eps is None else eps)
+
+
+def _gelu_erf(x: Tensor, up: Tensor | None) -> Tensor:
+    return x.gelu_erf() if up is None else x.gelu_erf() * up
+
+
+def _relu2(x: Tensor, up: Tensor | None) -> Tensor:
+    return x.relu().sqr() if up is None else x.relu().sqr() * up
+
+
+_KEY = "hidden_activation"  # none of llama.cpp's
+# Names in transformers; "gelu" is the exact form there, and others its tanh form.
+_ACTIVATIONS: dict[str, Callable[[Tensor, Tensor | None], Tensor]] = {
+    "silu": Tensor.silu,
+    "swish": Tensor.silu,
+    "gelu": _gelu_erf,
+    "gelu_new": Tensor.gelu,
+    "gelu_fast": Tensor.gelu,
+    "gelu_pytorch_tanh": Tensor.gelu,
+    "quick_gelu": Tensor.quick_gelu,
+    "relu": Tensor.relu,
+    "relu2": _relu2,
+}
+
+
+def check_activation(name: Any, key: str = f"{_KEY} (hidden_act)") -> None:
+    """
+    Args:
+        key: the name of the hyperparameter, for the message.
+
+    Raises:
+        ConfigError: an unknown activation; lists the supported ones.
+    """
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
+        raise ConfigError(
+            f"{key} {name!r:.60} is unsupported; supported: {', '.join(sorted(_ACTIVATIONS))}"
+        )
+
+
+def activate(name: str, x: Tensor, up: Tensor | None = None) -> Tensor:
+    """An activation by its name in transformers: […] → […]; with up […] multiplied by that.
+
+    Raises:
+        ConfigError: an unknown activation; lists the supported ones.
+    """
+    check_activation(name)
+    return _ACTIVATIONS[name](x, up)
+
+
+def unless(usual: Any, *keys: str) -> Callable[[Mapping[str, Any]], Any]:
+    """For `kv(hf=…)`: the first of these keys that a config has, unless it is the usual value.
+    Files then have the metadata key only where other programs need to know."""
+
+    def find(hf: Mapping[str, Any]) -> Any:
+        values = [descend(hf, key) for key in keys]
+        value = next((value for value in values if value is not None), None)
+        return None if value == usual else value
+
+    return find
+
+
+def activation(usual: str, hf: str = "hidden_act", *names: str) -> Any:
+    """A hyperparameter: the name of an activation, written to files only if it is not the usual
+    one, as other programs' formats have no key for it.
+
+    Args:
+        usual: the activation of files, and of configs, without the key.
+        hf: the key in a Hugging Face config.
+        names: the keys in files; "hidden_activation" by default.
+
+    Raises:
+        ConfigError: when a config is read that has an unknown activation; lists the supported ones.
+    """
+    unusual = unless(usual, hf)
+
+    def find(config: Mapping[str, Any]) -> Any:
+        value = unusual(config)
+        if value is not None:
+            check_activation(value, hf)
+        return value
+
+    return kv(*(names or (_KEY,)), hf=find, default=usual)
+
+
+class GatedMLP(Module):
+    """down(activation(gate(x)) · up(x)). Reads the config's `width`, `ffn` and `activation`.
+
+    Raises:
+        ConfigError: an unknown activation; lists the supported ones.
+    """
+
+    gate: Linear = gguf("ffn_gate", hf="gate_proj", shape=("width", "ffn"))
+    up: Linear = gguf("ffn_up", hf="up_proj", shape=("width", "ffn"))
+    down: Linear = gguf("ffn_down", hf="down_proj", shape=("ffn", "width"))
+
+    def __init__(self, config: Any = None):
+        super().__init__(config)
+        check_activation(self.activation)
+
+    @property
+    def activation(self) -> str:
+        """The config's; "silu" for a config without."""
+        return getattr(self.config, "activation", "silu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [width, n] → [width, n]."""
+        return self.down(activate(self.activation, self.gate(x), self.up(x)))

@@ -6,13 +6,11 @@ from typing import Any
 
 from ..ml import Tensor
 from ..model.batch import Batch
-from ..model.fields import gguf
-from ..model.memory import LayerMemory
-from ..model.module import Module
+from ..model.cache import LayerMemory
+from ..model.module import Module, gguf
 from ..model.operations import AddConstant
 from .decoder import keep_rows
-from .feedforward import GatedMLP
-from .layers import Embedding, Linear, RMSNorm
+from .layers import Embedding, GatedMLP, Linear, RMSNorm
 
 
 def _norm(name: str, hf: str) -> RMSNorm:

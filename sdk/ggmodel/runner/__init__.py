@@ -1,12 +1,11 @@
 """Running models: loading, the engine, requests, sampling."""
 
 from .loading.load import load
-from .loading.options import LoadOptions
+from .options import LoadOptions, RequestOptions
 from .requests.completion import Completion, Piece, Usage
+from .requests.generation import AsyncStream, Stream
+from .requests.grammar import Grammar
 from .requests.loaded_model import LoadedModel
-from .requests.options import RequestOptions
-from .requests.stream import AsyncStream, Stream
-from .requests.structured import Grammar
 from .sampling import Sampler
 
 __all__ = [

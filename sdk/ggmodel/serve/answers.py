@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
-from .asking import Asked
+from .chat_requests import Asked
+from .endpoint import some
 from .requests import Begun, Ended, Piece, Token
-from .streaming import some
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .metrics import Metrics
-    from .runner import Runner
+    from .monitoring import Metrics
+    from .requests import Runner
 
 
 _LETTERS, _LENGTH = string.ascii_letters + string.digits, 9

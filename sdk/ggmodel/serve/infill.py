@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from .errors import Refused
-from .requests import State, Tokenize
-from .runner import Runner
+from .requests import Runner, State, Tokenize
 
 # How files name these tokens, and how vocabularies that name none spell them.
 _KEYS = {

@@ -20,8 +20,8 @@ from ..bounds import limits
 from ..errors import ConfigError
 from ..platforms.processes import prepare_to_serve
 from ..platforms.sockets import own_port
+from .api import make_app
 from .api.openai import OPENAI
-from .app import make_app
 from .endpoint import JSON
 from .errors import Problem
 from .server import Server, Settings

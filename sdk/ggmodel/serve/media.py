@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, unquote_to_bytes, urlsplit
 
-from ..atomic import is_at
 from ..bounds import limits
 from ..platforms.files import NO_LINKS
 from ..reading import READ_FLAGS
+from ..storage import is_at
 from .errors import Refused
 
 _PORTS = {"http": 80, "https": 443}

@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from .requests import State
-from .runner import Runner
+from .requests import Runner, State
 
 Condition = Literal["unloaded", "loading", "ready", "silent", "failed"]
 """A model's condition. `silent`: its process answers no ping, and is ended if that goes on.

@@ -1,11 +1,12 @@
-"""Requests to a runner, and the events of its answers: one language for all APIs and engines.
+"""Requests to a runner, the events of its answers, and the contract of a runner.
 
 An API turns its own requests into these, and these events into its own answers.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import AsyncGenerator
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field, structs
 
@@ -308,3 +309,42 @@ class Failure(Struct, tag=True):
 
     error: str
     message: str
+
+
+class Runner(Protocol):
+    """A model in another process.
+
+    All methods raise the errors of `ggmodel.errors` that the model raised, `DeviceLost` where the
+    process has ended, and `Unsupported` where the engine has no such ability.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model's own name, whatever requests call it."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """The model, as of its loading; `running` and `waiting` as of now."""
+        ...
+
+    def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+        """`Begun`, a `Piece` a token, `Ended`. Closing the iterator cancels the
+        request within one step."""
+        ...
+
+    async def embed(self, request: Embed) -> Rows: ...
+
+    async def rank(self, request: Rank) -> Ranks: ...
+
+    async def tokenize(self, request: Tokenize) -> Tokens: ...
+
+    async def detokenize(self, request: Detokenize) -> Text: ...
+
+    async def render(self, request: Render) -> Text: ...
+
+    async def transcribe(self, request: Transcribe) -> Transcript: ...
+
+    async def close(self) -> None:
+        """Ends the process; requests that run get `Cancelled`. Idempotent."""
+        ...

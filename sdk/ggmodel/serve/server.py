@@ -1,16 +1,71 @@
-"""The server: what all its endpoints share."""
+"""The server: settings and parts that all endpoints share, and stored answers."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
+from ..bounds import limits
 from .bodies import Bodies
 from .media import Media
-from .metrics import Metrics
+from .monitoring import Metrics, RequestLog
 from .pool import Models
-from .request_log import RequestLog
-from .stored import Stored
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An answer with the conversation that led to it.
+
+    Attributes:
+        owner: the client's key: others cannot see it.
+        answer: as its API put it. input: the items that its request added.
+        history: all messages up to the answer and with it, as runners take them.
+        nbytes: an estimate of its memory.
+    """
+
+    owner: str
+    answer: bytes
+    input: list[Any]
+    history: list[dict[str, Any]]
+    nbytes: int
+
+
+class Stored:
+    """Answers by their id."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._nbytes = 0
+
+    def put(self, id: str, kept: Kept) -> None:
+        """Keeps an answer, unless it alone exceeds the limit."""
+        if kept.nbytes > limits.serve_stored_bytes:
+            return
+        self._kept[id] = kept
+        self._nbytes += kept.nbytes
+        while len(self._kept) > limits.serve_stored or self._nbytes > limits.serve_stored_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._nbytes -= oldest.nbytes
+
+    def get(self, id: str, owner: str) -> Kept | None:
+        """An answer of this client; None if there is none, or no longer."""
+        found = self._kept.get(id)
+        if found is None or found.owner != owner:
+            return None
+        self._kept.move_to_end(id)
+        return found
+
+    def drop(self, id: str, owner: str) -> bool:
+        """Forgets an answer; whether there was one."""
+        found = self.get(id, owner)
+        if found is None:
+            return False
+        del self._kept[id]
+        self._nbytes -= found.nbytes
+        return True
+
 
 _CHANGES = 4  # models that are downloaded or made at a time
 

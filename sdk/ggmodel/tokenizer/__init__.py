@@ -4,7 +4,6 @@
 SentencePiece ("llama") or WordPiece ("bert").
 """
 
-from .stream import TextStream
-from .tokenizer import Tokenizer
+from .tokenizer import TextStream, Tokenizer
 
 __all__ = ["TextStream", "Tokenizer"]

@@ -1,4 +1,7 @@
-"""Encodes a few texts without building the whole vocabulary.
+"""Encoders of the `tokenizers` package, for a whole vocabulary or a few texts' part of it.
+
+An encoder maps plain text to ids. `Tokenizer` handles special tokens, the space that SentencePiece
+puts in front of a text, and the tokens added around it.
 
 A merge only makes pieces that occur in the text, or in the text without the characters that have no
 token. An encoder that knows just these tokens, and the merges among them, gives the same ids as one
@@ -8,22 +11,222 @@ that knows all. It is built in a millisecond; one of 262,144 tokens takes a seco
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import repeat
 from operator import add
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from ..interrupts import in_a_thread
-from ..shortage import need_room
-from .build import assemble, build, in_byte_alphabet, is_text, kept_apart, stand_ins
-from .long_numbers import cut
-from .merges import has_one_score, may_merge, merges_by_rank, merges_by_score
-from .vocabulary import Vocabulary
+from ..concurrency import in_a_thread
+from ..errors import ConfigError, TokenizerError
+from ..resources import need_room
+from .pretokenizers import Pre, cut
+from .vocabulary import (
+    BYTE_NAMES,
+    NEVER_TEXT,
+    SPACE,
+    Merge,
+    TokenType,
+    Vocabulary,
+    check_merges,
+    has_one_score,
+    may_merge,
+    merge_pairs,
+    merges_by_rank,
+    merges_by_score,
+)
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+def build(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    """The encoder of the whole vocabulary."""
+    try:
+        return _wordpiece(vocab) if vocab.model == "bert" else _whole(vocab)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the package raises bare Exception
+        check_merges(vocab)
+        raise TokenizerError(
+            f"the vocabulary cannot be built: {error}; its tokens and merges do not belong "
+            f"together; convert the model again"
+        ) from error
+
+
+def _whole(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    pairs = merge_pairs(vocab.merges or [])
+    apart = kept_apart(vocab, map("".join, pairs))
+    pieces = {text: i for text, i in _spellable(vocab.ids).items() if i not in apart}
+    if vocab.model == "llama":
+        if has_one_score(vocab):
+            raise TokenizerError(
+                "tokenizer.ggml.scores holds one and the same score for all tokens, so the order "
+                "in which pieces join is lost; convert the model again from its tokenizer.model"
+            )
+        pairs = merges_by_score(vocab, pieces)
+    return assemble(vocab, pieces, pairs)
+
+
+def kept_apart(vocab: Vocabulary, made: Iterable[str] = ()) -> frozenset[int]:
+    """Tokens that an encoder must not know, since plain text never becomes them.
+
+    It has to know the byte tokens and the unknown one, which replace characters without a token.
+
+    Args:
+        made: results of the merges.
+    """
+    if vocab.model == "llama":
+        apart = vocab.of_type((TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED))
+        return frozenset(apart.values()) - {vocab.token_id("unknown", 0)}
+    if vocab.pre is None or not vocab.pre.ignore_merges:
+        return frozenset()
+    # A whole word is looked up first, and "<s>" in a text must not become the control token.
+    hidden = {text: i for text, i in vocab.of_type(NEVER_TEXT).items() if len(text) > 1}
+    for text in filter(hidden.__contains__, made):
+        del hidden[text]
+    return frozenset(hidden.values())
+
+
+def assemble(
+    vocab: Vocabulary, pieces: dict[str, int], merges: list[Merge]
+) -> tokenizers.Tokenizer:
+    """The encoder that knows only these pieces of a SentencePiece or byte pair vocabulary."""
+    from tokenizers import Tokenizer, models
+
+    unknown = _unknown(vocab) if _names_bytes(vocab) else None
+    # Successive unknown characters become one token.
+    fused = {} if unknown is None else {"unk_token": vocab.tokens[unknown], "fuse_unk": True}
+    model = models.BPE(
+        vocab=pieces,
+        merges=merges,
+        ignore_merges=vocab.pre is not None and vocab.pre.ignore_merges,
+        byte_fallback=_names_bytes(vocab),
+        **fused,
+    )
+    built = Tokenizer(model)
+    if vocab.pre is not None:
+        built.pre_tokenizer = _pre_tokenizer(vocab.pre)  # type: ignore[assignment]
+    return built
+
+
+@lru_cache
+def _pre_tokenizer(pre: Pre) -> Any:
+    from tokenizers import Regex, pre_tokenizers
+
+    steps: list[Any] = [pre_tokenizers.Split(Regex(s), "isolated") for s in pre.splits]
+    if pre.byte_level:
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(steps)
+
+
+def _names_bytes(vocab: Vocabulary) -> bool:
+    # A byte-level vocabulary spells bytes as characters.
+    return vocab.pre is None or not vocab.pre.byte_level
+
+
+def _unknown(vocab: Vocabulary) -> int | None:
+    return vocab.token_id("unknown", 0 if vocab.model == "llama" else None)
+
+
+def stand_ins(vocab: Vocabulary) -> set[int]:
+    """Tokens that replace a character without a token: of its bytes ("<0xE2>"), or unknown."""
+    if not _names_bytes(vocab):
+        return set()
+    found = {*map(vocab.ids.get, BYTE_NAMES), _unknown(vocab)}
+    return {i for i in found if i is not None}
+
+
+def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
+    """In a GGUF "▁" marks a word's first piece; WordPiece marks the others, with "##"."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    unknown = vocab.token_id("unknown", 100)
+    if unknown is None:
+        raise TokenizerError(
+            "a bert vocabulary needs tokenizer.ggml.unknown_token_id; convert the model again"
+        )
+    pieces = {}
+    for text, i in _spellable(vocab.ids).items():
+        if vocab.types[i] not in NEVER_TEXT:
+            pieces[text[1:] if text.startswith(SPACE) else "##" + text] = i
+    pieces[vocab.tokens[unknown]] = unknown
+    lowercase = vocab.keys.get("tokenizer.ggml.normalizer.lowercase", bool, True)
+    strip = vocab.keys.get("tokenizer.ggml.normalizer.strip_accents", bool, lowercase)
+    built = Tokenizer(models.WordPiece(pieces, unk_token=vocab.tokens[unknown]))
+    built.normalizer = normalizers.BertNormalizer(  # type: ignore[assignment]
+        lowercase=lowercase, strip_accents=strip
+    )
+    built.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    return built
+
+
+def _spellable(ids: dict[str, int]) -> dict[str, int]:
+    """The tokens that are text; the reader escapes bytes that are no UTF-8 as surrogates."""
+    return ids if is_text("".join(ids)) else {t: i for t, i in ids.items() if is_text(t)}
+
+
+def is_text(text: str) -> bool:
+    """Whether a text has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def token_bytes(vocab: Vocabulary, token: int) -> bytes:
+    """The bytes of a token; special tokens give their own text."""
+    text, kind = vocab.tokens[token], vocab.types[token]
+    if kind in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED):
+        return _raw(text)
+    if kind == TokenType.BYTE:
+        try:
+            return bytes([int(text[3:5], 16)])
+        except ValueError:
+            raise TokenizerError(
+                f"token {token} is a byte token but is spelled {text!r:.80}, not like <0x0A>; "
+                f"convert the model again"
+            ) from None
+    if vocab.pre is not None and vocab.pre.byte_level:
+        alphabet = _byte_alphabet()
+        return b"".join(alphabet.get(char) or _raw(char) for char in text)
+    return _raw(text.replace(SPACE, " "))
+
+
+def _raw(text: str) -> bytes:
+    # The first handler restores bytes that the reader escaped, the second keeps other surrogates.
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def in_byte_alphabet(text: str) -> str:
+    """Spells a text in the alphabet of byte-level vocabularies."""
+    return bytes_in_alphabet(text.encode())
+
+
+def bytes_in_alphabet(data: bytes) -> str:
+    """Spells bytes in the alphabet of byte-level vocabularies, one letter each."""
+    return data.decode("latin-1").translate(_letters())
+
+
+@lru_cache(maxsize=1)
+def _letters() -> dict[int, str]:
+    return {byte[0]: char for char, byte in _byte_alphabet().items()}
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, bytes]:
+    """GPT-2 spells a byte by its Latin-1 character, if that is visible, else by one above 255."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in set(visible)]
+    alphabet = {chr(value): bytes([value]) for value in visible}
+    alphabet.update({chr(256 + n): bytes([value]) for n, value in enumerate(hidden)})
+    return alphabet
+
 
 # Cost of building in lookups: of the whole for each token, and of a part besides its texts'.
 _LOOKUPS_A_TOKEN = 8

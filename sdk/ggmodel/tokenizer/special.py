@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .build import is_text
+from .encoder import is_text
 from .vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:

@@ -1,29 +1,139 @@
-"""The tokenizer of a GGUF: text to ids and back."""
+"""The tokenizer of a GGUF: text to ids and back, at once or one token at a time.
+
+Users of transformers know its methods by the names of `TransformersNames`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import codecs
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any
+from typing import Any, cast
 
 from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
-from .build import in_byte_alphabet, is_text, token_bytes
-from .encoder import Encoder
+from .encoder import Encoder, in_byte_alphabet, is_text, token_bytes
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
-from .stream import TextStream
-from .transformers_names import TransformersNames
-from .vocabulary import (
-    BYTE_NAMES,
-    PREFIX,
-    SPACE,
-    TokenType,
-    Vocabulary,
-    read_vocabulary,
-)
+from .vocabulary import BYTE_NAMES, PREFIX, SPACE, TokenType, Vocabulary, read_vocabulary
+
+
+class Encoding(dict[str, list[Any]]):
+    """Token ids as transformers returns them: a dict whose keys are attributes, too."""
+
+    def __getattr__(self, name: str) -> list[Any]:
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+
+class TransformersNames:
+    """Transformers' names for what a `Tokenizer` has under its own."""
+
+    size: int
+    bos: int | None
+    eos: int | None
+    encode: Callable[..., list[int]]
+    _templates: dict[str, Any]  # chat templates by their keys
+
+    @property
+    def vocab_size(self) -> int:
+        """`size`."""
+        return self.size
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """`bos`."""
+        return self.bos
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """`eos`."""
+        return self.eos
+
+    def __call__(self, text: str | Sequence[str], *, add_special_tokens: bool = True) -> Encoding:
+        """`encode` as transformers spells it: `tokenizer(text).input_ids`, or `["input_ids"]`.
+
+        Args:
+            text: a text, or several: then there is a list of ids for each.
+            add_special_tokens: see `encode`'s `add_special`.
+
+        Returns:
+            "input_ids", and an "attention_mask" of as many ones.
+
+        Raises:
+            TokenizerError: as for `encode`.
+        """
+        if not isinstance(text, str) and isinstance(text, Sequence):
+            ids = [self.encode(one, add_special=add_special_tokens) for one in text]
+            return Encoding(input_ids=ids, attention_mask=[[1] * len(one) for one in ids])
+        ids = self.encode(text, add_special=add_special_tokens)
+        return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = True,
+        **variables: Any,
+    ) -> list[int] | str:
+        """The prompt of messages by the file's chat template, as transformers spells it; see
+        `ggmodel.chat.ChatTemplate`.
+
+        Args:
+            chat_template: Jinja text to use instead, or the name of another template of the file.
+            tokenize: give token ids rather than text.
+
+        Raises:
+            TemplateError, PromptError: as for `ChatTemplate.render`.
+        """
+        from ..chat import ChatTemplate
+
+        vocabulary = cast("Tokenizer", self)
+        template = ChatTemplate.from_metadata(self._templates, vocabulary, chat_template)
+        render = template.encode if tokenize else template.render
+        return render(
+            conversation, tools=tools, add_generation_prompt=add_generation_prompt, **variables
+        )
+
+
+class TextStream:
+    """Turns ids into text as they come; made by `Tokenizer.stream`.
+
+    The joined results of `push` and `flush` equal `Tokenizer.decode` of all the ids. A character
+    whose bytes are spread over several tokens is held back until it is complete.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool, strip: bool):
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._strip = strip
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, id: int) -> str:
+        """Adds one token, and returns the text that is complete now, maybe ""."""
+        tokenizer = self._tokenizer
+        data, starts_text = tokenizer.bytes_and_start(id)
+        if starts_text:
+            self._strip = tokenizer.hides_space
+        if self._skip_special and tokenizer.is_special(id):
+            data = b""
+        elif self._strip and not starts_text:
+            data = data[1:] if data.startswith(b" ") else data
+            self._strip = False
+        return self._utf8.decode(data)
+
+    def flush(self) -> str:
+        """Ends the text: an incomplete character becomes U+FFFD. The stream can be used again."""
+        rest = self._utf8.decode(b"", final=True)
+        self._strip = self._tokenizer.hides_space
+        return rest
+
 
 # Characters of a run that is one token: unknown ones, or a word of BERT's. A guess that no text in
 # earnest comes near.

@@ -1,23 +1,193 @@
-"""The way through a sound, window by window."""
+"""Transcription of a sound, window by window or by prompt.
+
+Tokens of speech are chosen by the rules of OpenAI's Whisper. A prompt is for models that encode
+audio as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..audio import open_audio, resample
-from ..errors import ConfigError, Unsupported
+from ..errors import ConfigError, PromptError, TokenizerError, Unsupported
 from ..model import Input, MultimodalEmbedding, Speech, SpeechPrompt
-from ..runner.sampling import Sampler
-from .asked import Progress, asked, check_wishes
-from .rules import SpeechSampler
+from ..runner.sampling import Constraint, Sampler, Sampling
 from .transcript import Segment, Transcript
 
 if TYPE_CHECKING:
+    from ..audio import Audio
     from ..audio.open import Source
     from ..runner import LoadedModel
+    from ..tokenizer import Tokenizer
+
+_NEVER = np.float32(-np.inf)
+
+
+class SpeechSampler(Sampler):
+    """Takes the likeliest token that the rules allow, or draws one.
+
+    Times come in pairs, the end of a passage and the beginning of the next, and never go back; an
+    answer begins with one. Where all times together are likelier than any token of text, a time
+    comes next.
+
+    Args:
+        timed: whether times are written.
+        temperature, seed: as for `Sampler`.
+    """
+
+    def __init__(self, speech: Speech, timed: bool, temperature: float = 0.0, seed: int = -1):
+        super().__init__(temperature, top_k=0, top_p=1.0, seed=seed)
+        self._speech, self.timed = speech, timed
+
+    def begin(
+        self, prompt: Iterable[int] = (), *, constraint: Constraint | None = None
+    ) -> Sampling:
+        """The state of one answer; its prompt does not matter."""
+        return Sampling(self, (), constraint)
+
+    def adjust(self, logits: np.ndarray, history: Sequence[int]) -> np.ndarray:
+        """The scores of tokens that may follow an answer, −∞ for all others."""
+        scores, answer = logits.copy(), history
+        scores[_known(self._speech.suppressed, logits)] = _NEVER
+        if not answer:
+            scores[_known(self._speech.never_first, logits)] = _NEVER
+        if self.timed:
+            self._keep_times(scores, answer)
+        return scores
+
+    def _keep_times(self, scores: np.ndarray, answer: Sequence[int]) -> None:
+        speech, timed = self._speech, self._speech.timed
+        scores[speech.untimed] = _NEVER
+        latest = answer[-1] >= timed if answer else False
+        before = len(answer) < 2 or answer[-2] >= timed
+        if latest and before:
+            scores[timed:] = _NEVER
+        elif latest:
+            scores[: speech.end] = _NEVER
+        times = [token for token in answer if token >= timed]
+        if times:
+            scores[timed : times[-1] + (not (latest and not before))] = _NEVER
+        if not answer:
+            scores[:timed] = _NEVER
+            if speech.latest_first is not None:
+                scores[timed + speech.latest_first + 1 :] = _NEVER
+        if _log_sum(scores[timed:]) > scores[:timed].max(initial=_NEVER):
+            scores[:timed] = _NEVER
+
+
+def _known(tokens: Sequence[int], logits: np.ndarray) -> list[int]:
+    return [token for token in tokens if token < len(logits)]
+
+
+def _log_sum(scores: np.ndarray) -> float:
+    """ln Σ exp, −∞ of none."""
+    most = float(scores.max(initial=_NEVER))
+    if most == -np.inf:
+        return most
+    return most + float(np.log(np.exp(scores.astype(np.float64) - most).sum()))
+
+
+Progress = Callable[[float, float], None]
+
+
+def asked(
+    model: LoadedModel,
+    speech: SpeechPrompt,
+    sound: Audio,
+    language: str | None,
+    sampler: Sampler,
+    progress: Progress | None = None,
+) -> Transcript:
+    """Writes down a sound; its answer may fill the context.
+
+    Args:
+        language: its code; None leaves it to the model.
+        progress: called with no seconds for each token, with all of them at the end.
+
+    Raises:
+        ConfigError: the language is no code.
+        TokenizerError: the vocabulary lacks a token of the prompt.
+        AudioError: the sound does not fit the context.
+        PromptError: it leaves no room for an answer.
+    """
+    code = None if language is None else _code(language)
+    vocabulary = model.prompts.vocabulary()
+    before, after = _around(vocabulary, speech, code)
+    heard = model.model.modalities()["audio"].inputs(model.embeddings(sound, "audio"))
+    prompt: list[Any] = [*before, *heard, *after]
+    room = model.context_length - model.length(prompt)
+    if room < 1:
+        raise PromptError(
+            f"the sound of {sound.seconds:,.1f} s fills the context of {model.context_length:,} "
+            "tokens; give a longer context_length, or a shorter sound"
+        )
+    with model.stream(prompt, sampler=sampler, max_tokens=room) as stream:
+        pieces = []
+        for piece in stream:
+            pieces.append(piece)
+            if progress is not None:
+                progress(0.0, sound.seconds)
+    answer = stream.completion(pieces)
+    if progress is not None:
+        progress(sound.seconds, sound.seconds)
+    text = vocabulary.decode(answer.tokens, skip_special=True).strip()
+    segment = Segment(0.0, sound.seconds, text, tuple(answer.tokens))
+    return Transcript(text, code, sound.seconds, (segment,))
+
+
+def check_wishes(task: str | None, timestamps: bool, prompt: str | None) -> None:
+    """Refuses what no such model does.
+
+    Raises:
+        Unsupported: times, or text that was said before.
+        ConfigError: another task than transcribing.
+    """
+    if timestamps:
+        raise Unsupported(
+            "this model gives no timestamps: ask for text or JSON without them, not for subtitles"
+        )
+    if prompt and prompt.strip():
+        raise Unsupported("this model takes no prompt: leave it out")
+    if task not in (None, "transcribe"):
+        raise ConfigError("this model transcribes only: leave out the task, or translation")
+
+
+def _code(language: str) -> str:
+    code = language.strip().lower()
+    if not re.fullmatch("[a-z]{2}", code):
+        raise ConfigError(
+            f"the language {language!r:.80} is unknown to this model; give its code of two letters "
+            "(ISO 639-1), such as en"
+        )
+    return code
+
+
+def _around(
+    vocabulary: Tokenizer, speech: SpeechPrompt, language: str | None
+) -> tuple[list[int], list[int]]:
+    """The tokens before and behind a sound."""
+
+    def special(texts: Sequence[str]) -> list[int]:
+        return [_special(vocabulary, text) for text in texts]
+
+    said = "" if language is None else speech.language.format(language)
+    told = vocabulary.encode(said, add_special=False, parse_special=False)
+    return special(speech.before), [*special(speech.after), *told, *special(speech.last)]
+
+
+def _special(vocabulary: Tokenizer, text: str) -> int:
+    id = vocabulary.id_of_text(text)
+    if id is None or not vocabulary.is_special(id):
+        raise TokenizerError(
+            f"the vocabulary has no special token {text}, by which this model is asked to "
+            "transcribe; convert it with the vocabulary of its publisher"
+        )
+    return id
+
 
 _LONGEST = 64  # characters of a token
 

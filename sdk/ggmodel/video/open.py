@@ -1,22 +1,180 @@
-"""Opens videos: animated pictures, folders and lists of frames by Pillow, other files by PyAV."""
+"""Videos opened: animated pictures, folders and lists of frames by Pillow, others by PyAV.
+
+Animated pictures are GIF, WebP and PNG. PyAV, for files such as MP4, brings FFmpeg's decoders.
+"""
 
 from __future__ import annotations
 
+import importlib
+import io
 import numbers
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..errors import ImageError, VideoError
+from ..bounds import limits, spend
+from ..errors import Error, ImageError, Unsupported, VideoError
 from ..image import composite, open_image, within_memory
-from ..reading import given_bytes
-from .container import decode
-from .frames import Choose, Video, check_count, chosen, room
-from .pictures import animated, is_picture
+from ..imports import install_command
+from ..reading import given_bytes, too_large
+from .frames import Choose, Video, check_count, check_decoded, chosen, room
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# Files alone: other formats of FFmpeg open connections and further files.
+_CONTAINER_FORMATS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
+
+
+def decode(data: bytes, name: str, choose: Choose | None) -> Video:
+    """The frames of a file. All are decoded up to the last one that is kept.
+
+    Raises:
+        VideoError: it is broken, holds no pictures, or exceeds a limit; that of decoded pixels
+            counts before they are decoded.
+        Unsupported: av is not installed.
+    """
+    av = _package(name)
+    try:
+        with av.open(
+            io.BytesIO(data), options={"format_whitelist": _CONTAINER_FORMATS}
+        ) as container:
+            return _decoded(container, name, choose)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # decoders raise whatever a broken file leads them to
+        raise VideoError(
+            f"{name} cannot be decoded: {error}; give MP4, WebM, GIF or WebP, or its frames"
+        ) from error
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module("av")
+    except ImportError:
+        raise Unsupported(
+            f"{name} is no GIF or WebP, and the package av, which opens other videos, is not "
+            f"installed: {install_command('video')}, or give the frames as pictures"
+        ) from None
+
+
+def _decoded(container: Any, name: str, choose: Choose | None) -> Video:
+    if not container.streams.video:
+        raise VideoError(f"{name} holds no pictures, only sound; give it as audio")
+    stream = container.streams.video[0]
+    stream.thread_type = "AUTO"
+    stamps = []
+    for packet in container.demux(stream):
+        if packet.pts is not None and not packet.is_discard:  # cut off by an edit list
+            stamps.append(packet.pts)
+            check_count(name, len(stamps))
+    stamps.sort()  # packets come in the order of decoding
+    times = [float((stamp - stamps[0]) * stream.time_base) for stamp in stamps]
+    kept = chosen(name, times, choose)
+    last = int(kept[-1])
+    to_decode = (last + 1) * stream.width * stream.height
+    check_decoded(name, last + 1, to_decode)
+    spend("video_decoded_pixels", to_decode, "pixels of videos to decode")
+    result = room(name, len(kept), stream.width, stream.height)
+    container.seek(0)
+    wanted = {number: at for at, number in enumerate(kept.tolist())}
+    found = decoded = 0
+    for number, frame in enumerate(container.decode(stream)):
+        decoded += frame.width * frame.height  # which may be others than the file says
+        check_decoded(name, number + 1, decoded)
+        if number in wanted:
+            pixels = frame.to_ndarray(format="rgb24")
+            if pixels.shape != result.shape[1:]:
+                raise VideoError(
+                    f"frame {number} of {name} has {pixels.shape[1]} × {pixels.shape[0]} pixels, "
+                    f"and the video {stream.width} × {stream.height}; cut it there"
+                )
+            result[wanted[number]] = pixels
+            found += 1
+        if number == last:
+            break
+    if found < len(kept):
+        raise VideoError(
+            f"{name} ends early: {found} of {len(kept)} frames can be decoded; save it again"
+        )
+    return Video(result, np.asarray(times)[kept])
+
+
+_PICTURE_FORMATS = ("GIF", "WEBP", "PNG")
+_UNTIMED = 0.1  # seconds of a frame that names none, as browsers show it
+
+
+def is_picture(data: bytes) -> bool:
+    """Whether these are the bytes of a picture that may be animated."""
+    return data.startswith((b"GIF8", b"\x89PNG")) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+
+
+def animated(data: bytes, name: str, choose: Choose | None) -> Video:
+    """The frames of an animated picture, transparency on white. A frame that is shown for no time
+    counts as a tenth of a second, as in browsers.
+
+    Raises:
+        VideoError: it is broken, or exceeds `video_frames` or `video_pixels`, which holds for all
+            of its frames: each builds on the one before.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():  # Pillow has other limits of its own
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=_PICTURE_FORMATS) as image:
+                return _frames(image, name, choose)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:  # decoders raise whatever a broken file leads them to
+        raise VideoError(f"{name} cannot be decoded: {error}; save the video again") from error
+
+
+def _durations(image: Image.Image, name: str) -> list[float]:
+    """Seconds of each frame; all are decoded. A GIF says nowhere how many they are."""
+    gif = image.format == "GIF"
+    count = 1 if gif else getattr(image, "n_frames", 1)
+    _check(name, count, count * image.width * image.height)
+    durations: list[float] = []
+    pixels = 0
+    while gif or len(durations) < count:
+        try:
+            image.seek(len(durations))
+        except EOFError:
+            if gif:
+                break
+            raise
+        pixels += image.width * image.height  # a GIF's frames may enlarge it
+        _check(name, len(durations) + 1, pixels)
+        image.load()
+        durations.append(image.info.get("duration", 0) / 1000 or _UNTIMED)
+    return durations
+
+
+def _check(name: str, frames: int, pixels: int) -> None:
+    check_count(name, frames)
+    if pixels > limits.video_pixels:
+        size = f"{frames:,} frames of {pixels // frames:,} pixels"
+        raise VideoError(too_large(name, size, "video_pixels"))
+
+
+def _frames(image: Image.Image, name: str, choose: Choose | None) -> Video:
+    width, height = image.size
+    durations = _durations(image, name)
+    times = np.concatenate([[0.0], np.cumsum(durations[:-1])])
+    kept = chosen(name, times, choose)
+    result = room(name, len(kept), width, height)
+    for at, number in enumerate(kept.tolist()):
+        image.seek(number)
+        frame = image.convert("RGBA" if image.has_transparency_data else "RGB")
+        result[at] = np.asarray(composite(frame))
+    return Video(result, times[kept])
+
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..runner import LoadedModel, Sampler
-from ..runner.engine.apart import Apart
+from ..runner.engine.scoring import Apart
 from ..runner.requests.generation import Generation
 
 

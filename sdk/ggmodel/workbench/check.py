@@ -12,8 +12,8 @@ from ..convert.keys import every_key, recorded
 from ..errors import Error, OutOfMemory
 from ..gguf_file import TensorSource
 from ..model import LoadReport
-from ..runner.loading.options import Options
 from ..runner.loading.preparation import Preparation
+from ..runner.options import Options
 from .reference_keys import keys_read
 
 Status = Literal["used", "computed", "ignored", "unused", "unknown"]

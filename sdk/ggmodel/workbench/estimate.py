@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
 from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
-from ..runner.engine.reservation import EncoderMemory
-from ..runner.loading.gpu_option import choose_layers
-from ..runner.loading.options import LoadOptions, Options, with_options
-from ..runner.loading.placement import Devices
-from ..runner.loading.preparation import Preparation
+from ..runner.engine.memory_plan import EncoderMemory
+from ..runner.loading.gpu_layers import choose_layers
+from ..runner.loading.preparation import Devices, Preparation
 from ..runner.loading.sources import Source, open_source
+from ..runner.options import LoadOptions, Options, with_options
 
 _STEP = 256  # the largest context is a multiple of this
 _MOST_RUNS = 6  # dry runs in search of it; three are usual

@@ -13,8 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import folders, interpreter
-from ..builds import builder, choice, kept, kits, processor, programs, source, stamp
+from .. import concurrency, storage
+from ..builds import builder, choice, processor, requirements
+from ..builds import builder as kept
+from ..builds import builder as source
+from ..builds import choice as stamp
 from ..builds.builder import Progress
 from ..errors import NativeError
 
@@ -95,12 +98,12 @@ def in_use() -> InUse:
 
 def builds() -> list[Kept]:
     """The builds in the user's data folder, by name."""
-    complete = kept.names()
+    complete = kept.build_names()
     found = [Kept(name, str(kept.path_of(name)), finished=False) for name in kept.unfinished()]
     found = [one for one in found if one.name not in complete]
     for name in complete:
         path = kept.path_of(name)
-        about = stamp.read(path) or stamp.Stamp("")
+        about = stamp.read_stamp(path) or stamp.Stamp("")
         chosen = choice.is_chosen(path)
         found.append(Kept(name, str(path), about.version, about.options, chosen=chosen))
     return sorted(found, key=lambda one: one.name)
@@ -129,20 +132,20 @@ def build(
     """
     path = kept.path_of(name)
     builder.refuse_others(path)
-    options = [*kits.options(parts), *options]
+    options = [*requirements.options(parts), *options]
     wanted = builder.requested(options)
-    found = stamp.read(path)
-    if found and (path / stamp.NAME).exists() and found.options == wanted:
+    found = stamp.read_stamp(path)
+    if found and (path / stamp.STAMP).exists() and found.options == wanted:
         return None
-    programs.need_compilers()
-    programs.need_python_headers()
+    requirements.need_compilers()
+    requirements.need_python_headers()
     progress(0.0, "downloading the source")
-    root = source.source(folders.cache() / "source", unpacked)
+    root = source.source_folder(storage.cache_folder() / "source", unpacked)
     result: dict[str, Any] = {}
 
     def check(done: Path) -> None:
         result.update(_child(["-m", "ggmodel.workbench.selftest"], done, _COMPILING))
-        stamp.write(done, options=wanted, features=result["features"])
+        stamp.write_stamp(done, options=wanted, features=result["features"])
 
     builder.build_ggml(path, options, root=root, progress=progress, check=check)
     choice.choose(path)
@@ -165,8 +168,8 @@ def use(name: str) -> InUse:
         path = Path(name).expanduser().absolute()
     else:
         path = kept.path_of(name)
-        if name not in kept.names():
-            known = ", ".join([choice.INSTALLED, *kept.names()])
+        if name not in kept.build_names():
+            known = ", ".join([choice.INSTALLED, *kept.build_names()])
             raise NativeError(f"no build is called {name!r}; there are: {known}; or give a path")
     choice.need_processor(path)
     described(path)
@@ -200,7 +203,9 @@ def _child(
     variables = {} if prefix is None else {VARIABLE: str(prefix)}
     streams: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     try:
-        process = interpreter.start(arguments, variables, stdin=subprocess.DEVNULL, **streams)
+        process = concurrency.start_python(
+            arguments, variables, stdin=subprocess.DEVNULL, **streams
+        )
     except OSError as error:
         raise NativeError(f"ggml cannot be tried in a process of its own: {error}") from error
     with process:
@@ -216,6 +221,6 @@ def _child(
     if process.returncode == 1 and message:
         raise NativeError(message[-4000:])
     if process.returncode:
-        how = interpreter.ending(process.returncode, message.rpartition("\n")[2])
+        how = concurrency.ending(process.returncode, message.rpartition("\n")[2])
         raise NativeError(f"the process that tried this ggml {how}")
     return json.loads(printed.decode().strip().rpartition("\n")[2])

@@ -19,9 +19,9 @@ from ..model import Batch, Input, Model, MultimodalEmbedding, Prepared, Step
 from ..model.multimodal import IMAGE_BATCH
 from ..model.walk import Instance, instances
 from ..runner import LoadedModel
-from ..runner.engine.apart import Apart
 from ..runner.engine.graphs import Graphs, trace
 from ..runner.engine.images import record
+from ..runner.engine.scoring import Apart
 
 if TYPE_CHECKING:
     from ..ml.graph import Graph

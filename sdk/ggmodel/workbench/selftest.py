@@ -31,7 +31,7 @@ from ..ml import (
     new_backend,
 )
 from ..ml.devices import DeviceInfo
-from ..ml.ggml.discovery import discover
+from ..ml.ggml.hardware import discover
 
 # The largest difference beside the results' root mean square. Activations of quantised weights are
 # rounded to max / 127, 0.6 % of a Gaussian product's spread, of which six are 4 %; other values to

@@ -147,10 +147,10 @@ def _hyperparameters(
     source: TensorSource, models: str | Path | None
 ) -> tuple[list[Hyperparameter] | None, str | None]:
     # Imported here, for they need numpy, which a file of unknown architecture does not.
-    from ..gguf_file.metadata import KeyValues
+    from ..gguf_file.values import KeyValues
     from ..model import config_class
     from ..model.config import key_fields
-    from ..model.pairs import of_source
+    from ..model.loader import of_source
 
     keys = KeyValues(source.metadata, source.name)
     try:

@@ -13,16 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ..atomic import atomic_write
-from ..chat.items import OPTIONS
+from ..chat.messages import OPTIONS
 from ..errors import ConfigError
-from ..ml.node import Node
-from ..ml.quantized import to_float32
-from ..ml.storage import Feed, HostData, Weight
+from ..ml.node import Feed, HostData, Node, Weight
+from ..ml.tensor import to_float32
 from ..model import Prepared
 from ..runner import LoadedModel
+from ..storage import atomic_write
+from .nodes import VIEWS
 from .observe import Recording, See, watch_item, watch_text
-from .roofline import VIEWS
 
 _CHUNK = 1 << 22  # numbers in float64 at a time
 

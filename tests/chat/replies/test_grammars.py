@@ -13,7 +13,7 @@ import pytest
 import ggmodel
 from ggmodel.chat.replies import Call, ReplyFormat
 from ggmodel.chat.replies.families import FAMILIES, PLAIN, Block, Family
-from ggmodel.chat.replies.forms import Json
+from ggmodel.chat.replies.tool_calls import Json
 from ggmodel.errors import PromptError
 from ggmodel.runner import Grammar, LoadedModel
 from ggmodel.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ import pytest
 
 from ggmodel import limits
 from ggmodel.convert.vocabulary import vocabulary
-from ggmodel.convert.vocabulary.sentencepiece_model import read_sentencepiece
-from ggmodel.convert.vocabulary.steps import Steps, _answered
+from ggmodel.convert.vocabulary.files import read_sentencepiece
+from ggmodel.convert.vocabulary.tokenizer_json import Steps, _answered
 from ggmodel.errors import FormatError, TokenizerError
 
 DATA = Path(__file__).parent / "data" / "llama3"
@@ -113,7 +113,7 @@ def test_steps_within_steps(folder: Path, section: str, depth: int):
 
 def test_steps_are_applied_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """The program may end at any time, without a word."""
-    monkeypatch.setattr("ggmodel.convert.vocabulary.steps._PROGRAM", Path(os.devnull))
+    monkeypatch.setattr("ggmodel.convert.vocabulary.tokenizer_json._PROGRAM", Path(os.devnull))
     with pytest.raises(TokenizerError, match="got no answer"):
         made(folder, decoder={"type": "Fuse"})
 

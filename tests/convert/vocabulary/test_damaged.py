@@ -13,7 +13,7 @@ import pytest
 
 from ggmodel.chat import Reply, ReplyFormat
 from ggmodel.convert.vocabulary import vocabulary
-from ggmodel.convert.vocabulary.sentencepiece_model import read_sentencepiece
+from ggmodel.convert.vocabulary.files import read_sentencepiece
 from ggmodel.errors import ConfigError, Error, FormatError, TokenizerError
 
 DATA = Path(__file__).parent / "data"

@@ -24,8 +24,8 @@ from ggmodel.gguf_file import (
 from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, new_backend
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
-from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.engine import Engine
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
 from tests.golden.files import GREEDY, load_golden

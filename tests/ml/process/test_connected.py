@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ggmodel import interpreter
-from ggmodel.ml.process import RunnerProcess, launch
+from ggmodel import concurrency
+from ggmodel.ml.process import RunnerProcess, conversation
 from tests.ml.conftest import Make
 from tests.ml.harness import normal
 from tests.ml.process.conftest import doubling
@@ -20,7 +20,7 @@ from tests.ml.process.conftest import doubling
 
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "INHERITS", False)
+    monkeypatch.setattr(conversation, "INHERITS", False)
 
 
 def test_it_connects(connected: None, in_process: Make):
@@ -39,7 +39,7 @@ def test_it_connects(connected: None, in_process: Make):
 
 def test_strangers_are_not_listened_to(connected: None, monkeypatch: pytest.MonkeyPatch):
     """They come before the process, and do not know the secret."""
-    real, strangers = launch._start, list[socket.socket]()
+    real, strangers = conversation._start, list[socket.socket]()
 
     def start(place: str, environment: Any, **options: Any) -> Any:
         process: Any = real(place, environment, **options)
@@ -54,7 +54,7 @@ def test_strangers_are_not_listened_to(connected: None, monkeypatch: pytest.Monk
         process.stdin = Told(process.stdin, told)
         return process
 
-    monkeypatch.setattr(launch, "_start", start)
+    monkeypatch.setattr(conversation, "_start", start)
     try:
         with RunnerProcess() as runner:
             assert runner.pid
@@ -78,10 +78,10 @@ def test_a_process_that_does_not_begin(connected: None, monkeypatch: pytest.Monk
     begun: list[Any] = []
 
     def start(arguments: Any, environment: Any, **options: Any) -> Any:
-        begun.append(interpreter.start(["-c", "pass"], environment, **options))
+        begun.append(concurrency.start_python(["-c", "pass"], environment, **options))
         return begun[-1]
 
-    monkeypatch.setattr(launch, "interpreter", SimpleNamespace(start=start))
+    monkeypatch.setattr(conversation, "interpreter", SimpleNamespace(start=start))
     with pytest.raises(OSError, match="does not begin"):
-        launch._connecting({})
+        conversation._connecting({})
     assert begun[0].returncode is not None

@@ -114,7 +114,7 @@ def test_an_assert_of_ggml_is_quoted(monkeypatch: pytest.MonkeyPatch):
     def patched(command: list[str], **options: Any) -> object:
         return popen([command[0], "-c", CRASHING, *command[-2:]], **options)
 
-    monkeypatch.setattr("ggmodel.ml.process.launch.subprocess.Popen", patched)
+    monkeypatch.setattr("ggmodel.ml.process.conversation.subprocess.Popen", patched)
     with RunnerProcess() as runner:
         with pytest.raises(
             DeviceLost, match=r"ended by SIGABRT: ggml-backend\.cpp:\d+: GGML_ASSERT\(buffer\)"
@@ -391,7 +391,7 @@ def test_ten_threads(shared: RunnerProcess, in_process: Make):
 
 
 def test_it_discovers_devices(runner: RunnerProcess, in_process: Make):
-    from ggmodel.ml.ggml.discovery import discover
+    from ggmodel.ml.ggml.hardware import discover
 
     assert isinstance(runner, FilteredRunnerDiscovery)
     assert runner.get_port() == 0 and not runner.has_exited()

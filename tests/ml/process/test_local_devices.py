@@ -64,7 +64,7 @@ def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     def patched(command: list[str], **options: Any) -> object:
         return popen([command[0], "-c", code, *command[-2:]], **options)
 
-    monkeypatch.setattr("ggmodel.ml.process.launch.subprocess.Popen", patched)
+    monkeypatch.setattr("ggmodel.ml.process.conversation.subprocess.Popen", patched)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return request.param
 

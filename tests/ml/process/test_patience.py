@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ggmodel.ml.process.patience import Patience
 from ggmodel.ml.process.protocol import Silence
+from ggmodel.ml.process.watchdog import Patience
 
 DEADLINE = 20.0  # seconds, against a hang
 SECONDS = 2.0  # a silence is told of after half of it

@@ -12,12 +12,12 @@ import pytest
 
 from ggmodel.errors import ComputeError, DeviceLost
 from ggmodel.ml import DType
-from ggmodel.ml.process.packing import PackedInput
 from ggmodel.ml.process.protocol import (
     FROM_CHILD,
     Answer,
     Channel,
     Event,
+    PackedInput,
     Request,
     Silence,
     Torn,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ggmodel.ml import Backend, DType, Tensor
-from ggmodel.ml.quantized import to_float32
+from ggmodel.ml.tensor import to_float32
 from tests.ml.harness import tensor
 from tests.ml.reference.recipes import Recipe
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from ggmodel.ml.ggml.connections import tend
+from ggmodel.ml.ggml.worker import tend
 
 
 @pytest.mark.slow

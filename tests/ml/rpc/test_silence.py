@@ -17,7 +17,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import Busy, DeviceLost
-from ggmodel.ml.process.patience import Expectation
+from ggmodel.ml.process.watchdog import Expectation
 from tests.conftest import ROOT
 
 STORIES = ROOT / "examples" / "assets" / "stories.gguf"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.slots import common_prefix
+from ggmodel.runner.engine.sequences import common_prefix
 
 # Kernels round differently at other batch sizes: where the two best tokens are this close, the
 # choice between them is not the model's.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ggmodel import Input, MultimodalEmbedding
-from ggmodel.runner.engine.batches import Batches, Chunk
 from ggmodel.runner.engine.inputs import InputTable
-from ggmodel.runner.engine.slots import Slot
+from ggmodel.runner.engine.sequences import Slot
+from ggmodel.runner.engine.step import Batches, Chunk
 
 
 def batches(size: int = 4) -> Batches:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ggmodel.runner.engine import guessing as speculation
-from ggmodel.runner.engine.guessing import SIZES, Costs, Speculation
-from ggmodel.runner.engine.request import Lookup
+from ggmodel.runner.engine import scheduler as speculation
+from ggmodel.runner.engine.scheduler import SIZES, Costs, Speculation
+from ggmodel.runner.engine.sequences import Lookup
 
 LINEAR = {size: 1 + 0.38 * (size - 1) for size in range(1, 65)}  # as 8-bit weights on a processor
 

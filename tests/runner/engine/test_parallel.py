@@ -20,9 +20,9 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.ml.process import RunnerProcess
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.engine.batches import Chunk
-from ggmodel.runner.loading.options import Options
+from ggmodel.runner.engine.step import Chunk
 from ggmodel.runner.loading.preparation import Preparation
+from ggmodel.runner.options import Options
 from ggmodel.runner.requests.generation import Generation
 from tests.runner.ahead import prepared
 from tests.runner.engine.alike import nothing_is_in_use, same_or_tied

@@ -12,8 +12,8 @@ from ggmodel import Input
 from ggmodel.errors import ArchitectureError, PromptError, TensorError
 from ggmodel.model import Model
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.batches import Chunk
-from ggmodel.runner.engine.positions import Histories
+from ggmodel.runner.engine.inputs import Histories
+from ggmodel.runner.engine.step import Chunk
 from tests.models.forced import answers
 from tests.models.test_many_users import SUBJECTS, TEXT, picture
 

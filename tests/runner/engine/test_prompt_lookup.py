@@ -19,9 +19,8 @@ from ggmodel.errors import ConfigError, KvCacheFull
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import Completion, Grammar, LoadedModel, Sampler
-from ggmodel.runner.engine.guessing import Costs
-from ggmodel.runner.engine.request import Lookup
-from ggmodel.runner.engine.slots import common_prefix
+from ggmodel.runner.engine.scheduler import Costs
+from ggmodel.runner.engine.sequences import Lookup, common_prefix
 from tests.golden.files import load_golden
 from tests.kvcache.statespace import MODELS as RECURRENT
 from tests.kvcache.statespace import source as recurrent

@@ -10,7 +10,7 @@ import pytest
 import ggmodel
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
+from ggmodel.runner.engine.scoring import Apart
 
 
 def decode(model: LoadedModel, prompt: list[int], steps: int, rebuild: bool) -> np.ndarray:

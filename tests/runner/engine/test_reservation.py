@@ -12,13 +12,13 @@ from ggmodel import DType
 from ggmodel.errors import GraphError
 from ggmodel.gguf_file import TensorSource, open_gguf
 from ggmodel.ml import AllocationStatus, BackendMemory, DeviceMemory
-from ggmodel.ml.ggml import GGMLBackend, kernels
+from ggmodel.ml.ggml import GGMLBackend, measurements
 from ggmodel.ml.ggml.memory import Buffer
-from ggmodel.ml.storage import State
+from ggmodel.ml.node import State
 from ggmodel.native import lib
-from ggmodel.runner.engine.apart import Apart
-from ggmodel.runner.loading.options import Options
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.runner.loading.preparation import Preparation
+from ggmodel.runner.options import Options
 from ggmodel.workbench.golden import source_of
 from tests.golden.files import cases, load_golden
 
@@ -108,7 +108,7 @@ def test_running_takes_no_more_than_was_reserved():
 def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
     monkeypatch: pytest.MonkeyPatch, context: int, batch: int, f32: bool, traces: int
 ):
-    monkeypatch.setattr(kernels, "f32_values_are_faster", lambda *widths: f32)
+    monkeypatch.setattr(measurements, "f32_values_are_faster", lambda *widths: f32)
     golden = load_golden("llama", "plain_gqa")
     options = Options(context_length=context, batch_size=batch, threads=1)
     with Preparation(source_of(golden), options) as steps:

@@ -16,7 +16,7 @@ from ggmodel.kvcache import CausalCache
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.graphs import Graphs
-from ggmodel.runner.engine.reuse import Placer
+from ggmodel.runner.engine.step import Placer
 from ggmodel.runner.requests.generation import Generation
 from tests.golden.files import load_golden
 from tests.kvcache.history import parts

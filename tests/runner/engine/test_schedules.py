@@ -14,11 +14,11 @@ import pytest
 import ggmodel
 from ggmodel.convert import from_hf
 from ggmodel.errors import Error, KvCacheFull
-from ggmodel.kvcache import windows
+from ggmodel.kvcache import cells
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.apart import Apart
 from ggmodel.runner.engine.graphs import Graphs
+from ggmodel.runner.engine.scoring import Apart
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 from tests.kvcache import statespace
@@ -68,7 +68,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
 def parted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "always in parts":
         for cost in ("_OP", "_GRAPH", "_CONVERSION"):
-            monkeypatch.setattr(windows, cost, -(1 << 30))
+            monkeypatch.setattr(cells, cost, -(1 << 30))
 
 
 @dataclass

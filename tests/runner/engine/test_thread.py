@@ -22,8 +22,8 @@ import ggmodel
 from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError, OutOfMemory
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.engine.apart import Apart
-from ggmodel.runner.engine.batches import Chunk
+from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.step import Chunk
 from ggmodel.runner.requests.generation import Generation
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"

@@ -13,7 +13,7 @@ from ggmodel.convert import from_hf
 from ggmodel.errors import FormatError, Unsupported
 from ggmodel.gguf_file import MemorySource, TensorSource
 from ggmodel.model import find
-from ggmodel.runner.loading.adapted import adapted
+from ggmodel.runner.loading.sources import adapted
 from tests.golden.files import load_golden
 from tests.names.stores import put_ollama
 

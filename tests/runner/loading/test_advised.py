@@ -15,7 +15,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.names import Defaults, Found
 from ggmodel.runner.sampling import Sampler
 from ggmodel.serve.requests import Generate
-from ggmodel.serve.runners.llama_bodies import body_of
+from ggmodel.serve.runners.llama_http import body_of
 from tests.convert.folders import write_golden
 
 ADVICE: dict[str, Any] = {"temp": 1.4, "top_k": 7, "top_p": 0.6, "min_p": 0.01}

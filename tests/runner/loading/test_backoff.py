@@ -8,7 +8,7 @@ import pytest
 
 from ggmodel.errors import OutOfMemory
 from ggmodel.ml import AllocationStatus, BackendMemory, DeviceMemory, GPULayers, GPULayersList
-from ggmodel.runner.loading.gpu_split import with_backoff
+from ggmodel.runner.loading.gpu_layers import with_backoff
 
 
 def fewer(backoff: float) -> GPULayersList:

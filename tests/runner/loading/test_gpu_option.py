@@ -6,7 +6,7 @@ import pytest
 
 from ggmodel.errors import ConfigError
 from ggmodel.ml import BackendMemory, DeviceInfo, DeviceMemory, GPULayers, GPULayersList
-from ggmodel.runner.loading.gpu_option import (
+from ggmodel.runner.loading.gpu_layers import (
     GPURequest,
     choose_layers,
     named_layers,

@@ -17,7 +17,7 @@ from ggmodel.ml import (
     DeviceMemory,
     GPULayersList,
 )
-from ggmodel.runner.loading.gpu_split import layout, search
+from ggmodel.runner.loading.gpu_layers import layout, search
 
 MINIMUM = DeviceInfo("0", "CUDA").minimum_memory()
 

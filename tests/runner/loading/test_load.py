@@ -14,9 +14,9 @@ import ggmodel
 from ggmodel.errors import Cancelled, Error, TokenizerError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.ml import Backend, BackendParams, new_backend
-from ggmodel.ml.ggml import pages
-from ggmodel.runner.loading.options import Options
+from ggmodel.ml.ggml import transfer
 from ggmodel.runner.loading.preparation import Preparation
+from ggmodel.runner.options import Options
 from ggmodel.tokenizer import Tokenizer
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -158,8 +158,8 @@ def test_when_the_weights_fail_nothing_goes_on(
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading any file ahead would take minutes."""
-    monkeypatch.setattr(pages, "_PIECE", 8)
-    monkeypatch.setattr(pages, "populate", lambda _: time.sleep(0.05))
+    monkeypatch.setattr(transfer, "_PIECE", 8)
+    monkeypatch.setattr(transfer, "populate", lambda _: time.sleep(0.05))
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_reading_ahead_ends_with_its_backend(file: Path):
 
 def test_a_dry_run_reads_nothing_ahead(file: Path, monkeypatch: pytest.MonkeyPatch):
     read: list[int] = []
-    monkeypatch.setattr(pages, "populate", lambda piece: read.append(piece.nbytes))
+    monkeypatch.setattr(transfer, "populate", lambda piece: read.append(piece.nbytes))
     with new_backend(file, BackendParams(alloc_memory=False)) as backend:
         backend._read_ahead._thread.join(10)  # type: ignore[attr-defined]
     assert read == []

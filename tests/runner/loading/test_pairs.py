@@ -12,9 +12,9 @@ import ggmodel
 from ggmodel.convert import convert
 from ggmodel.errors import ArchitectureError, Unsupported
 from ggmodel.gguf_file import MemorySource, open_gguf
-from ggmodel.gguf_file.metadata import KeyValues
+from ggmodel.gguf_file.values import KeyValues
 from ggmodel.model import find
-from ggmodel.model.pairs import fits, of_source
+from ggmodel.model.loader import fits, of_source
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.loading.sources import open_source
 from ggmodel.workbench import show

@@ -153,7 +153,7 @@ def test_normalized_rows_have_length_one(stories: LoadedModel):
 
 
 def test_zero_has_no_direction():
-    from ggmodel.runner.requests.embedding import normalized
+    from ggmodel.runner.requests.loaded_model import normalized
 
     assert normalized(np.array([[0, 0], [3, 4]], np.float32)).tolist() == [
         [0, 0],

@@ -10,7 +10,7 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import GrammarError
-from ggmodel.runner.requests.grammar_joins import check_lark, check_schema
+from ggmodel.runner.requests.grammar_guards import check_lark, check_schema
 
 SECONDS = 5.0  # of the processor; each of these took longer, and takes tenths
 PATTERNS = [{"pattern": f"(a|b)*a(a|b){{{n}}}"} for n in range(1, 25)]

@@ -15,8 +15,8 @@ import pytest
 import ggmodel
 from ggmodel import Grammar
 from ggmodel.errors import GrammarError
-from ggmodel.runner.requests import grammar_trial
-from ggmodel.runner.requests.grammar_trial import _Trials
+from ggmodel.runner.requests import grammar_guards
+from ggmodel.runner.requests.grammar_guards import _Trials
 
 
 def stopped(trials: _Trials) -> int:
@@ -29,7 +29,7 @@ def stopped(trials: _Trials) -> int:
 def test_time_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ggmodel.limits, "grammar_seconds", 0.3)
     Grammar.regex("before the stall")
-    process = stopped(grammar_trial._trials)
+    process = stopped(grammar_guards._trials)
     timer = threading.Timer(1.0, os.kill, (process, signal.SIGCONT))
     timer.start()
     Grammar.regex("during the stall")
@@ -39,10 +39,10 @@ def test_time_is_that_of_the_processor(monkeypatch: pytest.MonkeyPatch):
 def test_a_stall_is_not_remembered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ggmodel.limits, "grammar_seconds", 0.1)
     Grammar.regex("before the long stall")
-    stopped(grammar_trial._trials)
+    stopped(grammar_guards._trials)
     with pytest.raises(GrammarError, match=r"busy machine|limits\.grammar_seconds"):
         Grammar.regex("during the long stall")
-    monkeypatch.setattr(grammar_trial, "_PATIENCE", 100)
+    monkeypatch.setattr(grammar_guards, "_PATIENCE", 100)
     Grammar.regex("during the long stall")
 
 
@@ -70,9 +70,9 @@ def test_without_a_python_small_grammars_work(
         monkeypatch.setattr(sys, "path", [*sys.path, "a\0b"])
     else:
         monkeypatch.setattr(sys, "executable", programs[kind])
-    monkeypatch.setattr(grammar_trial, "_START", 1.0)
+    monkeypatch.setattr(grammar_guards, "_START", 1.0)
     trials = _Trials()
-    monkeypatch.setattr("ggmodel.runner.requests.structured.verdict", trials.verdict)
+    monkeypatch.setattr("ggmodel.runner.requests.grammar.verdict", trials.verdict)
     try:
         for n in range(3):
             Grammar.regex(f"{kind} {n}")
@@ -87,12 +87,12 @@ def test_without_a_python_small_grammars_work(
 def test_a_known_grammar_does_not_wait(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ggmodel.limits, "grammar_seconds", 20.0)
     Grammar.regex("known")
-    process = stopped(grammar_trial._trials)
+    process = stopped(grammar_guards._trials)
     waiting = threading.Thread(target=Grammar.regex, args=("not known",))
     waiting.start()
     try:
         deadline = time.monotonic() + 10
-        while not grammar_trial._trials._lock.locked() and time.monotonic() < deadline:
+        while not grammar_guards._trials._lock.locked() and time.monotonic() < deadline:
             time.sleep(0.01)
         done = threading.Thread(target=Grammar.regex, args=("known",), daemon=True)
         done.start()

@@ -15,8 +15,8 @@ import pytest
 
 import ggmodel
 from ggmodel.errors import GrammarError
-from ggmodel.runner.requests import grammar_trial
-from ggmodel.runner.requests.structured import Grammar
+from ggmodel.runner.requests import grammar_guards
+from ggmodel.runner.requests.grammar import Grammar
 from ggmodel.tokenizer import Tokenizer
 
 DEADLINE = 30.0  # seconds; each of these took as long, gigabytes, or the process
@@ -215,7 +215,7 @@ def test_ordinary_schemas_pass(tokenizer: Tokenizer, schema: dict):
 @pytest.mark.slow
 def test_time_and_memory_are_limits(monkeypatch: pytest.MonkeyPatch):
     grammar = "start: A\nA: " + " & ".join(f"/{pattern(n)}/" for n in range(1, 25))
-    monkeypatch.setattr("ggmodel.runner.requests.structured.check_lark", lambda text: None)
+    monkeypatch.setattr("ggmodel.runner.requests.grammar.check_lark", lambda text: None)
     monkeypatch.setattr(ggmodel.limits, "grammar_memory", 256 << 20)
     refused("lark", grammar, "limits.grammar_memory")
     monkeypatch.setattr(ggmodel.limits, "grammar_memory", 4 << 30)
@@ -240,13 +240,13 @@ def test_length_is_a_limit(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch):
     tried = []
-    attempt = grammar_trial._Trials._try
+    attempt = grammar_guards._Trials._try
 
-    def noted(self: grammar_trial._Trials, *args: object) -> str:
+    def noted(self: grammar_guards._Trials, *args: object) -> str:
         tried.append(args)
         return attempt(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(grammar_trial._Trials, "_try", noted)
+    monkeypatch.setattr(grammar_guards._Trials, "_try", noted)
     for _ in range(3):
         with pytest.raises(GrammarError, match="unclosed"):
             Grammar.regex("(remembered")
@@ -267,7 +267,7 @@ def test_without_a_process_small_grammars_work(monkeypatch: pytest.MonkeyPatch):
     def no_process(*args: object, **kwargs: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(grammar_trial._Trials, "_running", no_process)
+    monkeypatch.setattr(grammar_guards._Trials, "_running", no_process)
     Grammar.regex("without a process")
     with pytest.raises(GrammarError, match="unclosed"):
         Grammar.regex("(without a process")
@@ -345,7 +345,7 @@ def interruption(seconds: float) -> threading.Timer:
 
 
 def test_ctrl_c_ends_a_trial(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ggmodel.runner.requests.structured.check_lark", lambda text: None)
+    monkeypatch.setattr("ggmodel.runner.requests.grammar.check_lark", lambda text: None)
     Grammar.lark('start: "begin"')
     before = time.monotonic()
     timer = interruption(0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmodel.runner.requests.text import StopStrings
+from ggmodel.runner.requests.completion import StopStrings
 
 LETTERS = st.text("ab", max_size=6)
 

@@ -16,8 +16,8 @@ import pytest
 import ggmodel
 from ggmodel import LoadedModel, Sampler
 from ggmodel.errors import Error, GrammarError, Unsupported
-from ggmodel.runner.engine.apart import Apart
-from ggmodel.runner.requests.structured import Grammar
+from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.requests.grammar import Grammar
 from ggmodel.runner.sampling import Sampling
 from ggmodel.tokenizer import Tokenizer
 

@@ -24,14 +24,13 @@ from ggmodel.errors import (
     ModelNotFound,
     OutOfMemory,
 )
-from ggmodel.serve.api.ollama.shapes import moment
+from ggmodel.serve.api.ollama.schemas import moment
 from ggmodel.serve.models import ModelPool
-from ggmodel.serve.models import entry as entries
+from ggmodel.serve.models import catalogue as entries
 from ggmodel.serve.models.catalogue import Catalogue, Target
 from ggmodel.serve.requests import Piece, State
-from ggmodel.serve.runners.engines import Engines
-from ggmodel.serve.runners.ggmodel import GgmodelRunner
-from ggmodel.serve.runners.needs import Admit, Needs
+from ggmodel.serve.runners.client import Admit, Needs
+from ggmodel.serve.runners.engines import Engines, GgmodelRunner
 from tests.names.stores import digest, put_hub, put_ollama
 from tests.serve.loops import Loop, new_loop
 from tests.serve.runners.asking import answered, generate, text_of

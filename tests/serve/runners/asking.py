@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmodel.serve.requests import Begun, Chat, Ended, Event, Generate, Piece
-from ggmodel.serve.runner import Runner
+from ggmodel.serve.requests import Begun, Chat, Ended, Event, Generate, Piece, Runner
 
 Answer = tuple[Begun, list[Piece], Ended]
 PROMPT = "Once upon a time"

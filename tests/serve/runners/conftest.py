@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ggmodel
-from ggmodel.serve.runners.ggmodel import GgmodelRunner
+from ggmodel.serve.runners.engines import GgmodelRunner
 from tests.serve.loops import Loop, new_loop
 
 ASSETS = Path(__file__).resolve().parents[3] / "examples" / "assets"

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import ggmodel
+from ggmodel.concurrency import until_set
 from ggmodel.errors import (
     ConfigError,
     GrammarError,
@@ -23,7 +24,6 @@ from ggmodel.errors import (
     TemplateError,
     Unsupported,
 )
-from ggmodel.interrupts import until_set
 from ggmodel.ml import RunnerAtPort, get_devices_from_runner
 from ggmodel.serve.requests import (
     Chat,
@@ -37,9 +37,9 @@ from ggmodel.serve.requests import (
     Tokenize,
     Transcribe,
 )
-from ggmodel.serve.runners.frames import Call, pack
-from ggmodel.serve.runners.ggmodel import GgmodelRunner
-from ggmodel.serve.runners.session import Pools
+from ggmodel.serve.runners.connections import Pools
+from ggmodel.serve.runners.engines import GgmodelRunner
+from ggmodel.serve.runners.protocol import Call, pack
 from tests.serve.loops import Loop
 from tests.serve.runners.asking import GREETING, PROMPT, answered, generate, text_of
 from tests.serve.runners.conftest import ASSETS, STORIES

@@ -22,8 +22,9 @@ from ggmodel.serve.requests import (
     Text,
     Token,
 )
-from ggmodel.serve.runners import session as session_module
-from ggmodel.serve.runners.frames import (
+from ggmodel.serve.runners import connections as session_module
+from ggmodel.serve.runners.connections import Pools, Session
+from ggmodel.serve.runners.protocol import (
     Call,
     Cancel,
     Events,
@@ -41,7 +42,6 @@ from ggmodel.serve.runners.frames import (
     pack_answer,
     requests,
 )
-from ggmodel.serve.runners.session import Pools, Session
 
 GENERATE = Generate(
     ["a", 1, {"type": "image", "image": b"\x00\xff"}],

@@ -20,7 +20,8 @@ import pytest
 
 from ggmodel.errors import Cancelled, DeviceLost, Error, FormatError, ModelNotFound
 from ggmodel.serve.requests import Begun, Embed, Event, Piece, Tokenize
-from ggmodel.serve.runners.frames import (
+from ggmodel.serve.runners.engines import GgmodelRunner
+from ggmodel.serve.runners.protocol import (
     HELLO_BYTES,
     WINDOW,
     Call,
@@ -32,7 +33,6 @@ from ggmodel.serve.runners.frames import (
     from_runner,
     pack,
 )
-from ggmodel.serve.runners.ggmodel import GgmodelRunner
 from tests.children import import_path
 from tests.serve.loops import Loop
 from tests.serve.runners.asking import answered, generate, text_of
@@ -207,7 +207,7 @@ class TestCrashes:
     def test_it_ends_with_its_parent(self):
         program = (
             "import asyncio, time\n"
-            "from ggmodel.serve.runners.ggmodel import GgmodelRunner\n"
+            "from ggmodel.serve.runners.engines import GgmodelRunner\n"
             "async def main():\n"
             f"    runner = await GgmodelRunner.start({STORIES!r})\n"
             "    print(runner.pid, flush=True)\n"

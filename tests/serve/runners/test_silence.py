@@ -13,8 +13,8 @@ import pytest
 from ggmodel.bounds import limits
 from ggmodel.errors import DeviceLost
 from ggmodel.serve.requests import State, Tokenize
-from ggmodel.serve.runners.conversation import Conversation
-from ggmodel.serve.runners.frames import (
+from ggmodel.serve.runners.client import Conversation
+from ggmodel.serve.runners.protocol import (
     Call,
     Hello,
     Ping,

@@ -1,7 +1,7 @@
-"""A checkpoint's own declaration of its replies: transformers' `response_template`.
+"""A checkpoint's declaration of its replies, `response_template`, and the parser that follows it.
 
-It names the fields of a message, and the texts or patterns that open and close each. The field
-without an opening has all that is in no other.
+As in transformers it names the fields of a message, and the texts or patterns that open and close
+each. The field without an opening has all that is in no other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TemplateError
-from .bodies import check_transform, checked_arguments
-from .pattern import Pattern, Search
+from .deltas import Call, Content, Delta, Reasoning, Writer
+from .pattern import Found, Pattern, Search
+from .tool_calls import arguments_of
+from .values import (
+    PARSERS,
+    Malformed,
+    Tools,
+    cast,
+    check_transform,
+    checked_arguments,
+    dumped,
+    transformed,
+)
 
 KEY = "tokenizer.response_template"  # of a GGUF: the declaration as JSON text
 _WHERE = "the response_template"
@@ -144,3 +155,183 @@ def _pattern(given: Mapping[str, Any], text: str, pattern: str, where: str) -> P
         raise TemplateError(f"{where}: {text} is a text, or a list of them")
     ordered = sorted(texts, key=len, reverse=True)
     return Pattern.of("|".join(map(re.escape, ordered)), f"{where}: {text}")
+
+
+_KINDS = {
+    **{"content": Content, "reasoning_content": Reasoning},
+    **{"thinking": Reasoning, "reasoning": Reasoning},
+}
+_CALLS = "tool_calls"
+_SLICE = 256  # characters; those after a mark are looked at anew for the next one
+
+
+class DeclaredParser:
+    """Takes a reply in pieces and gives its parts; see `ReplyFormat.parser`."""
+
+    def __init__(self, declaration: Declaration, tools: Tools, ending: str = ""):
+        self._declaration, self._tools = declaration, tools
+        self._rest = declaration.rest
+        self._writer = Writer()
+        self._writer.turn(*self._kind(self._rest))
+        self._held: list[str] = []  # text from `_place` on, not decided upon
+        self._place = 0
+        self._joined: set[str] = set()
+        self._body: list[str] = []
+        self._captures: dict[str, str] = {}
+        self._begin(self._rest)
+        if begun := declaration.begun(ending):
+            self.feed(begun)
+            self._writer.forget()
+
+    def feed(self, text: str) -> list[Delta]:
+        """The parts that a piece of the reply adds."""
+        for at in range(0, len(text), _SLICE):
+            piece = text[at : at + _SLICE]
+            self._held.append(piece)
+            for _, search in self._watched:
+                search.feed(piece)
+            self._run(final=False)
+        return self._writer.take()
+
+    def end(self) -> list[Delta]:
+        """The rest, when the reply is complete."""
+        for _, search in self._watched:
+            search.finish()
+        self._run(final=True)
+        self._close("")
+        self._writer.turn()
+        return self._writer.take()
+
+    def _begin(self, field: Field | None) -> None:
+        """Watches for the ends of a field, which comes now."""
+        self._field = field
+        self._watched: list[tuple[Field, Search]] = []
+        if field is self._rest:
+            others = [f for f in self._declaration.fields if f.open is not None]
+            self._watched += [(f, Search(f.open, self._place)) for f in others if f.open]
+        if field is not None and field.close is not None:
+            self._watched.append((field, Search(field.close, self._place)))
+
+    def _run(self, final: bool) -> None:
+        while (best := self._best(final)) is not None:
+            (field, found), text = best, self._taken(best[1].end)
+            self._say(text[: len(text) - (found.end - found.start)])
+            marker = text[len(text) - (found.end - found.start) :]
+            opens = self._field is self._rest and field is not self._rest
+            if not opens and not marker:
+                break  # nothing closes nothing, at the end
+            self._turn(field, found, text, marker, opens)
+            held = "".join(self._held)
+            self._held = [held] if held else []
+            for _, search in self._watched:
+                search.feed(held)
+                if final:
+                    search.finish()
+        hold = (
+            self._end() if final else min((s.hold for _, s in self._watched), default=self._end())
+        )
+        if hold > self._place:
+            self._say(self._taken(hold))
+
+    def _turn(self, field: Field, found: Found, text: str, marker: str, opens: bool) -> None:
+        """A mark came: the field is another now."""
+        first = found.end - len(text)
+        groups = {name: text[a - first : b - first] for name, (a, b) in found.groups.items()}
+        if opens:
+            self._close("")
+            self._open(field, groups, marker)
+        else:
+            self._captures |= groups if self._field is not self._rest else {}
+            self._close(marker)
+            self._open(self._rest, {}, "")
+
+    def _open(self, field: Field | None, groups: dict[str, str], marker: str) -> None:
+        self._captures, self._body = groups, []
+        self._begin(field)
+        if field is None or field.name != _CALLS:
+            self._writer.turn(*self._kind(field))
+        else:
+            self._body.append(marker)
+        if field is not None and field.join is not None:
+            if field.name in self._joined:
+                self._writer.join(field.join)
+            self._joined.add(field.name)
+
+    def _close(self, marker: str) -> None:
+        """The field is over; calls are read."""
+        field = self._field
+        if field is None or field.name != _CALLS or field is self._rest:
+            return
+        body, self._body = "".join(self._body[1:]), [*self._body, marker]
+        try:
+            for call in self._calls(field, body):
+                self._writer.call(call)
+        except (Malformed, ValueError, RecursionError):
+            self._writer.say("".join(self._body))
+
+    def _calls(self, field: Field, body: str) -> list[Call]:
+        value = PARSERS[field.content](body, field.args)
+        if field.transform is not None and field.each:
+            if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
+                raise Malformed
+            value = [transformed(field.transform, {**self._captures, **v}) for v in value]
+        elif field.transform is not None:
+            value = transformed(field.transform, {**self._captures, "content": value})
+        return [self._call(item) for item in (value if isinstance(value, list) else [value])]
+
+    def _call(self, value: Any) -> Call:
+        inner = value.get("function", value) if isinstance(value, Mapping) else None
+        if not isinstance(inner, Mapping):
+            raise Malformed
+        name, arguments = inner.get("name"), inner.get("arguments", {})
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise Malformed
+        id = value.get("id", "")
+        id = id if isinstance(id, str) and id.isprintable() else ""
+        if isinstance(arguments, str):
+            return Call(name, arguments_of(arguments), id)
+        if not isinstance(arguments, Mapping):
+            raise Malformed
+        schemas = self._tools.properties(name)
+        made = {
+            k: cast(v, schemas.get(k)) if isinstance(v, str) else v for k, v in arguments.items()
+        }
+        return Call(name, dumped(made), id)
+
+    def _best(self, final: bool) -> tuple[Field, Found] | None:
+        """The first mark; of those at one place the longest, and one that opens."""
+        made = [(field, s.found) for field, s in self._watched if s.found is not None]
+        if not made:
+            return None
+
+        def order(one: tuple[Field, Found]) -> tuple[int, int, bool, str]:
+            field, found = one
+            return found.start, found.start - found.end, field is self._field, field.name
+
+        best = min(made, key=order)
+        waiting = [s.hold for _, s in self._watched if s.found is None]
+        return best if final or best[1].start < min(waiting, default=best[1].start + 1) else None
+
+    def _say(self, text: str) -> None:
+        field = self._field
+        if field is None or not text:
+            return
+        if field.name == _CALLS and field is not self._rest:
+            self._body.append(text)
+        elif field.name in _KINDS:
+            self._writer.say(text)
+
+    def _taken(self, place: int) -> str:
+        """The held text up to a place, which is held no longer."""
+        held = "".join(self._held)
+        text, rest = held[: place - self._place], held[place - self._place :]
+        self._held, self._place = [rest] if rest else [], place
+        return text
+
+    def _end(self) -> int:
+        return self._place + sum(map(len, self._held))
+
+    def _kind(self, field: Field | None) -> tuple[Any, bool]:
+        """The kind of a field's text, and whether space around it counts."""
+        kind = _KINDS.get(field.name, Content) if field else Content
+        return kind, field is not None and field.args.get("strip", True) is False

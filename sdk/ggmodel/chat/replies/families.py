@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .forms import Code, Form, Json, Named, Python, Quoted, Tagged
+from .tool_calls import Code, Form, Json, Named, Python, Quoted, Tagged
 
 
 @dataclass(frozen=True)

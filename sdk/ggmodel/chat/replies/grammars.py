@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import PromptError
 from ...json_schema import COMPACT, closed
 from .families import BARE, TURNS, Block, Family, Thought
-from .forms import Code, Json, Named, Python, Quoted, Tagged
+from .tool_calls import Code, Json, Named, Python, Quoted, Tagged
 from .values import Tools, types
 
 _ANY = r"/(.|\n)*/"

@@ -1,11 +1,18 @@
-"""Functions that a model may call, and values that it writes for them as plain text."""
+"""Values in replies: arguments of tools by their types, literals, fields of declarations.
+
+Literals look like Python's, or like JSON with other quotes and bare keys.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from ...errors import TemplateError
+from .pattern import Pattern, each
 
 
 class Malformed(Exception):
@@ -138,3 +145,311 @@ def _sendable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_DEPTH = 200
+_WORDS = {
+    **{"true": True, "True": True, "false": False, "False": False},
+    **{"null": None, "None": None},
+}
+_WORD = re.compile(r"[^\s,\[\](){}:=\"'<>]+")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_SPACE = re.compile(r"\s*")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(\n|.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
+_STRING = {
+    '"': re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL),
+    "'": re.compile(r"'[^'\\]*(?:\\.[^'\\]*)*'", re.DOTALL),
+}
+_KEY = re.compile(r"[^:,{}\[\]\s][^:,{}\[\]]*")
+_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
+
+
+class Literals:
+    """Reads values from a text, from `at` on.
+
+    Args:
+        quotes: marks before and after a string, besides both kinds of quotes.
+    """
+
+    def __init__(self, text: str, *quotes: tuple[str, str]):
+        self.text, self.at = text, 0
+        self._quotes, self._depth = quotes, 0
+
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """`[name(key=value, …), …]` to the end of the text."""
+        self.need("[")
+        found = []
+        while not self.took("]"):
+            found.append(self.call())
+            if not self.took(","):
+                self.need("]")
+                break
+        self.end()
+        return found
+
+    def call(self) -> tuple[str, dict[str, Any]]:
+        """`name(key=value, …)`."""
+        name = self.match(_NAME)
+        self.need("(")
+        arguments: dict[str, Any] = {}
+        while not self.took(")"):
+            key = self.match(_NAME)
+            self.need("=")
+            arguments[key] = self.value()
+            if not self.took(","):
+                self.need(")")
+                break
+        return name, arguments
+
+    def value(self) -> Any:
+        if (text := self._quoted()) is not None:
+            return text
+        sign = self.text[self.at : self.at + 1]
+        if sign in ("[", "(", "{"):
+            self._depth += 1
+            if self._depth > _DEPTH:
+                raise Malformed
+            made = self._object() if sign == "{" else self._list("]" if sign == "[" else ")")
+            self._depth -= 1
+            return made
+        return _word(self.match(_WORD))
+
+    def done(self) -> bool:
+        """Whether nothing but space is left."""
+        self._space()
+        return self.at == len(self.text)
+
+    def end(self) -> None:
+        """Raises `Malformed` unless nothing but space is left."""
+        if not self.done():
+            raise Malformed
+
+    def until(self, marker: str) -> str:
+        """The text up to a marker, after which reading goes on."""
+        end = self.text.find(marker, self.at)
+        if end < 0:
+            raise Malformed
+        made, self.at = self.text[self.at : end], end + len(marker)
+        return made
+
+    def match(self, pattern: re.Pattern[str]) -> str:
+        self._space()
+        found = pattern.match(self.text, self.at)
+        if not found:
+            raise Malformed
+        self.at = found.end()
+        return found[0]
+
+    def _list(self, close: str) -> list[Any]:
+        self.at += 1
+        made: list[Any] = []
+        while not self.took(close):
+            made.append(self.value())
+            if not self.took(","):
+                self.need(close)
+                break
+        return made
+
+    def _object(self) -> dict[str, Any]:
+        self.at += 1
+        made: dict[str, Any] = {}
+        while not self.took("}"):
+            key = self._key()
+            self.need(":")
+            made[key] = self.value()
+            if not self.took(","):
+                self.need("}")
+                break
+        return made
+
+    def _key(self) -> str:
+        text = self._quoted()
+        return self.match(_KEY).strip() if text is None else text
+
+    def _quoted(self) -> str | None:
+        """A string, if one begins here."""
+        self._space()
+        for begin, end in self._quotes:
+            if self.took(begin):
+                return self.until(end)
+        sign = self.text[self.at : self.at + 1]
+        if sign not in _STRING:
+            return None
+        inner = self.match(_STRING[sign])[1:-1]
+        if "\\" not in inner:
+            return inner
+        made = _ESCAPE.sub(_unescaped, inner)
+        return made.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _space(self) -> None:
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+
+    def took(self, sign: str) -> bool:
+        self._space()
+        took = self.text.startswith(sign, self.at)
+        self.at += len(sign) if took else 0
+        return took
+
+    def need(self, sign: str) -> None:
+        if not self.took(sign):
+            raise Malformed
+
+
+def _word(word: str) -> Any:
+    if word in _WORDS:
+        return _WORDS[word]
+    if not _NUMBER.fullmatch(word):
+        raise Malformed
+    try:
+        return json.loads(word)
+    except ValueError as error:  # too many digits
+        raise Malformed from error
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code, sign = found[1] or found[2], found[3]
+    return chr(int(code, 16)) if code else _ESCAPES.get(sign, sign if sign in "\\'\"" else found[0])
+
+
+_PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+
+
+def _stripped(text: str, given: Mapping[str, Any]) -> str:
+    return text.strip() if given.get("strip", True) else text
+
+
+def _declared_boolean(text: str, given: Mapping[str, Any]) -> bool:
+    return _stripped(text, given).lower() in ("true", "1")
+
+
+def _declared_json(text: str, given: Mapping[str, Any]) -> Any:
+    quotes = given.get("string_delims", ())
+    try:
+        if not (quotes or given.get("unquoted_keys")):
+            return json.loads(text)
+        values = Literals(text, *map(tuple, quotes))
+        value = values.value()
+        values.end()
+        return value
+    except (ValueError, Malformed):
+        if given.get("allow_non_json"):
+            return _stripped(text, given)
+        raise
+
+
+def _tags(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    repeated: set[str] = set()
+    for groups in each(given["tag_pattern"], text):
+        key, value = groups["key"], _inner(groups.get("value", ""), given)
+        if key in found and given.get("merge_duplicates"):
+            found[key] = [*found[key], value] if key in repeated else [found[key], value]
+            repeated.add(key)
+        else:
+            found[key] = value
+    return found
+
+
+def _lines(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for line in text.split(given.get("line_sep", "\n")):
+        key, sign, value = _stripped(line, given).partition(given.get("kv_sep", ":"))
+        if sign:
+            found[_stripped(key, given)] = _inner(_stripped(value, given), given)
+    return found
+
+
+def _inner(text: str, given: Mapping[str, Any]) -> Any:
+    parser = given.get("value_parser")
+    if parser is None:
+        return text
+    return PARSERS[parser.get("name", "text")](text, parser.get("args", {}))
+
+
+PARSERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
+    "text": _stripped,
+    "int": lambda text, given: int(_stripped(text, given)),
+    "float": lambda text, given: float(_stripped(text, given)),
+    "bool": _declared_boolean,
+    "json": _declared_json,
+    "xml-inline": _tags,
+    "kv-lines": _lines,
+}
+_ARGUMENTS = {
+    "json": {"string_delims", "unquoted_keys", "allow_non_json"},
+    "xml-inline": {"tag_pattern", "value_parser", "merge_duplicates"},
+    "kv-lines": {"line_sep", "kv_sep", "value_parser"},
+}
+
+
+def checked_arguments(parser: Any, given: Any, where: str) -> dict[str, Any]:
+    """Arguments of a parser, their pattern compiled.
+
+    Raises:
+        TemplateError: the parser or an argument of it is unknown, or malformed.
+    """
+
+    def refuse(why: str) -> NoReturn:
+        raise TemplateError(f"{where}: {why}")
+
+    if not isinstance(parser, str) or parser not in PARSERS:
+        refuse(f"the content parser {parser!r:.80} is unknown; known are {', '.join(PARSERS)}")
+    if not isinstance(given, Mapping):
+        refuse("content_args is an object")
+    if unknown := set(given) - _ARGUMENTS.get(parser, set()) - {"strip"}:
+        refuse(f"{parser} has no argument {sorted(unknown)[0]!r}")
+    made = dict(given)
+    for key in ("line_sep", "kv_sep"):
+        if key in made and not (isinstance(made[key], str) and made[key]):
+            refuse(f"{key} is a text")
+    quotes = made.get("string_delims", [])
+    pairs = isinstance(quotes, list) and all(isinstance(q, list) and len(q) == 2 for q in quotes)
+    if not pairs or not all(isinstance(text, str) and text for pair in quotes for text in pair):
+        refuse("string_delims is a list of pairs of texts")
+    if parser == "xml-inline":
+        pattern = Pattern.of(made.get("tag_pattern"), f"{where}: tag_pattern")
+        if "key" not in pattern.names:
+            refuse("tag_pattern needs a group named key")
+        made["tag_pattern"] = pattern
+    if (inner := made.get("value_parser")) is not None:
+        if not isinstance(inner, Mapping) or set(inner) - {"name", "args"}:
+            refuse("value_parser is an object with name and args")
+        name = inner.get("name", "text")
+        args = checked_arguments(name, inner.get("args", {}), f"{where}: value_parser")
+        made["value_parser"] = {"name": name, "args": args}
+    return made
+
+
+def check_transform(transform: Any, where: str) -> None:
+    """Raises `TemplateError` if a text of a transform mixes a place with other text."""
+    if isinstance(transform, Mapping):
+        transform = list(transform.values())
+    if isinstance(transform, list):
+        for part in transform:
+            check_transform(part, where)
+    elif (
+        isinstance(transform, str) and _PLACE.search(transform) and not _PLACE.fullmatch(transform)
+    ):
+        raise TemplateError(f"{where}: the transform {transform!r:.80} mixes a place with text")
+
+
+def transformed(transform: Any, scope: Mapping[str, Any]) -> Any:
+    """The transform with values in its places.
+
+    Raises:
+        Malformed: a place has no value.
+    """
+    if isinstance(transform, Mapping):
+        return {key: transformed(part, scope) for key, part in transform.items()}
+    if isinstance(transform, list):
+        return [transformed(part, scope) for part in transform]
+    found = _PLACE.fullmatch(transform) if isinstance(transform, str) else None
+    if not found:
+        return transform
+    value: Any = scope
+    for key in found[1].split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise Malformed
+        value = value[key]
+    return value

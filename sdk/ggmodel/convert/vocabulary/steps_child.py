@@ -32,9 +32,9 @@ def main(memory: int, seconds: int) -> None:
 
 def bound(memory: int, seconds: int) -> None:
     if sys.platform == "win32":
-        from ggmodel.platforms import jobs
+        from ggmodel.platforms import processes
 
-        jobs.bound(memory, seconds)
+        processes.enter_job(memory, seconds)
         return
     import resource
 

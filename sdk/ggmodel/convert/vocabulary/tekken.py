@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError
-from ...tokenizer.build import bytes_in_alphabet
-from ...tokenizer.merges import LONGEST, Merge, pairs_making
-from ...tokenizer.vocabulary import PREFIX, check_count, check_letters
+from ...tokenizer.encoder import bytes_in_alphabet
+from ...tokenizer.vocabulary import LONGEST, PREFIX, Merge, check_count, check_letters, pairs_making
 from .files import Files
 from .kinds import byte_pairs
 from .tokenizer_json import TokenizerJson

@@ -1,17 +1,171 @@
-"""tokenizer.json: the tokens and merges of a vocabulary, and the steps of a text."""
+"""tokenizer.json: tokens, merges, and the steps of a text; vocab.txt as the equivalent.
+
+A few bytes of the steps can ask for all memory, for hours, or for the end of the process
+(`tokenizers` aborts where memory lacks). So they are only ever applied in another process, whose
+memory and time have limits. The tokenizer of a loaded model has none of them.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-from ...errors import FormatError
+from ... import concurrency
+from ...bounds import limits
+from ...errors import FormatError, TokenizerError
+from ...platforms.processes import OUT_OF_TIME
 from ...tokenizer.vocabulary import SPACE, TokenType, check_count, check_letters
-from .files import Files
-from .probe import NORMALIZED, probes
-from .special_tokens import NAMES
-from .steps import Steps
+from .files import NAMES, Files
+
+NORMALIZED = ("a", "a b ")
+PART = 400  # letters of the probe that exclude most pre-tokenizers
+
+_CHARACTERS = "aZéЖǅʰ中ぁカ한ก́5٣Ⅷ½ \t\n\r\u00a0\u3000.,'!?/\\-_(=$<|`§€²ª🙂\u200d\u2060\x07"
+_WORDS = (
+    "'s 'T 're 'VE 'm 'LL 'd l' ' \" 's1 HelloWorld helloWORLD iPhone XMLHttp don't DON'T a1 1a "
+    "12 123 1234 12345 1234567 12345678901 3.14 ٣٤٥ ½⅓ ________ ---- ==== .... !!! ?!/ /// a/b "
+    "\r\n \n\n\n \t\t \n\t \u3000\u3000 //\n \\\\\n ...\n !\r\n. a\u0301b\u0308 한국어 中文字 "
+    "ひらがなカタカナ 中a中 a中 1中 中1 ภาษาไทย ພາສາລາວ ខ្មែរ မြန်မာ العربية हिन्दी Straße ÀÉ ǅ Ⅷ "
+    "🙂🙂🚀 👩\u200d🚀 ʰʰ <|a|> <sentinel:1> IMGIMGABZ $x ^y ~z `w` @a #b +c “q” …。、！？ »«"
+).split(" ")
+
+
+@cache
+def probe() -> str:
+    """A text in which kinds of characters meet in all pairs, and pieces of texts at random."""
+    draw = random.Random(0)
+    pairs = ["".join(pair) for pair in product(_CHARACTERS, repeat=2)]
+    spaces = [" ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\t", "", "", ""]
+    spaced = [word + draw.choice(spaces) for _ in range(40) for word in draw.sample(_WORDS, 60)]
+    chosen = ["".join(draw.choices(_CHARACTERS, k=8)) for _ in range(600)]
+    blanks = [
+        n * " " + c + n * d for n in range(1, 40) for c, d in ("a ", "\n ", "a1", "1\n", " .")
+    ]
+    return "".join([*spaced, *pairs, *chosen, *blanks, *spaced[:60]])
+
+
+@cache
+def lines_probe() -> str:
+    """The probe in SentencePiece's spelling."""
+    return probe().replace(" ", SPACE)
+
+
+def probes() -> tuple[str, ...]:
+    """The texts whose pieces are compared."""
+    return probe()[:PART], probe(), lines_probe()
+
+
+SECTIONS = ("normalizer", "pre_tokenizer", "decoder")
+
+_PROGRAM = Path(__file__).with_name("steps_child.py")
+# Seconds by the clock for each of the processor: a busy machine has other work.
+_PATIENCE = 6
+_AGAIN = "get the file again"
+_HOST = "convert the model with the command ggmodel, and load the GGUF file"
+
+
+class Steps:
+    """Applies the steps; one process answers all questions.
+
+    Args:
+        name: the file's, for messages.
+        content: of the tokenizer.json.
+        questions: kind, as `steps_child` knows it → the texts that may be asked about.
+    """
+
+    def __init__(
+        self, name: str, content: Mapping[str, Any], questions: Mapping[str, Iterable[str]]
+    ):
+        self._name = name
+        self._asked = {kind: list(dict.fromkeys(texts)) for kind, texts in questions.items()}
+        self._sections = {section: content.get(section) for section in SECTIONS}
+
+    def result(self, kind: str, text: str) -> Any:
+        """The text after the normalizer or the decoder, or the pieces that a text is cut into.
+
+        Raises:
+            TokenizerError: the package does not know the steps, or they need more memory or time
+                than the limits `tokenizer_bytes` and `tokenizer_seconds`.
+        """
+        found = self._answers[kind][text]
+        if isinstance(found, str):
+            raise TokenizerError(
+                f"{self._name}: the installed tokenizers package does not know its normalizer, "
+                f"pre_tokenizer or decoder, or cannot use it: {found:.300}; get the file again, or "
+                f"a newer version of the package"
+            )
+        return found[0]
+
+    @cached_property
+    def _answers(self) -> dict[str, dict[str, Any]]:
+        request = json.dumps({"steps": self._sections, **self._asked})
+        try:
+            given = _answered(request, limits.tokenizer_bytes, limits.tokenizer_seconds)
+        except _Failed as failed:
+            raise TokenizerError(
+                f"{self._name}: its normalizer, pre_tokenizer or decoder {failed}"
+            ) from None
+        return {kind: dict(zip(self._asked[kind], given[kind], strict=True)) for kind in given}
+
+
+class _Failed(Exception):
+    """The process gave no answer; the message says why, and what to do."""
+
+
+@lru_cache(maxsize=8)
+def _answered(request: str, memory: int, seconds: float) -> dict[str, list[Any]]:
+    """Starts the process, which takes 0.1 s, and reads its answers."""
+    try:
+        status, output = _run(request.encode(), memory, seconds)
+    except subprocess.TimeoutExpired:
+        raise _Failed(_too_slow()) from None
+    except OSError as error:
+        raise _Failed(
+            f"need a Python process of their own, which cannot start: {error}; {_HOST}"
+        ) from None
+    if status == 0:
+        with suppress(ValueError):
+            answers = json.loads(output)
+            if isinstance(answers, dict):
+                return answers
+        raise _Failed(f"got no answer from {sys.executable} (sys.executable); {_HOST}")
+    if status in OUT_OF_TIME:
+        raise _Failed(_too_slow())
+    raise _Failed(
+        f"break the tokenizers package (status {status}), or need more than "
+        f"{memory:,} bytes (the limit tokenizer_bytes); {_AGAIN}"
+    )
+
+
+def _run(request: bytes, memory: int, seconds: float) -> tuple[int, bytes]:
+    """The status and the output of the process."""
+    with concurrency.start_python(
+        [str(_PROGRAM), str(memory), str(math.ceil(seconds))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            output, _ = process.communicate(request, timeout=_PATIENCE * seconds)
+        except BaseException:
+            process.kill()
+            raise
+    return process.returncode, output
+
+
+def _too_slow() -> str:
+    seconds = f"{limits.tokenizer_seconds:g} s"
+    return f"take more than {seconds} (the limit tokenizer_seconds); {_AGAIN}"
 
 
 @dataclass
@@ -209,3 +363,46 @@ def looks_special(text: str) -> bool:
         or (text.startswith("<｜") and text.endswith("｜>"))
         or (text.startswith("<unused") and text.endswith(">"))
     )
+
+
+_NAMED = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+
+
+def tokenizer_of_vocab_txt(files: Files, text: str) -> dict[str, Any]:
+    """The content of a tokenizer.json for `text`, with the settings of tokenizer_config.json.
+
+    Raises:
+        FormatError: the settings are damaged.
+        TokenizerError: it has more lines than the limit `vocabulary_tokens`.
+    """
+    check_count(str(files.folder / "vocab.txt"), text.count("\n"))
+    settings = files.settings or {}
+    vocab = {token: id for id, token in enumerate(text.removesuffix("\n").split("\n"))}
+    vocab = {token.removesuffix("\r"): id for token, id in vocab.items()}
+    names = {}
+    for name, default in _NAMED.items():
+        token = settings.get(f"{name}_token", default)
+        names[name] = token.get("content") if isinstance(token, dict) else token
+    files.settings = {**{f"{name}_token": token for name, token in names.items()}, **settings}
+    first, last = ({"SpecialToken": {"id": names[name], "type_id": 0}} for name in ("cls", "sep"))
+    a, b = ({"Sequence": {"id": id, "type_id": 0}} for id in "AB")
+    return {
+        "added_tokens": [
+            {"id": vocab[token], "content": token, "special": True, "normalized": False}
+            for token in names.values()
+            if isinstance(token, str) and token in vocab
+        ],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "lowercase": settings.get("do_lower_case", True),
+            "strip_accents": settings.get("strip_accents"),
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, a, last],
+            "pair": [first, a, last, b, last],
+        },
+        "model": {"type": "WordPiece", "vocab": vocab},
+    }

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ComputeError
 from ...native import ffi, lib
-from ..memory import AllocationStatus
+from ..devices import AllocationStatus
 from .hardware import Hardware
 from .memory import Arena, Device, physically_possible
 

@@ -8,22 +8,24 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ...closing import closed_on_error
 from ...errors import Cancelled, GraphError, OutOfMemory
 from ...gguf_file import TensorInfo, TensorSource
-from ...gguf_file.opened import has_changed
+from ...gguf_file.buffer import has_changed
 from ...gguf_file.types import DType
 from ...native import ffi, lib
-from ...shortage import need_room
+from ...resources import closed_on_error, need_room
 from ..backend import Backend, CacheConfig, Progress
-from ..devices import DeviceInfo, flash_attention_supported
+from ..devices import (
+    AllocationStatus,
+    BackendMemory,
+    DeviceInfo,
+    DeviceMemory,
+    flash_attention_supported,
+)
 from ..graph import Graph
-from ..memory import AllocationStatus, BackendMemory, DeviceMemory
-from ..node import Node
-from ..params import BackendParams, FlashAttention, Optimize
-from ..placement import INPUT, layer_of
-from ..storage import State
-from . import kernels, pages
+from ..node import Node, State
+from ..params import INPUT, BackendParams, FlashAttention, Optimize, layer_of
+from . import measurements, transfer
 from .compute import Compute, ComputeBuffer, Scheduler
 from .hardware import Hardware
 from .lowering import GGMLExecutable
@@ -65,7 +67,7 @@ class GGMLBackend(Backend):
         )
         with closed_on_error(self.hardware):
             # Starts long before `allocate` knows which op reads what.
-            self._read_ahead = pages.ReadAhead(source, self._read_by_every_token(frozenset()))
+            self._read_ahead = transfer.ReadAhead(source, self._read_by_every_token(frozenset()))
         self.weights = Weights(source, params, self.hardware, self.tensors.values())
 
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
@@ -119,10 +121,10 @@ class GGMLBackend(Backend):
         }
         mapped = {copy.node.name for copy in self.weights.copies if copy.kind == "mapped"}
         wanted = [i for i in self._read_by_every_token(tables) if i.name in mapped]
-        for piece in pages.pieces(self.source, wanted):
+        for piece in transfer.pieces(self.source, wanted):
             if cancel is not None and cancel():
                 raise Cancelled("loading was cancelled")
-            pages.populate(piece)
+            transfer.populate(piece)
 
     def _compile(self, graph: Graph, outputs: tuple[Node, ...]) -> GGMLExecutable:
         with self._attempt():
@@ -154,7 +156,7 @@ class GGMLBackend(Backend):
         return not self.hardware.gpus and self.params.optimize is Optimize.SPEED
 
     def batches_to_reserve(self, largest: int, graph: Graph | None = None) -> list[int]:
-        few = kernels.QUERIES - 1 if self.widens_values else 0
+        few = measurements.QUERIES - 1 if self.widens_values else 0
         if self.hardware.offloads:
             few = _LARGE_BATCH - 1
         elif graph is not None and _widened(graph) <= _least(graph) * (1 - few / largest):
@@ -175,7 +177,7 @@ class GGMLBackend(Backend):
             return
         # Attention multiplies unwritten cells by a zero weight, which NaN would survive.
         if device is self.hardware.cpu:
-            pages.clear(memory.handle)
+            transfer.clear(memory.handle)
         else:
             lib.ggml_backend_buffer_clear(memory.handle, 0)
         if node.storage.initial:
@@ -288,7 +290,7 @@ def _widened(graph: Graph) -> int:
             _, k, v, *_ = node.sources
             assert k is not None and v is not None
             half = k.dtype is v.dtype is DType.F16
-            if half and kernels.f32_values_are_faster(k.dim(0), v.dim(0)):
+            if half and measurements.f32_values_are_faster(k.dim(0), v.dim(0)):
                 largest = max(largest, 4 * v.n_elements)
     return largest
 

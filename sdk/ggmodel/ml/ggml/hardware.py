@@ -1,24 +1,138 @@
-"""The devices of a model, and the placement of its layers on them."""
+"""Devices of the loaded ggml, and the placement of a model's layers on them.
+
+ggml does not report the versions of NVIDIA's devices; they come from the driver's library.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import os
 import re
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
-from ...closing import closed_on_error
 from ...errors import ConfigError
-from ...native import lib
-from ..devices import DeviceID, DeviceInfo
+from ...native import ffi, install, lib, prefix
+from ...platforms.machine import CUDA_DRIVER
+from ...resources import closed_on_error
+from ..devices import VISIBLE_DEVICES, DeviceID, DeviceInfo
 from ..node import Node
 from ..params import BackendParams
-from ..system import available_cores
-from .discovery import discover
+from ..system import available_cores, system_info
+from .cpu import Scratch, Threads
 from .memory import Arena, Device
-from .scratch import Scratch
-from .threads import Threads
+
+# CUdevice_attribute, in cuda.h
+_COMPUTE_MAJOR = 75
+_COMPUTE_MINOR = 76
+
+
+def driver_library() -> Any:
+    """The driver's library, or None without one."""
+    try:
+        return ctypes.CDLL(CUDA_DRIVER)
+    except OSError:
+        return None
+
+
+def versions(driver: Any, pci_id: str) -> dict[str, int]:
+    """The compute capability of one device and the CUDA version of the driver, as fields of
+    `DeviceInfo`; empty if unknown.
+
+    Args:
+        driver: the result of `driver_library`.
+        pci_id: "domain:bus:device.function".
+    """
+    device = ctypes.c_int()
+    if driver is None or driver.cuInit(0):
+        return {}
+    if driver.cuDeviceGetByPCIBusId(ctypes.byref(device), pci_id.encode()):
+        return {}
+    major, minor, cuda = ctypes.c_int(-1), ctypes.c_int(-1), ctypes.c_int()
+    driver.cuDeviceGetAttribute(ctypes.byref(major), _COMPUTE_MAJOR, device)
+    driver.cuDeviceGetAttribute(ctypes.byref(minor), _COMPUTE_MINOR, device)
+    driver.cuDriverGetVersion(ctypes.byref(cuda))  # 12040 is 12.4
+    return {
+        "compute_major": major.value,
+        "compute_minor": minor.value,
+        "driver_major": cuda.value // 1000,
+        "driver_minor": cuda.value % 1000 // 10,
+    }
+
+
+_LIBRARIES = {"MTL": "Metal"}  # ggml's names that differ from the interface's
+
+
+def discover(*, cpu: bool = False) -> list[DeviceInfo]:
+    """The devices that ggml knows now, with their present memory.
+
+    Includes the added remote workers. If one has gone, the query ends the process, as does every
+    request of ggml to it.
+
+    Args:
+        cpu: includes the CPU, and accelerators that work on its memory.
+    """
+    on_cpu = (lib.GGML_BACKEND_DEVICE_TYPE_CPU, lib.GGML_BACKEND_DEVICE_TYPE_ACCEL)
+    handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
+    found: list[DeviceInfo] = []
+    for handle in handles:
+        library = _library(handle)
+        index = sum(_library(h) == library for h in handles[: handles.index(handle)])
+        if cpu or lib.ggml_backend_dev_type(handle) not in on_cpu:
+            found.append(describe_device(handle, library, index))
+    return found
+
+
+def describe_device(handle: Any, library: str, index: int) -> DeviceInfo:
+    """One device.
+
+    Args:
+        handle: the `ggml_backend_dev_t`.
+        library: the library that drives it.
+        index: its number among the library's devices, which is its id.
+    """
+    props = ffi.new("struct ggml_backend_dev_props *")
+    lib.ggml_backend_dev_get_props(handle, props)
+    info = DeviceInfo(
+        str(index),
+        library,
+        name=_text(props.name),
+        description=_text(props.description),
+        filter_id=_unfiltered(library, index),
+        integrated=props.type == lib.GGML_BACKEND_DEVICE_TYPE_IGPU,
+        pci_id=_text(props.device_id).lower(),
+        total_memory=int(props.memory_total),
+        free_memory=int(props.memory_free),
+        library_path=(str(install.at(prefix).libraries),),
+    )
+    if props.type == lib.GGML_BACKEND_DEVICE_TYPE_CPU:
+        # ggml reports all of the machine's memory as free, and ignores control groups.
+        system = system_info()
+        return replace(info, total_memory=system.total_memory, free_memory=system.free_memory)
+    if library == "CUDA" and info.pci_id:
+        return replace(info, **versions(driver_library(), info.pci_id))
+    return info
+
+
+def _library(handle: Any) -> str:
+    name = _text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(handle)))
+    name = name.partition("[")[0]  # "RPC[host:port]"
+    return _LIBRARIES.get(name, name)
+
+
+def _unfiltered(library: str, index: int) -> str:
+    """The id, in the variable that hides this library's devices, of the visible device `index`."""
+    visible = os.environ.get(VISIBLE_DEVICES.get(library, ""), "")
+    ids = [one.strip() for one in visible.split(",")]
+    return ids[index] if index < len(ids) else ""
+
+
+def _text(pointer: Any) -> str:
+    return ffi.string(pointer).decode(errors="replace") if pointer else ""
+
 
 log = logging.getLogger("ggmodel.ml")
 

@@ -10,15 +10,12 @@ import numpy as np
 from ...errors import GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
 from ..backend import Backend
-from ..executable import Executable
+from ..devices import AllocationStatus
+from ..executable import Executable, index_checks
 from ..graph import Fill, Graph, fill_of, write_inputs
-from ..indices import index_checks
-from ..memory import AllocationStatus
-from ..node import Node, cut, impossible
-from ..storage import State, Weight
-from .attention import TENSORS_A_PART, attention
+from ..node import Node, State, Weight, cut, impossible
 from .compute import Compute, need_success
-from .emitters import EMITTERS
+from .emitters import EMITTERS, TENSORS_A_PART, attention
 from .hardware import Hardware
 from .memory import (
     Arena,

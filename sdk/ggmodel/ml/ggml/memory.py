@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...closing import closed_on_error
 from ...errors import ComputeError, GraphError, OutOfMemory
 from ...native import ffi, last_abort, lib
-from ...shortage import need_room
-from ..devices import DeviceInfo
-from ..memory import AllocationStatus
-from ..node import Node
-from ..storage import Weight
+from ...resources import closed_on_error, need_room
+from ..devices import AllocationStatus, DeviceInfo
+from ..node import Node, Weight
 from ..system import total_memory
 
 _LARGE_ARENA = 1 << 16  # bytes

@@ -13,8 +13,8 @@ from typing import Any
 from ...gguf_file.types import DType
 from ...native import lib
 from ..system import system_info
-from .alone import Alone
 from .hardware import Hardware
+from .measurements import Alone
 
 _LEAST, _CACHES = 256 << 20, 2  # a sweep's least bytes, and its least multiple of the last cache
 _SHARE = 4  # a sweep takes at most one part in so many of the free memory

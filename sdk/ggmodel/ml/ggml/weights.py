@@ -14,20 +14,18 @@ from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...closing import closed_on_error
 from ...errors import Error
 from ...gguf_file import TensorSource
 from ...native import ffi, lib, proc
 from ...native.mapping import FileMapping, Watch
+from ...resources import closed_on_error
 from ..backend import Progress
 from ..graph import Graph
-from ..node import Node
-from ..params import BackendParams, Optimize
-from ..placement import INPUT, layer_of
-from ..storage import Weight
+from ..node import Node, Weight
+from ..params import INPUT, BackendParams, Optimize, layer_of
 from ..system import system_info
 from ..tensor import Tensor
-from . import kernels
+from . import measurements
 from .hardware import Hardware
 from .memory import Arena, Buffer, Device, Mapping
 from .transfer import Transfer, transfer
@@ -266,14 +264,14 @@ class Weights:
         """Leaves out weights that are always faster as stored, and those that sometimes are if
         memory is short or to be saved."""
         both: dict[int, int] = {}
-        plain_is_faster = functools.cache(kernels.plain_is_faster)
+        plain_is_faster = functools.cache(measurements.plain_is_faster)
         for node in self._nodes:
             if node.uid not in chosen:
                 continue
             faster = plain_is_faster(node.dtype, chosen[node.uid])
             columns = [_columns(op) for op, i in readers[node.uid] if _is_product(op, i)]
             # The batches between depend on the context's length: they do not count.
-            plain = [kernels.at(faster, n) for n in (min(columns), max(columns))]
+            plain = [measurements.at(faster, n) for n in (min(columns), max(columns))]
             if any(plain):
                 self._plain_is_faster[node.uid] = faster
                 both[node.uid] = node.nbytes
@@ -291,7 +289,7 @@ class Weights:
         if not _is_product(reader, operand):
             return True
         faster = self._plain_is_faster.get(node.uid)
-        return faster is not None and kernels.at(faster, _columns(reader))
+        return faster is not None and measurements.at(faster, _columns(reader))
 
     # values
 

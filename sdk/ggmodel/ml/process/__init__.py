@@ -6,9 +6,8 @@ gets `DeviceLost`.
 """
 
 from ..registry import register_backend
-from .local import LocalDevices, local_devices
 from .process_backend import ProcessBackend
-from .runner_process import RunnerProcess
+from .runner_process import LocalDevices, RunnerProcess, local_devices
 
 __all__ = ["LocalDevices", "ProcessBackend", "RunnerProcess", "local_devices"]
 

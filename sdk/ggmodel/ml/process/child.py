@@ -15,22 +15,32 @@ from typing import Any
 
 import numpy as np
 
-from ...closing import closed_on_error
 from ...errors import Cancelled
 from ...gguf_file.types import DType
 from ...platforms.processes import leave_no_core
+from ...resources import closed_on_error
 from ..backend import Backend, CacheConfig
 from ..devices import DeviceID, DeviceInfo
 from ..executable import Executable
-from ..node import Node
+from ..node import HostData, Node, State
 from ..params import BackendParams
 from ..registry import new_backend
-from ..storage import HostData, State
 from ..table import Shape
 from ..tensor import Tensor
-from .packing import PackedGraph, open_described, unpack_graph
-from .patience import Patience
-from .protocol import Answer, Channel, Event, Record, Request, Silence, encode, pack_error
+from .protocol import (
+    Answer,
+    Channel,
+    Event,
+    PackedGraph,
+    Record,
+    Request,
+    Silence,
+    encode,
+    open_described,
+    pack_error,
+    unpack_graph,
+)
+from .watchdog import Patience
 
 _FREQUENT = ("run", "value")  # after these no graph has ended
 
@@ -139,21 +149,20 @@ class Service:
 
     def devices(self) -> list[DeviceInfo]:
         """The devices that ggml knows, with their present memory."""
-        from ..ggml.discovery import discover
+        from ..ggml.hardware import discover
 
         return discover()
 
     def local_devices(self) -> tuple[dict[str, Any], list[DeviceInfo]]:
         """This process's ggml, and all of its devices."""
         from ... import native
-        from ..ggml.discovery import discover
+        from ..ggml.hardware import discover
 
         return native.describe(), discover(cpu=True)
 
     def initialise(self, library: str) -> None:
         """Makes the devices of a library ready to compute, which may end the process."""
-        from ..ggml.discovery import discover
-        from ..ggml.hardware import by_name
+        from ..ggml.hardware import by_name, discover
         from ..ggml.memory import Device
 
         for info in discover():

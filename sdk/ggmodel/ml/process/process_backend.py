@@ -11,15 +11,13 @@ import numpy as np
 from ...errors import ConfigError, Error, GraphError
 from ...gguf_file import TensorSource
 from ..backend import Backend, Progress
-from ..devices import DeviceInfo
+from ..devices import BackendMemory, DeviceInfo
 from ..executable import Executable
 from ..graph import Graph, values_of
-from ..memory import BackendMemory
-from ..node import Node
+from ..node import Feed, HostData, Node, State, Weight
 from ..params import BackendParams
-from ..storage import Feed, HostData, State, Weight
 from .conversation import NoAnswer
-from .packing import Leaf, describe, pack_graph
+from .protocol import Leaf, describe, pack_graph
 from .runner_process import RunnerProcess
 
 _PATIENCE = 2.0  # seconds for requests without which closing can go on

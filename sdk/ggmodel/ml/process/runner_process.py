@@ -1,22 +1,93 @@
-"""The child process that runs backends for this one, seen from this one."""
+"""Runner processes: one for a backend, and those that try the devices of this machine.
+
+Workers' addresses are parsed and probed here. Devices are tried in processes that they may take
+down.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
+import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ...bounds import limits
-from ...closing import Closing, closed_on_error
-from ...errors import Busy, ComputeError, DeviceLost, Error, GraphError, Unsupported
-from ...shortage import as_error
-from ..devices import DeviceID, DeviceInfo
-from .conversation import Conversation, NoAnswer
-from .endpoints import parse_endpoints, unreachable
-from .launch import Child
+from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, GraphError, Unsupported
+from ...resources import Closing, as_error, closed_on_error
+from ..devices import VISIBLE_DEVICES, DeviceID, DeviceInfo, get_visible_devices_env
+from .conversation import Child, Conversation, NoAnswer
 from .protocol import Silence
+
+_SLACK = 0.2  # seconds
+_SILENCE = (
+    "no answer within {:g} s; its machine is off or behind a firewall, or other clients wait for it"
+)
+_ENDPOINT = re.compile(r"([^\s:\[\]/@]+):([0-9]{1,5})")
+
+
+def parse_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """The endpoints, checked.
+
+    Raises:
+        ConfigError: one is not "host:port" with a port from 1 to 65535, or occurs twice.
+    """
+    if isinstance(endpoints, str):
+        raise ConfigError(f"workers are a list of 'host:port', not the string {endpoints!r}")
+    for endpoint in endpoints:
+        match = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            raise ConfigError(
+                f"worker {endpoint!r}: it must be 'host:port', a name or an IPv4 address and a "
+                "port from 1 to 65535"
+            )
+        if list(endpoints).count(endpoint) > 1:
+            raise ConfigError(f"worker {endpoint} is given twice")
+    return tuple(endpoints)
+
+
+def unreachable(endpoints: Sequence[str], timeout: float) -> dict[str, str]:
+    """The endpoints that cannot be connected to, and why.
+
+    A worker that serves a client accepts two more, which wait; after that it answers nobody.
+
+    Args:
+        timeout: seconds, for all together.
+    """
+    reasons = {e: _SILENCE.format(timeout) for e in endpoints}
+
+    def probe(endpoint: str) -> None:
+        reasons[endpoint] = _reason(endpoint, timeout)
+
+    threads = [threading.Thread(target=probe, args=(e,), daemon=True) for e in endpoints]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + timeout + _SLACK
+    for thread in threads:
+        thread.join(max(end - time.monotonic(), 0))  # looking up a name has no timeout
+    return {endpoint: reasons[endpoint] for endpoint in endpoints if reasons[endpoint]}
+
+
+def _reason(endpoint: str, timeout: float) -> str:
+    host, _, port = endpoint.rpartition(":")
+    # IPv4 as in ggml.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout)
+        try:
+            probe.connect((host, int(port)))
+        except TimeoutError:
+            return _SILENCE.format(timeout)
+        except ConnectionRefusedError:
+            return f"connection refused; start it with `ggmodel worker --port {port}` there"
+        except OSError as error:  # unknown names included
+            return (error.strerror or str(error)).lower()
+    return ""
+
 
 _REACH = 2.0  # seconds until a worker must have accepted a connection
 _GREET = 2.0  # seconds until it must have answered; one that serves another client never does
@@ -218,3 +289,62 @@ class RunnerProcess(Conversation, Closing):
     def has_exited(self) -> bool:
         """Whether it has ended."""
         return self._child.process.poll() is not None
+
+
+_PATIENCE = 30.0  # seconds; a sleeping device takes several to wake
+
+
+@dataclass(frozen=True)
+class LocalDevices:
+    """This machine's ggml and the devices that work with it.
+
+    Attributes:
+        ggml: see `native.describe`.
+        found: the CPU and accelerators included.
+        left_out: name → why, for those that end or stop a process that uses them.
+    """
+
+    ggml: dict[str, Any]
+    found: list[DeviceInfo]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def local_devices(timeout: float = _PATIENCE) -> LocalDevices:
+    """Looks for devices in a process of its own, and tries each that may be listed and crash when
+    used (`DeviceInfo.needs_init_validation`) in another one.
+
+    Args:
+        timeout: seconds for each process.
+
+    Raises:
+        ComputeError: no devices can be listed, not even with those hidden that can be.
+    """
+    left_out: dict[str, str] = {}
+    try:
+        ggml, devices = _asked({}, "local_devices", timeout=timeout)
+    except ComputeError as error:
+        left_out[", ".join(VISIBLE_DEVICES)] = str(error)
+        hidden = dict.fromkeys(VISIBLE_DEVICES.values(), "")
+        try:
+            ggml, devices = _asked(hidden, "local_devices", timeout=timeout)
+        except ComputeError as again:
+            raise ComputeError(f"ggml cannot list this machine's devices: {again}") from None
+    for device in devices:
+        if device.needs_init_validation():
+            alone = get_visible_devices_env([device], must_filter=True)
+            device.add_init_validation(alone)
+            try:
+                _asked(alone, "initialise", device.library, timeout=timeout)
+            except ComputeError as error:
+                left_out[device.name] = str(error)
+    return LocalDevices(ggml, [d for d in devices if d.name not in left_out], left_out)
+
+
+def _asked(environment: Mapping[str, str], kind: str, *args: Any, timeout: float) -> Any:
+    with RunnerProcess(environment=environment) as runner:
+        try:
+            return runner.request(kind, *args, timeout=timeout)
+        except NoAnswer:
+            raise ComputeError(f"its process did not answer in {timeout:g} s") from None
+        except DeviceLost:
+            raise ComputeError(f"its process {runner.post_mortem}") from None

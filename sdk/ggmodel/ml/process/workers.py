@@ -8,10 +8,10 @@ from typing import Any
 
 from ...errors import DeviceLost, Unsupported
 from ...native import ffi, lib, prefix, proc
-from ..ggml.connections import watch
 from ..ggml.memory import Arena
-from .patience import Patience
+from ..ggml.worker import watch
 from .protocol import Silence
+from .watchdog import Patience
 
 _ADD_SERVER = "ggml_backend_rpc_add_server"
 

@@ -12,14 +12,11 @@ from ...errors import Cancelled, ComputeError, GraphError, OutOfMemory
 from ...gguf_file import TensorSource
 from ...gguf_file.types import DType
 from ..backend import Backend, CacheConfig, Progress
-from ..executable import Executable
+from ..devices import AllocationStatus, BackendMemory, DeviceMemory
+from ..executable import Executable, index_checks
 from ..graph import Graph, fill_of, write_inputs
-from ..indices import index_checks
-from ..memory import AllocationStatus, BackendMemory, DeviceMemory
-from ..node import Node, impossible
-from ..params import BackendParams, FlashAttention
-from ..placement import INPUT
-from ..storage import State, Weight
+from ..node import Node, State, Weight, impossible
+from ..params import INPUT, BackendParams, FlashAttention
 from .elements import Elements, can_decode, can_encode
 from .evaluators import BYTEWISE, EVALUATORS
 

@@ -1,10 +1,21 @@
 """Shared parts of vision towers."""
 
-from .attention import Rope2D, attention_in_blocks, vision_windows
 from .config import CLIP_MEAN, CLIP_STD, ImageConfig, image_mean, image_std, resample, vision_kv
 from .grids import GridConfig, GridMerger, GridTower, SeesGrids
-from .patches import Frame, FramePatchEmbedding, PatchEmbedding, merge_patches
-from .tower import SwappedVisionMLP, VisionAttention, VisionLayer, VisionMLP
+from .tower import (
+    Frame,
+    FramePatchEmbedding,
+    PatchEmbedding,
+    Rope2D,
+    SwappedVisionMLP,
+    VisionAttention,
+    VisionLayer,
+    VisionMLP,
+    attention_in_blocks,
+    grid_positions,
+    merge_patches,
+    vision_windows,
+)
 from .videos import Clip, SeesVideos, VideoConfig, blank_frames, in_pairs, video_times
 
 __all__ = [
@@ -28,6 +39,7 @@ __all__ = [
     "VisionMLP",
     "attention_in_blocks",
     "blank_frames",
+    "grid_positions",
     "image_mean",
     "image_std",
     "in_pairs",

@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import ConfigError, Unsupported
 from ...image import METHODS
 from ...model.config import Config, descend
-from ...model.fields import encoder_kv, kv
+from ...model.module import encoder_kv, kv
 
 HALF = (0.5, 0.5, 0.5)
 # CLIP's mean and standard deviation of red, green and blue.

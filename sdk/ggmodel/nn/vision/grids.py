@@ -19,16 +19,12 @@ from numpy.typing import NDArray
 from ...errors import ConfigError, PromptError
 from ...image import normalize, resize, smart_size, unfold
 from ...ml import Context, DType, RopeType, Tensor
-from ...model.fields import gguf
-from ...model.module import Module
+from ...model.module import Module, gguf
 from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Prepared
 from ...model.walk import LONGEST
-from ..feedforward import activate, activation
-from ..layers import Embedding, LayerNorm, Linear
-from ..positions import grid_positions
-from .attention import attention_in_blocks
+from ..layers import Embedding, LayerNorm, Linear, activate, activation
 from .config import resample, vision_kv
-from .patches import FramePatchEmbedding
+from .tower import FramePatchEmbedding, attention_in_blocks, grid_positions
 from .videos import (
     PAIR,
     Clip,

@@ -11,17 +11,13 @@ from ...errors import GraphError, PromptError, TensorError
 from ...kvcache import Cache, Declared, new_cache, several
 from ...ml import Backend, DType
 from ...model import Input, Model
-from .batches import Batches
 from .graphs import Graphs
-from .guessing import Speculation
 from .images import MultimodalStore
-from .inputs import InputTable
-from .positions import Histories
-from .request import Request
-from .reservation import Reservation
-from .scheduler import Scheduler
-from .slots import Slots
-from .step import StepRunner
+from .inputs import Histories, InputTable
+from .memory_plan import Reservation
+from .scheduler import Scheduler, Speculation
+from .sequences import Request, Slots
+from .step import Batches, StepRunner
 from .thread import EngineThread
 
 T = TypeVar("T")

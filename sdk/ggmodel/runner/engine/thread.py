@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
+from ...concurrency import result_of
 from ...errors import Busy, Cancelled, GraphError
-from ...interrupts import result_of
 
 T = TypeVar("T")
 

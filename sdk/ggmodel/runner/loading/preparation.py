@@ -1,22 +1,22 @@
-"""The steps of loading."""
+"""Preparation: the steps of loading, and the devices that a model's layers are placed on."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ...closing import Closing
 from ...gguf_file import TensorSource
-from ...gguf_file.metadata import KeyValues
-from ...ml import Backend, GPULayersList, new_backend
+from ...gguf_file.values import KeyValues
+from ...ml import Backend, BackendMemory, DeviceInfo, GPULayersList, new_backend
 from ...model import Config, LoadReport, Model, config_class, fill
-from ...model.defaults import completed
-from ...model.pairs import of_source
+from ...model.loader import completed, of_source
 from ...model.source_code import author_code, file_of
+from ...resources import Closing, closed_on_error
 from ..engine.engine import Engine
-from .options import Options, positive
+from ..options import Options, positive
+from .gpu_layers import choose_layers, with_backoff
 
 if TYPE_CHECKING:
     from ...ml.process import RunnerProcess
@@ -182,3 +182,69 @@ class Preparation(Closing):
     def close(self) -> None:
         """Frees backend and engine; idempotent."""
         self._undo.close()
+
+
+@dataclass
+class Devices(Closing):
+    """Devices that layers can be placed on; a context manager.
+
+    Attributes:
+        found: GPUs of this machine and devices of workers.
+        runner: the process that holds the devices of workers; losing a worker ends it.
+    """
+
+    found: list[DeviceInfo] = field(default_factory=list)
+    runner: RunnerProcess | None = None
+
+    @classmethod
+    def open(cls, options: Options) -> Devices:
+        """The devices that the options let a model use.
+
+        Raises:
+            ConfigError, DeviceLost, Busy, Unsupported: a worker's address is wrong, the worker is
+                unreachable or in use, or ggml was built without workers.
+        """
+        if options.rpc:
+            from ...ml.process import RunnerProcess
+
+            runner = RunnerProcess(options.rpc)
+            with closed_on_error(runner):
+                return cls(runner.devices(), runner)
+        if options.backend != "ggml" or not options.uses_devices:
+            return cls()
+        from ...ml.ggml.hardware import discover
+
+        return cls(discover())
+
+    def close(self) -> None:
+        """Ends the process; idempotent."""
+        if self.runner is not None:
+            self.runner.close()
+
+
+def prepare(source: TensorSource, options: Options, devices: Devices) -> Preparation:
+    """Takes all steps of `Preparation` but the vocabulary; layers are placed by the options.
+
+    Raises:
+        ConfigError: the options name an unknown device or layer.
+        OutOfMemory: with the memory report; "auto" tries fewer layers on devices first.
+        Error: the error of a step.
+    """
+    request = options.gpu_request
+
+    def attempt(layers: GPULayersList, options: Options = options) -> Preparation:
+        preparation = Preparation(source, options, layers, devices.runner)
+        with closed_on_error(preparation):
+            preparation.take_steps()
+        return preparation
+
+    def dry_run(layers: GPULayersList) -> BackendMemory:
+        with attempt(layers, replace(options, alloc_memory=False)) as preparation:
+            return preparation.backend.backend_memory()
+
+    def choose(backoff: float) -> GPULayersList:
+        keys = KeyValues(source.metadata, source.name)
+        blocks = keys.get("block_count", int) or 0
+        return choose_layers(request, dry_run, devices.found, blocks, backoff=backoff)
+
+    return with_backoff(attempt, choose) if request.automatic else attempt(choose(0.0))

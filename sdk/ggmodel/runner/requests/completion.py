@@ -1,9 +1,20 @@
-"""Results of generation: strings that know their tokens."""
+"""Text of an answer: from tokens to pieces, their delivery to one consumer, and the completion."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+from ...concurrency import next_of
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Event
+
+    from ...tokenizer import Tokenizer
 
 FinishReason = Literal["stop", "length"]
 
@@ -104,3 +115,178 @@ class Completion(str):
     def text(self) -> str:
         """The text as a plain `str`."""
         return str(self)
+
+
+class AnswerText:
+    """The text of tokens, held back where it is incomplete or may begin a stop string.
+
+    Args:
+        tokenizer: None gives no text.
+        after: the last token of the prompt, None if that is an image.
+
+    Attributes:
+        stopped: a stop string came. stop: that string, or None.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, after: int | None, stops: Iterable[str]):
+        self._stream = None if tokenizer is None else tokenizer.stream(after=after)
+        self._stop = StopStrings(stops)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.stopped
+
+    @property
+    def stop(self) -> str | None:
+        return self._stop.found
+
+    def push(self, token: int) -> str:
+        """The text that can be handed out after this token."""
+        text = "" if self._stream is None else self._stream.push(token)
+        return self._stop.push(text) if self._stop.watches else text
+
+    def flush(self) -> str:
+        """The rest, at the end of the answer; nothing behind a stop string."""
+        if self.stopped or self._stream is None:
+            return ""
+        rest = self._stop.push(self._stream.flush())
+        return rest if self.stopped else rest + self._stop.flush()
+
+
+class StopStrings:
+    """Holds back text that may turn out to be the beginning of a stop string.
+
+    Attributes:
+        stopped: one came. found: that one, or None. watches: there are any.
+    """
+
+    def __init__(self, stops: Iterable[str]):
+        self._stops = [s for s in stops if s]
+        self._held = ""
+        self.stopped, self.watches = False, bool(self._stops)
+        self.found: str | None = None
+
+    def push(self, text: str) -> str:
+        """The text that can be handed out now; `stopped` tells whether a stop string came."""
+        if not self.watches:
+            return text
+        held = self._held + text
+        places = [(i, s) for s in self._stops if (i := held.find(s)) >= 0]
+        if places:
+            first, self.found = min(places, key=lambda place: place[0])
+            self.stopped, self._held = True, ""
+            return held[:first]
+        keep = max(_overlap(held, s) for s in self._stops)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """The text still held back."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that `stop` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+# Pieces computed ahead of the consumer, and how few of them are left when the engine is woken.
+_AHEAD, _LOW = 8, 4
+
+
+class Delivery:
+    """A queue of pieces; None ends it.
+
+    Args:
+        wake: has the engine look whether it can go on.
+
+    Attributes:
+        whole: nothing limits the queue: the consumer waits for the end, or must not hold up others.
+        ended: set when `end` was called.
+        at_end: called by `end`, or None.
+    """
+
+    def __init__(self, wake: Callable[[], object]):
+        self._wake = wake
+        self._queue: SimpleQueue[Piece | None] = SimpleQueue()
+        self._notify: Callable[[], object] | None = None
+        self.at_end: Callable[[], object] | None = None
+        self.ended, self.whole = threading.Event(), False
+
+    # in the engine's thread
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another piece is welcome now."""
+        return self.whole or self._queue.qsize() < _AHEAD
+
+    def put(self, piece: Piece | None) -> None:
+        """Adds a piece."""
+        self._queue.put(piece)
+        if self._notify is not None:
+            self._notify()
+
+    def end(self) -> None:
+        """Nothing more comes; idempotent."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self.put(None)
+            if self.at_end is not None:
+                self.at_end()
+
+    # by the consumer
+
+    @property
+    def empty(self) -> bool:
+        """Whether `get` would wait."""
+        return self._queue.empty()
+
+    def get(self) -> Piece | None:
+        """The next piece, as soon as there is one; None at the end."""
+        return self._taken(next_of(self._queue))
+
+    async def aget(self) -> Piece | None:
+        """`get` for coroutines, all in one event loop."""
+        import asyncio  # takes longer to import than all of the runner
+
+        while True:
+            with suppress(Empty):
+                return self._taken(self._queue.get_nowait())
+            if self._notify is None:
+                self._notify = self._notifier(asyncio.get_running_loop(), asyncio.Event())
+                continue  # a piece may have come before
+            await self._arrived.wait()
+            self._arrived.clear()
+
+    def _notifier(self, loop: AbstractEventLoop, arrived: Event) -> Callable[[], None]:
+        self._arrived = arrived
+
+        def notify() -> None:
+            if not arrived.is_set():
+                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                    loop.call_soon_threadsafe(arrived.set)
+
+        return notify
+
+    def watched(self, came: Callable[[], object]) -> None:
+        """Has `came` called, in the engine's thread, with each piece and at the end. Before the
+        first piece only."""
+        self._notify = came
+
+    def waiting(self, most: int) -> tuple[list[Piece], bool]:
+        """The pieces that have come, at most so many, and whether the end has."""
+        pieces: list[Piece] = []
+        with suppress(Empty):
+            while len(pieces) < most:
+                piece = self._taken(self._queue.get_nowait())
+                if piece is None:
+                    return pieces, True
+                pieces.append(piece)
+        return pieces, False
+
+    def _taken(self, piece: Piece | None) -> Piece | None:
+        if self._queue.qsize() == _LOW:
+            self._wake()  # the engine may have stopped at _AHEAD
+        return piece

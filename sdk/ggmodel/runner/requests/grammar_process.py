@@ -49,9 +49,9 @@ def _bound(seconds: float, memory: int) -> None:
     """Limits what this process may use from now on; SIGPROF ends it when its time has passed, on
     Windows the system does."""
     if sys.platform == "win32":
-        from ggmodel.platforms import jobs, machine
+        from ggmodel.platforms import machine, processes
 
-        jobs.bound(machine.private_memory() + memory, seconds)
+        processes.enter_job(machine.private_memory() + memory, seconds)
         return
     with suppress(OverflowError, ValueError):  # as good as endless
         signal.setitimer(signal.ITIMER_PROF, max(seconds, 1e-3))

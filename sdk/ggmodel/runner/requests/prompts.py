@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...chat.items import LISTS, item_of, mismatch, split_at
+from ...chat.messages import LISTS, item_of, mismatch, split_at
 from ...errors import ConfigError, PromptError, PromptTooLong, TokenizerError
 from ...model import Input, MultimodalEmbedding
 from ..engine.engine import Engine
-from .kinds import kind_of
-from .texts import Text, joined
+from .prompt_parts import Text, joined, kind_of
 
 if TYPE_CHECKING:
     from ...tokenizer import Tokenizer

@@ -1,1 +1,124 @@
-"""The APIs that other programs speak: each a list of routes, and a shape of its errors."""
+"""APIs that other programs speak, and the ASGI application made of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Match
+
+from ..bodies import EndsUnread
+from ..endpoint import WARNINGS, Call, Shape, refuse
+from ..errors import Refused, problem
+from ..monitoring import LogsRequests
+from ..security import Guard, allowed_origins
+from .anthropic import ANTHROPIC
+from .ollama import OLLAMA
+from .openai import OPENAI
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from ..server import Server
+
+
+class Api(NamedTuple):
+    """A module below `serve.api` with `routes(server)`.
+
+    Attributes:
+        prefix: of the paths whose errors have its shape, such as those that do not exist. The
+            longest that fits counts.
+    """
+
+    module: str
+    prefix: str
+    shape: Shape
+
+
+APIS: Sequence[Api] = (
+    Api("openai", "/", OPENAI),
+    Api("anthropic", "/v1/messages", ANTHROPIC),
+    Api("ollama", "/api/", OLLAMA),
+    Api("root", "/", OPENAI),
+    Api("llama_server", "/", OPENAI),
+)
+
+
+def shape_of(path: str) -> Shape:
+    """The shape of errors at a path, or at a target that is no path."""
+    fitting = [api for api in APIS if path.startswith(api.prefix)]
+    return max(fitting, key=lambda api: len(api.prefix), default=APIS[0]).shape
+
+
+def routes(server: Server) -> list[Route]:
+    """The endpoints of all APIs."""
+    modules = [importlib.import_module(f"{__package__}.{api.module}") for api in APIS]
+    return [one for module in modules for one in module.routes(server)]
+
+
+def make_app(server: Server) -> Any:
+    """The application of a server."""
+
+    async def refused(scope: Any, receive: Any, send: Any, error: Exception) -> None:
+        await refuse(Call(server, scope, send), shape_of(scope["path"]), problem(error))
+
+    async def missing(scope: Any, receive: Any, send: Any, error: HTTPException) -> None:
+        what = "no such endpoint" if error.status_code == 404 else f"{error.detail}"
+        text = f"{what}: {scope['method']} {scope['path']!r:.200}; /openapi.json lists all"
+        methods = _methods(scope) if error.status_code == 405 else ()
+        await refused(scope, receive, send, Refused(text, error.status_code, allowed=methods))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        server.start()
+        yield
+        await server.close()
+
+    app = Starlette(
+        routes=routes(server),
+        middleware=[
+            *([] if server.log is None else [Middleware(LogsRequests, log=server.log)]),
+            Middleware(EndsUnread),
+            *_cors(server.settings.origins),  # pages may read refusals, too
+            Middleware(Guard, settings=server.settings, refused=refused),
+        ],
+        lifespan=lifespan,
+    )
+    app.add_exception_handler(HTTPException, _handler(missing))
+    return app
+
+
+def _methods(scope: Any) -> list[str]:
+    """The methods of the endpoint at a path, whatever the request's."""
+    routes = [one for one in scope["app"].routes if one.matches(scope)[0] is not Match.NONE]
+    same = [one for one in routes if one.path == routes[0].path]
+    return sorted({method for one in same for method in one.methods or ()})
+
+
+def _handler(answer: Any) -> Any:
+    """An ASGI function as starlette's handler of exceptions."""
+
+    async def handle(request: Any, error: Exception) -> Any:
+        async def response(scope: Any, receive: Any, send: Any) -> None:
+            await answer(scope, receive, send, error)
+
+        return response
+
+    return handle
+
+
+def _cors(origins: Sequence[str]) -> list[Middleware]:
+    if not origins:
+        return []
+    everything: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"]}
+    everything["expose_headers"] = [WARNINGS]
+    if "*" in origins:
+        return [Middleware(CORSMiddleware, allow_origins=["*"], **everything)]
+    pattern = allowed_origins(origins).pattern
+    return [Middleware(CORSMiddleware, allow_origin_regex=pattern, **everything)]

@@ -11,22 +11,17 @@ from starlette.routing import Route
 from ...chat.replies import Content
 from ...errors import TokenizerError
 from ..answers import Answer, Reply, all_whole
-from ..asking import Asked, ask, called, check_logprobs, within
-from ..endpoint import EVENTS, Answers, Call, route
+from ..chat_requests import Asked, ask, called, check_logprobs, within
+from ..endpoint import EVENTS, Answers, Call, event, route
 from ..errors import Refused
 from ..infill import Extra, fill_prompt
-from ..requests import Detokenize, Ended, Generate, Token
-from ..runner import Runner
+from ..requests import Detokenize, Ended, Generate, Runner, Token
 from ..server import Server
-from ..streaming import event
-from .answered import ContinuedText, Slot
-from .openai.answered import InputTokens
 from .openai.chat import ChatRequest, wish
-from .openai.inputs import Input, inputs_of
-from .openai.messages import converted
+from .openai.inputs import Input, Sampling, converted, inputs_of
 from .openai.responses import prompt_tokens
-from .openai.sampling import Sampling
-from .openai.shapes import OPENAI, entry, timings
+from .openai.schemas import OPENAI, InputTokens, entry, timings
+from .schemas import ContinuedText, Slot
 
 _TOP = 100
 

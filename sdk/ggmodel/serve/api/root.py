@@ -1,25 +1,26 @@
-"""Endpoints at the root: tokens, templates, scores, the server's health and numbers."""
+"""Endpoints at the root: the page, tokens, templates, scores, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from importlib.resources import files
 from typing import Any
 
 from msgspec import Struct
 from starlette.routing import Route
 
 from ...bounds import limits
-from ..asking import called
-from ..conversation import dated
+from ..chat_requests import called, dated, functions
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
-from ..openapi import document
 from ..requests import Chat, Detokenize, Rank, Render, Tokenize, Tokens
 from ..security import Keys
 from ..server import Server
-from ..tools import functions
-from .answered import (
+from .openai.chat import Tool, schema_of
+from .openai.inputs import ChatMessage, converted
+from .openai.schemas import OPENAI
+from .schemas import (
     Detokenized,
     Health,
     Props,
@@ -29,10 +30,52 @@ from .answered import (
     ScoreList,
     Tokenized,
     TokenizerInfo,
+    document,
 )
-from .openai.chat import Tool, schema_of
-from .openai.messages import ChatMessage, converted
-from .openai.shapes import OPENAI
+
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+# Nothing from elsewhere, and no page may frame it.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; media-src data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
+
+def page_routes(server: Server) -> list[Route]:
+    """Its files."""
+    folder = files("ggmodel.serve") / "page"
+    known = {one.name: one.read_bytes() for one in folder.iterdir() if _ending(one.name) in _TYPES}
+
+    async def send(call: Call, name: str) -> None:
+        if name not in known:
+            raise Refused(f"the page has no file {name!r:.100}", 404)
+        await call.reply(
+            known[name],
+            f"{_TYPES[_ending(name)]}; charset=utf-8",
+            cache_control="no-cache",
+            content_security_policy=_POLICY,
+            x_content_type_options="nosniff",
+        )
+
+    async def index(call: Call) -> None:
+        """The page to chat with models."""
+        await send(call, "index.html")
+
+    async def part(call: Call) -> None:
+        """A file of the page."""
+        await send(call, call.path["name"])
+
+    return [
+        route("GET", "/", index, server, OPENAI, answers=Answers(None, [_TYPES["html"]])),
+        route(
+            "GET", "/page/{name}", part, server, OPENAI, answers=Answers(None, [*_TYPES.values()])
+        ),
+    ]
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 class ChatPart(Struct, kw_only=True):
@@ -105,6 +148,7 @@ def routes(server: Server) -> list[Route]:
         post("/score", score, ScoreRequest, ScoreList),
         post("/v1/score", score, ScoreRequest, ScoreList),
         get("/props", props, Props),
+        *page_routes(server),
     ]
 
 

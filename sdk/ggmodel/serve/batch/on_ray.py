@@ -12,9 +12,8 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import Unsupported
-from ...extras import install_command
-from .files import Answers, Line, Requests
-from .local import Progress
+from ...imports import install_command
+from . import Answers, Line, Progress, Requests
 
 
 def answer_on_ray(
@@ -67,7 +66,7 @@ class Replica:
     """A server without a port, in a process of Ray's."""
 
     def __init__(self, make_server: Callable[[], Any], width: int):
-        from ..app import make_app
+        from ..api import make_app
 
         self._server = make_server()
         self._app = make_app(self._server)
@@ -90,7 +89,7 @@ class Replica:
         }
 
     async def _all(self, lines: list[Line]) -> list[tuple[int, bytes]]:
-        from .asking import ask
+        from . import ask
 
         free = asyncio.Semaphore(self._width)
 

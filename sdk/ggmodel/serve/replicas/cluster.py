@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import ConfigError, Unsupported
-from ...extras import install_command
+from ...imports import install_command
 
 _ROOM_SECONDS = 10.0  # for what others leave behind on the cluster
 _CONNECT_SECONDS = 5.0

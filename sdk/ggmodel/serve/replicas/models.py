@@ -1,20 +1,232 @@
-"""The models of a server whose runners are replicas: there from its start to its end."""
+"""Models whose runners are replicas: Ray Serve chooses the replica that answers a request."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any, TypeVar
 
 import msgspec
 
-from ...errors import Busy, ConfigError, Unsupported
+from ...errors import Busy, ConfigError, DeviceLost, Unsupported
 from ..models.catalogue import Catalogue
+from ..monitoring import note_model
 from ..pool import Condition, Listed
-from ..request_log import note_model
-from ..runner import Runner
-from .asked import Replicas
+from ..requests import Begun, Ended, Event, Failure, Generate, Piece, Runner, State
+from ..runners.protocol import Questions, answers, error_of, pack
+from . import replica
+
+log = logging.getLogger("ggmodel.serve")
+T = TypeVar("T")
+
+_TRIES = 5  # replicas that may be lost before the first token of an answer
+_PAUSE = 0.25  # seconds before the second try, doubled with each further one
+
+
+class ReplicaLost(DeviceLost):
+    """A replica has ended, with its process or its machine."""
+
+
+class Replicas(Questions):
+    """A `Runner` whose work is done by replicas.
+
+    A request whose replica is lost before its first token goes to another one. If the model's own
+    process ended while it had the request, that may be the request's doing: it is tried once more.
+
+    Args:
+        handle: of Ray Serve.
+        count: of the replicas that are wanted.
+        is_lost: whether an error of the handle means that the replica was lost.
+        lack: the reason why no replica can answer now; "" where there is one.
+        patience: seconds without any answer after which it is asked for the lack, again and again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: Any,
+        count: int,
+        *,
+        is_lost: Callable[[BaseException], bool],
+        lack: Callable[[], str],
+        patience: float = 60.0,
+    ):
+        self.name, self._count = name, count
+        self._is_lost, self._lack, self._patience = is_lost, lack, patience
+        self._generate = handle.options(method_name="generate", stream=True)
+        self._ask_one = handle.options(method_name="ask")
+        self._state_of_one = handle.options(method_name="state")
+        self._state: State | None = None
+        self._open = 0
+
+    async def start(self) -> None:
+        """Asks for the model's state."""
+
+        async def ask() -> bytes:
+            return await self._one(self._state_of_one.remote())
+
+        found = replica.state.decode(await self._retried(ask))
+        parallel = found.parallel * self._count
+        self._state = msgspec.structs.replace(found, parallel=parallel)
+
+    @property
+    def started(self) -> bool:
+        return self._state is not None
+
+    @property
+    def state(self) -> State:
+        """As one replica tells it; sequences are those of all."""
+        assert self._state is not None
+        return self._state.having(self._open)
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+        body, begun, spoken = pack(request), False, False
+        tries = _Tries()
+        self._open += 1
+        try:
+            while True:
+                try:
+                    async with aclosing(self._events(body)) as events:
+                        async for event in events:
+                            if begun and isinstance(event, Begun):
+                                continue  # of the same prompt
+                            begun, spoken = True, spoken or isinstance(event, Piece)
+                            yield event
+                            if isinstance(event, Ended):
+                                return
+                        raise ReplicaLost(f"a replica of {self.name} left an answer without end")
+                except DeviceLost as error:
+                    if spoken:
+                        raise
+                    await tries.note(error)
+        finally:
+            self._open -= 1
+
+    async def close(self) -> None:
+        """Nothing: replicas end with the deployment."""
+
+    # messages
+
+    async def _ask(self, method: str, request: Any) -> Any:
+        body = pack(request)
+
+        async def ask() -> Any:
+            found = replica.result.decode(await self._one(self._ask_one.remote(method, body)))
+            if found.failure is not None:
+                raise error_of(found.failure)
+            return answers[method].decode(found.body)
+
+        self._open += 1
+        try:
+            return await self._retried(ask)
+        finally:
+            self._open -= 1
+
+    async def _one(self, reply: Any) -> bytes:
+        """An answer that is one message."""
+        over = False
+        try:
+            found = await self._first(_whole(reply))
+            over = True
+            return found
+        except Exception as error:
+            raise self._told(error) from None
+        finally:
+            if not over:
+                _cancel(reply)
+
+    async def _retried(self, work: Callable[[], Awaitable[T]]) -> T:
+        tries = _Tries()
+        while True:
+            try:
+                return await work()
+            except DeviceLost as error:
+                await tries.note(error)
+
+    async def _events(self, body: bytes) -> AsyncGenerator[Event, None]:
+        """The events of one replica's answer; closing it cancels the request there."""
+        reply = self._generate.remote(body)
+        over = False
+        try:
+            part = await self._first(_next(reply))
+            while not over and part is not None:
+                for event in replica.events.decode(part):
+                    over = isinstance(event, (Ended, Failure))
+                    if isinstance(event, Failure):
+                        raise error_of(event)
+                    yield event
+                part = None if over else await _next(reply)
+            over = True
+        except Exception as error:
+            raise self._told(error) from None
+        finally:
+            if not over:
+                _cancel(reply)
+
+    async def _first(self, answer: Awaitable[T]) -> T:
+        """The first sign of a replica. While there is none, looks whether there can be one.
+
+        Raises:
+            DeviceLost: no replica is left, and none can be started now.
+        """
+        waiting = asyncio.ensure_future(answer)
+        try:
+            while not (await asyncio.wait([waiting], timeout=self._patience))[0]:
+                if lack := await asyncio.to_thread(self._lack):
+                    raise DeviceLost(f"no replica of {self.name} can answer: {lack}")
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            waiting.add_done_callback(_look_at)  # nobody else may
+
+    def _told(self, error: Exception) -> Exception:
+        """An error of Ray's as one of ours."""
+        if not self._is_lost(error):
+            return error
+        log.warning("a replica of %s was lost: %s", self.name, str(error).partition("\n")[0])
+        return ReplicaLost(
+            f"the replica of {self.name} that computed this was lost; ask again, and another one "
+            "answers"
+        )
+
+
+class _Tries:
+    """The failed attempts of a request."""
+
+    def __init__(self) -> None:
+        self._lost = self._crashed = 0
+
+    async def note(self, error: DeviceLost) -> None:
+        """Waits until it may be tried again; raises the error where it was tried enough."""
+        if isinstance(error, ReplicaLost):
+            self._lost += 1
+        else:
+            self._crashed += 1
+        if self._lost >= _TRIES or self._crashed > 1:
+            raise error
+        await asyncio.sleep(_PAUSE * 2 ** (self._lost + self._crashed - 1))
+
+
+def _look_at(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _cancel(reply: Any) -> None:
+    with suppress(Exception):  # it raises what kept the request from being sent
+        reply.cancel()
+
+
+async def _whole(reply: Any) -> Any:
+    return await reply
+
+
+async def _next(reply: Any) -> Any:
+    """The next part of an answer; None at its end."""
+    return await anext(reply, None)
+
 
 _STAYS = "models on Ray stay loaded as long as the server runs"
 

@@ -1,4 +1,4 @@
-"""One replica of a model, in a process of Ray's: a runner, asked and answering in bytes."""
+"""Replicas: each a runner in a process of Ray's, asked and answering in bytes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from ...errors import Error
 from ..models.catalogue import Catalogue
-from ..requests import Event, Failure, Generate
+from ..requests import Event, Failure, Generate, State
 from ..runners.engines import Engines
-from ..runners.failures import failure_of
-from ..runners.frames import METHODS, Result, pack, requests
+from ..runners.protocol import METHODS, Result, failure_of, pack, requests
 from .cluster import need_ray
-from .messages import encode
 
 if TYPE_CHECKING:
-    from ..models.entry import Held
+    from ..models.catalogue import Held
+
+encode = msgspec.msgpack.Encoder().encode
+events = msgspec.msgpack.Decoder(list[Event | Failure])
+"""Reads a part of an answer: all events that came together."""
+result = msgspec.msgpack.Decoder(Result)
+state = msgspec.msgpack.Decoder(State)
 
 log = logging.getLogger("ggmodel.serve")
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...chat.items import is_place, take_items
+from ...chat.messages import is_place, take_items
 from ...errors import Cancelled, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...platforms import machine
 from ..requests import (
@@ -34,11 +34,9 @@ from ..requests import (
     Transcribe,
     Transcript,
 )
-from .child import Child
-from .failures import error_of
-from .http_peer import HTTPPeer
-from .llama_bodies import as_base64, body_of, cut_to, ended_of, pieces_of
-from .needs import Admit, Needs
+from .client import Admit, Child, Needs
+from .llama_http import HTTPPeer, as_base64, body_of, cut_to, ended_of, pieces_of
+from .protocol import error_of
 
 PROGRAM, PACKAGE = "llama-server", "xllamacpp"
 _MODULE = "ggmodel.serve.runners.llama_process"

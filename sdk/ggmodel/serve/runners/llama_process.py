@@ -1,5 +1,6 @@
-"""The process of llama.cpp's server: the one of the package xllamacpp in this process, or the
-program llama-server beside it. Tells its port, and ends with who started it.
+"""The process of llama.cpp's server: xllamacpp's in this process, or llama-server.
+
+It ends with the process that started it: Linux sees to it; elsewhere a process of Python watches.
 
 Lines of JSON on standard output: {"event": "ready", "port": PORT, "metadata": {…}, "control": […]},
 {"event": "failed", "error": CLASS, "message": TEXT}.
@@ -7,6 +8,7 @@ Lines of JSON on standard output: {"event": "ready", "port": PORT, "metadata": {
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import shutil
@@ -17,14 +19,55 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from ... import concurrency
 from ...errors import ComputeError, Error, Unsupported
 from ...gguf_file import open_gguf
-from . import tied
+from ...platforms.processes import CHILD
 from .process import heard, say
 from .state import plain_metadata
+
+_PR_SET_PDEATHSIG = 1
+_WATCHER = Path(__file__).with_name("watcher.py")
+
+_watching: list[subprocess.Popen[bytes]] = []  # whose pipes must stay open
+
+
+def start_tied(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Starts a program.
+
+    Args:
+        options: of `subprocess.Popen`.
+
+    Raises:
+        OSError: it, or its watcher, cannot be started; then it does not run.
+    """
+    process: Any
+    if sys.platform == "linux":
+        process = subprocess.Popen(command, preexec_fn=_die_with_parent, **options)
+        return process
+    process = subprocess.Popen(command, **CHILD, **options)
+    nowhere = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    try:
+        watcher = concurrency.start_python(
+            [str(_WATCHER), str(process.pid)], stdin=subprocess.PIPE, **nowhere
+        )
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    _watching.append(watcher)
+    return process
+
+
+def _die_with_parent() -> None:
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, getattr(signal, "SIGKILL", 9))
+
 
 PROGRAM = "llama-server"
 _CONTROL = (3, 4)  # types of tokens that are for the model, or defined by its users
@@ -127,7 +170,7 @@ def _run(
     if options.get("kv_type") is not None:
         command += ["--cache-type-k", options["kv_type"], "--cache-type-v", options["kv_type"]]
     environment = {**os.environ, "LLAMA_API_KEY": token}
-    process = tied.start(command, env=environment, stdin=subprocess.DEVNULL, stdout=2)
+    process = start_tied(command, env=environment, stdin=subprocess.DEVNULL, stdout=2)
     running.append(process)
     while True:
         if process.poll() is not None:

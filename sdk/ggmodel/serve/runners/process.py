@@ -44,7 +44,7 @@ def serve(
     Raises:
         Error: it cannot be loaded, or the port not be had.
     """
-    from .listener import Listener
+    from .connections import Listener
 
     prepare_to_serve()
     listener = Listener(token, port)

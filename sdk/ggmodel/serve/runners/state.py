@@ -12,7 +12,7 @@ from ...chat.replies import read_declared
 from ...chat.template import KEY as TEMPLATE
 from ...errors import TemplateError
 from ...gguf_file import Array
-from ...gguf_file.metadata import KeyValues
+from ...gguf_file.values import KeyValues
 from ...model import Model
 from ...runner import LoadedModel
 from ..infill import NEEDED, fill_tokens

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...model import Prepared
 from ...model.multimodal import REFERENCE_INPUTS
 from ...runner import LoadedModel
-from ..comparison import EXACT, errors
+from ..activations import EXACT, errors
 
 _METHODS = {"image": "preprocess"}  # what the preparation is called by default
 _PIXEL = 1.0 / 255  # an error that rounding of 8-bit pixels explains, by their largest number

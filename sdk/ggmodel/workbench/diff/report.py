@@ -1,13 +1,20 @@
-"""The result of a comparison: a row a module."""
+"""Reports of a comparison: a row and a verdict a module, and a page of HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
-from ..comparison import Errors
+from jinja2 import Environment, FileSystemLoader
+
+from ...ml.node import Node
+from ..activations import Errors, factor_of
+from ..nodes import module_of
+from ..observe import Call, Recording
 
 GROWTH = 10
 """How much an error may grow in a module: norms, gates and softmax do that."""
@@ -142,3 +149,199 @@ def by_layer(rows: Iterable[ModuleDiff]) -> Iterator[tuple[str, list[ModuleDiff]
     """Consecutive rows of one layer, "layers[3]", or of "" outside of layers."""
     for layer, group in groupby(rows, lambda row: row.path[: row.path.find("]") + 1]):
         yield layer, list(group)
+
+
+_CLEARLY = 100  # an error so many times smaller is another one
+
+
+@dataclass
+class Wiring:
+    """How modules pass results on.
+
+    Attributes:
+        readers: module → the next ones that read its result, and whether something is added on the
+            way, in which its error may drown.
+        returned: module → the module inside it whose result it returns as it is.
+        narrower: modules whose counterparts hold others that are outside of them here.
+        authors: module → name of the module, by names of ops, that has made its input.
+        alone: modules that are given nothing that was computed before.
+        tower: modules of the graph of an image.
+        cached: path of a module → the error of its input for the tokens before, which it may see.
+    """
+
+    readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]] = field(default_factory=dict)
+    returned: dict[ModuleDiff, ModuleDiff] = field(default_factory=dict)
+    narrower: set[ModuleDiff] = field(default_factory=set)
+    authors: dict[ModuleDiff, str] = field(default_factory=dict)
+    alone: set[ModuleDiff] = field(default_factory=set)
+    tower: list[ModuleDiff] = field(default_factory=list)
+    cached: Mapping[str, float] = field(default_factory=dict)
+
+    def add(self, recording: Recording, made: Sequence[tuple[ModuleDiff, Call]]) -> None:
+        """Adds the modules of a graph."""
+        first: dict[int, ModuleDiff] = {}
+        for row, call in made:
+            if call.input is None:
+                self.alone.add(row)
+            elif call.input.op is not None:
+                self.authors[row] = module_of(call.input)
+            if call.result is not None:
+                inner = first.setdefault(call.result.uid, row)
+                if within(inner.path, row.path):
+                    self.returned[row] = inner
+        find_readers(recording, made, self.readers)
+
+
+def find_readers(
+    recording: Recording,
+    made: Sequence[tuple[ModuleDiff, Call]],
+    readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]],
+) -> None:
+    """Adds the readers of all modules in a graph."""
+    after: dict[int, list[Node]] = {}
+    for node in recording.graph.schedule:
+        for source in node.sources:
+            if source is not None:
+                after.setdefault(source.uid, []).append(node)
+    reads: dict[int, list[ModuleDiff]] = {}
+    for row, call in made:
+        if call.input is not None:
+            reads.setdefault(call.input.uid, []).append(row)
+    for row, call in made:
+        if call.result is None:
+            continue
+        found = readers.setdefault(row, [])
+        stack, seen = [(call.result, False)], set[int]()
+        while stack:
+            node, mixed = stack.pop()
+            if node.uid in seen:
+                continue
+            seen.add(node.uid)
+            if node.uid in reads:
+                found += [(reader, mixed) for reader in reads[node.uid]]
+                continue
+            for user in after.get(node.uid, ()):
+                stack.append((user, mixed or (user.op is not None and user.op.name == "add")))
+
+
+def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None:
+    """Sets the verdict on a module with a result.
+
+    Args:
+        before: the modules computed before it, judged.
+    """
+    if row.result is None or row.verdict == "unused":
+        return
+    found = row.result.nmse
+    if found <= row.bound:
+        row.verdict = "equal"
+        return
+    inside = any(r.wrong and within(r.path, row.path) for r in before)
+    # A module left out makes the next one read the same, rightly read there.
+    shared = any(r.name == row.reads and r.input and r.input.nmse <= r.bound for r in before)
+    if row.reads and not shared and not any(r.wrong for r in before):
+        row.verdict = "diverges"
+        row.note = (
+            f"it reads what {row.reads} reads in the reference: are the two modules' names in the "
+            "checkpoint (hf=) swapped?"
+        )
+        return
+    allowed = row.bound + GROWTH * _inherited(row, before, wiring)
+    if inside or found <= allowed:
+        row.verdict = "follows"
+        return
+    readers = _outermost(wiring.readers.get(row, []))
+    inner = wiring.returned.get(row)
+    if inner is not None and inner.verdict == "equal" and row in wiring.narrower:
+        row.verdict = "elsewhere"
+        row.note = row.note or f"it returns the result of {inner.path}, which agrees"
+        return
+    # A reader's other inputs may carry errors of their own, such as the rows of an image.
+    fine = (r.result.nmse for r in before if r.result and r.verdict in ("equal", "follows"))
+    small = min(found / _CLEARLY, GROWTH * max(fine, default=0.0))
+
+    def agrees(reader: ModuleDiff, mixed: bool) -> bool:
+        limit = allowed if mixed else max(allowed, small)
+        return reader.input is not None and reader.input.nmse <= limit
+
+    if readers and all(agrees(*reader) for reader in readers):
+        row.verdict = "elsewhere"
+        row.note = row.note or "its readers agree with the reference"
+        return
+    row.verdict = "diverges"
+    if (factor := factor_of(row.result)) is not None:
+        row.note = f"the reference's is {factor:.6g} times that"
+        for reader, _ in readers[:1]:
+            if (left := factor_of(reader.input)) is not None:
+                row.note += f"; where {reader.path or 'the model'} reads it, {left:.6g} times"
+
+
+def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> float:
+    """The error of a module's input."""
+    if row.input is not None:
+        return max(row.input.nmse, wiring.cached.get(row.path, 0.0))
+    if any(r.wrong for r in before):
+        return math.inf
+    if row in wiring.tower:  # the reference may lay out the input in another way
+        makers = (
+            r for r in before if any(row is reader for reader, _ in wiring.readers.get(r, ()))
+        )
+        fine = (r.result.nmse for r in makers if r.result and r.verdict in ("equal", "follows"))
+        return max(fine, default=0.0)
+    # It may read rows of an image.
+    seen = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
+    return max(seen, default=0.0)
+
+
+def _outermost(readers: Sequence[tuple[ModuleDiff, bool]]) -> list[tuple[ModuleDiff, bool]]:
+    """Readers that are not inside another one whose input was compared: those may read the tensor
+    where the reference has another, by a fault of the outer one."""
+    compared = [r.path for r, _ in readers if r.input is not None]
+    return [(r, m) for r, m in readers if not any(within(r.path, o) for o in compared)]
+
+
+def blame_author(
+    rows: Sequence[ModuleDiff], wiring: Wiring, places: Mapping[str, ModuleDiff]
+) -> None:
+    """Blames a module whose result cannot be compared, or the model itself, if it has made the
+    first input of another module that differs without an error before. No such input is in a model
+    whose result agrees, or it is made up for.
+
+    Args:
+        rows: judged.
+        places: names of ops → the module's row.
+    """
+    if any(row.verdict == "equal" and not row.path for row in rows):
+        return
+    largest = 0.0  # error of a result so far, which an input may have
+    for row in rows:
+        if row.wrong:
+            return
+        author = places.get(wiring.authors.get(row, ""))
+        given = 0.0 if row.input is None else row.input.nmse
+        unjudged = author is not None and (not author.path or author.result is None)
+        if author is not None and unjudged and given > max(row.bound, GROWTH * largest):
+            author.verdict = "diverges"
+            author.note = f"the input of {row.path} is the first that differs"
+            return
+        if row.result is not None and row.verdict in ("equal", "follows"):
+            largest = max(largest, row.result.nmse)
+
+
+_BEST, _WORST = -14, 0  # powers of ten of the NMSE that are green and red
+
+
+def page(d: Diff) -> str:
+    """The whole page."""
+    folder = FileSystemLoader(Path(__file__).parent)
+    html = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=folder)
+    versions = ", ".join(f"{name} {version}" for name, version in d.versions.items())
+    given = {"d": d, "groups": by_layer(d.rows), "versions": versions, "worst": worst, "hue": _hue}
+    return html.get_template("page.html").render(given).lstrip() + "\n"
+
+
+def _hue(nmse: float) -> str:
+    """A colour from green to red, by the logarithm."""
+    power = math.log10(nmse) if 0 < nmse < math.inf else (_BEST if nmse == 0 else _WORST)
+    share = min(1.0, max(0.0, (power - _BEST) / (_WORST - _BEST)))
+    return f"{140 * (1 - share):.0f}"

@@ -1,13 +1,32 @@
 """Golden tests: tiny models compared with transformers on the same checkpoint.
 
-`check` runs a model on the goldens of its folder, without torch: weights are derived from the names
-of the tensors. `reference` makes goldens with transformers.
+`check` runs a model on the goldens of its folder, without torch: weights are derived from the
+names of the tensors. `reference` makes goldens with transformers.
 """
 
-from .check import EXACT, Outcome, check, compare, laid_out, source_of
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ... import runner
+from ...convert import from_hf
+from ...convert.quantize import decode, encode
+from ...errors import ConfigError, Error
+from ...gguf_file import DType, MemorySource
+from ...model import Model, find
+from ...model.registry import find_hf
+from ...runner import LoadedModel
+from ...runner.engine.scoring import Apart
+from ..activations import EXACT
+from . import runs
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
-from .runs import nmse
-from .weights import uniform, weight
+from .runs import Run, nmse
+from .weights import stored_as, uniform, weight
 
 __all__ = [
     "EXACT",
@@ -29,3 +48,309 @@ __all__ = [
     "uniform",
     "weight",
 ]
+
+R = TypeVar("R")
+
+
+def each_case(cases: Cases, only: str | None, work: Callable[[str], Iterable[R]]) -> Iterator[R]:
+    """The results of `work` for each case, or for one. A case that fails does not hide the others:
+    errors are raised after the last case.
+
+    Raises:
+        Error: that of the only case that failed.
+        ConfigError: several failed; it says how each did.
+    """
+    errors: dict[str, Error] = {}
+    for name in cases.names:
+        if only not in (None, name):
+            continue
+        try:
+            yield from work(name)
+        except Error as error:
+            errors[name] = error
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        lines = (f"  {name}: {error}" for name, error in errors.items())
+        raise ConfigError("\n".join([f"{len(errors)} cases of {cases.folder} failed:", *lines]))
+
+
+# The NMSE that a layer, or the head, adds to the logits because ggml rounds activations to the
+# weights' type. With the same rounding transformers is 1.7e-7 (F16) and 1.5e-4 (Q8_0) a layer away
+# from itself; BF16 has 3 bits less than F16, so 64 times the squared error.
+ROUNDING = {DType.F16: 2.5e-7, DType.BF16: 64 * 2.5e-7, DType.Q8_0: 2e-4}
+# On the numpy backend, in float64 and without ggml's tables, only the reference rounds: 1e-12.
+FLOAT64 = 1e-10
+TOLERANCE = 1e-12  # NMSE of a regenerated golden: another machine, or another version of torch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The error of a model in one case.
+
+    Attributes:
+        case: with the image or the prompt, if it has several.
+        rows: number of compared rows: tokens, rows of an image, or texts.
+        nmse: Σ(got − want)² / Σ want² over all values of all rows.
+        bound: `nmse` must stay below it.
+        greedy: equal tokens of the greedy continuation, and their number; None without one.
+        runs: the same prompt computed in other ways.
+        versions: of torch, transformers and numpy, which made the golden.
+    """
+
+    case: str
+    rows: int
+    nmse: float
+    bound: float
+    greedy: tuple[int, int] | None = None
+    runs: tuple[Run, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all errors are below their bounds and all tokens are equal."""
+        same = self.greedy is None or self.greedy[0] == self.greedy[1]
+        return self.nmse < self.bound and same and all(run.ok for run in self.runs)
+
+    def __str__(self) -> str:
+        tokens = "" if self.greedy is None else f", {self.greedy[0]} of {self.greedy[1]} tokens"
+        said = f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
+        return "; ".join([said, *(str(run) for run in self.runs if not run.ok)])
+
+
+def source_of(
+    golden: Golden | Embeddings, dtype: DType = DType.F32, models: str | Path | None = None
+) -> MemorySource:
+    """The checkpoint of a golden, converted by the declarations.
+
+    Args:
+        dtype: of the file. Each tensor has the type that it has in a converted file, see
+            `Golden.types`.
+        models: a folder of architectures, searched first.
+    """
+    cls = architecture_of(golden.folder, golden.config, isinstance(golden, Embeddings), models)
+    if dtype is DType.F32:
+        return from_hf(cls, golden.config, golden.weights())
+    types = stored_as(cls, golden.config, golden.tensors, golden.types, dtype)
+
+    def store(name: str, values: np.ndarray) -> Any:
+        kind = types[name]
+        if values.ndim < 2 or values.shape[-1] % kind.block_size:
+            kind = DType.F32
+        data = encode(np.ascontiguousarray(values, np.float32), kind, name)
+        return kind, values.shape[::-1] or (1,), data.tobytes()
+
+    return from_hf(cls, golden.config, golden.weights(dtype), store)
+
+
+def in_float32(source: MemorySource) -> MemorySource:
+    """The same numbers in F32."""
+    tensors = {
+        name: (DType.F32, t.shape, decode(source.data(name), t.dtype, t.n_elements).tobytes())
+        for name, t in source.tensors.items()
+    }
+    return MemorySource(dict(source.metadata), tensors, source.name)
+
+
+def architecture_of(
+    folder: Path, config: Mapping[str, Any], embeds: bool, models: str | Path | None = None
+) -> type[Model]:
+    """The model class of a golden: the one for its class of transformers, or for an embedding model
+    the one named like the folder.
+
+    Raises:
+        ArchitectureError: there is none.
+    """
+    if embeds:
+        return find(folder.resolve().name, models, pooled=True)
+    return find_hf(config.get("architectures") or (), models)
+
+
+def check(
+    folder: str | Path, case: str | None = None, models: str | Path | None = None, **options: Any
+) -> Iterator[Outcome]:
+    """Runs the model on each golden of a folder, in float32 throughout, and in every other way of
+    `runs`, with weights in F32, F16, BF16 and Q8_0.
+
+    A case that cannot be run does not keep the others from it: its error is raised after the last.
+
+    Args:
+        case: only this one.
+        models: a folder of architectures, searched first.
+        options: of `load`, to override the float32 cache and unfused attention.
+
+    Raises:
+        FormatError: a golden is missing or damaged.
+        Error: as raised by loading or running the model.
+    """
+    given = {"kv_type": "f32", "flash_attention": "off", **options}
+    wanted = Cases(Path(folder))
+    return each_case(wanted, case, lambda name: _checked(wanted, name, models, given))
+
+
+def _checked(
+    wanted: Cases, name: str, models: str | Path | None, given: dict[str, Any]
+) -> Iterator[Outcome]:
+    golden = wanted.load(name)
+    for outcome in _outcomes(_Loading(wanted, models, given), golden, name):
+        yield replace(outcome, versions=golden.versions)
+
+
+def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iterator[Outcome]:
+    bound = loading.wanted.bounds.get(name, EXACT)
+    if isinstance(golden, Embeddings):
+        yield _embedded(loading, golden, name, bound)
+        return
+    with loading.load(source_of(golden, models=loading.models)) as model:
+        (first, numbers), *others = _texts(model, golden, name, bound)
+        shift = runs.shifted(model, numbers, bound)
+        exact = _in_float64(loading, golden)
+        yield replace(first, runs=(*first.runs, shift, exact, *_rounded(loading, golden, bound)))
+        for seen, picture in golden.pictures.items():
+            encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
+            rows = np.concatenate([e.rows for e in encoded])
+            title = f"{name}, {picture.kind} {seen}"
+            yield Outcome(title, len(rows), nmse(rows, picture.rows), bound)
+        for outcome, _ in others:
+            yield outcome
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """How the models of a folder are loaded.
+
+    Attributes:
+        options: of `load`.
+    """
+
+    wanted: Cases
+    models: str | Path | None
+    options: Mapping[str, Any]
+
+    def load(self, source: MemorySource, **options: Any) -> LoadedModel:
+        model = runner.load(source, models=self.models, **{**self.options, **options})
+        # Lets it find special tokens by name.
+        special = getattr(self.wanted.module, "SPECIAL", None)
+        if special is not None:
+            model.model.tokenizer = _Named(special)
+        return model
+
+
+class _Named:
+    """Stands in for the tokenizer of a golden, which has no vocabulary: knows texts by name."""
+
+    def __init__(self, ids: Mapping[str, int]):
+        self.id_of_text = ids.get
+        self._ids = ids
+
+    def encode(self, text: str, *, add_special: bool = False) -> list[int]:
+        """The ids of a text that a model lays among the rows of an item."""
+        found: list[int] = []
+        while text:
+            fitting = [name for name in self._ids if name and text.startswith(name)]
+            if not fitting:
+                raise ConfigError(f"SPECIAL of cases.py names no beginning of {text!r:.80}")
+            longest = max(fitting, key=len)
+            found.append(self._ids[longest])
+            text = text[len(longest) :]
+        return found
+
+
+def _texts(
+    model: LoadedModel, golden: Golden, name: str, bound: float
+) -> Iterator[tuple[Outcome, np.ndarray]]:
+    """The golden's prompts, the one without images first, and each as numbers."""
+    asked: dict[str, tuple[list[Any], Golden | Prompt]]
+    asked = {name: (golden.prompt.tolist(), golden)}
+    for title, prompt in golden.prompts.items():
+        asked[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
+    for case, (items, want) in asked.items():
+        numbers = model.prompts.read(items)
+        logits = Apart(model.engine).all_logits(numbers)
+        found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
+        same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
+        error = nmse(logits, want.logits)
+        others = tuple(runs.Prompt(model, numbers, want.logits, bound).runs())
+        yield Outcome(case, len(logits), error, bound, (same, len(want.greedy)), others), numbers
+
+
+def _in_float64(loading: _Loading, golden: Golden) -> Run:
+    """The prompts and images by numpy: the worst of them. Small faults show, such as another
+    epsilon, or GELU by erf for tanh."""
+    with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
+        errors = [nmse(model.logits(golden.prompt.tolist()), golden.logits)]
+        for picture in golden.pictures.values():
+            seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
+            errors.append(nmse(np.concatenate([e.rows for e in seen]), picture.rows))
+        for prompt in golden.prompts.values():
+            errors.append(nmse(model.logits(laid_out(model, golden, prompt)), prompt.logits))
+    return Run("float64", max(errors), FLOAT64)
+
+
+def _rounded(loading: _Loading, golden: Golden, bound: float) -> Iterator[Run]:
+    """The prompt with rounded weights. The golden has the logits of those in F16 and Q8_0; BF16 is
+    compared with the same weights in F32."""
+    prompt = golden.prompt.tolist()
+    recorded = {DType.F16: golden.logits_f16, DType.BF16: None, DType.Q8_0: golden.logits_q8_0}
+    for dtype, want in recorded.items():
+        source = source_of(golden, dtype, loading.models)
+        if want is None:
+            with loading.load(in_float32(source)) as model:
+                want = model.logits(prompt)
+        with loading.load(source) as model:
+            most = bound + ROUNDING[dtype] * _parts(model)
+            yield Run(dtype.name, nmse(model.logits(prompt), want), most)
+
+
+def _embedded(loading: _Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
+    ways = getattr(loading.wanted.module, "POOLING", (None,))
+
+    def vectors(model: LoadedModel, groups: list[list[list[int]]]) -> np.ndarray:
+        each = [np.concatenate([model.embed(g, pooling=way) for g in groups]) for way in ways]
+        return np.concatenate(each, axis=1)
+
+    together, apart = [golden.texts], [[text] for text in golden.texts]
+    with loading.load(source_of(golden, models=loading.models)) as model:
+        error = nmse(vectors(model, together), golden.vectors)
+        found = [Run("each text alone", nmse(vectors(model, apart), golden.vectors), bound)]
+        parts = _parts(model)
+    with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
+        found.append(Run("float64", nmse(vectors(model, together), golden.vectors), FLOAT64))
+    for dtype, rounding in ROUNDING.items():
+        source = source_of(golden, dtype, loading.models)
+        with loading.load(source) as model, loading.load(in_float32(source)) as exact:
+            off = nmse(vectors(model, together), vectors(exact, together))
+        found.append(Run(dtype.name, off, bound + rounding * parts))
+    return Outcome(name, len(golden.texts), error, bound, None, tuple(found))
+
+
+def _parts(model: LoadedModel) -> int:
+    """Layers, and the head."""
+    return len(list(model.model.caches())) + 1
+
+
+def laid_out(model: Any, golden: Golden, prompt: Prompt) -> list[Any]:
+    """The items of a prompt for a loaded model, with embeddings for its images."""
+    items: list[Any] = []
+    for part in prompt.parts:
+        if isinstance(part, str):
+            picture = golden.pictures[part]
+            items.append(model.embeddings(picture.pixels, picture.kind, **picture.data))
+        else:
+            items += part
+    return items
+
+
+def compare(got: Golden | Embeddings, want: Golden | Embeddings) -> list[str]:
+    """The names of the parts in which a regenerated golden differs from the stored one."""
+    wrong = [name for name in ("config", "tensors") if getattr(got, name) != getattr(want, name)]
+    if isinstance(got, Golden) and isinstance(want, Golden):
+        pairs = ((p, want.pictures[name]) for name, p in got.pictures.items())
+        wrong += [a.name for a, b in pairs if (a.shape, a.data) != (b.shape, b.data)]
+    stored = want.arrays()
+    for name, a in got.arrays().items():
+        b = stored[name]
+        same = np.array_equal(a, b) if a.dtype == np.int32 else nmse(a, b) <= TOLERANCE
+        if not same and not name.endswith("margins"):
+            wrong.append(name.removeprefix("prompts.").removeprefix("pictures."))
+    return wrong

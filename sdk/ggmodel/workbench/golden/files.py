@@ -23,12 +23,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ...atomic import atomic_write, naming
 from ...errors import ConfigError, FormatError
 from ...gguf_file import DType
 from ...model.source_code import author_code
+from ...storage import atomic_write, naming
 from . import weights as rule
-from .rounding import Types, narrowed, rounded
+from .weights import Types, narrowed, rounded
 
 # Raised for a file that is damaged or something else.
 _DAMAGED = (

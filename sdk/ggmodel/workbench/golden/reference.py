@@ -59,9 +59,9 @@ import numpy as np
 from ...errors import ConfigError, Error, Unsupported
 from ...gguf_file import DType
 from ...model import Model
-from .check import architecture_of
+from . import architecture_of
 from .files import GREEDY, Array, Cases, Embeddings, Golden, Picture, Prompt, checkpoint
-from .rounding import Types, narrowed, rounded, types_of
+from .weights import Types, narrowed, rounded, types_of
 
 try:
     import torch

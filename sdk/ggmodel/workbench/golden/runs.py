@@ -15,9 +15,9 @@ from ...ml import Context, Tensor
 from ...model import Batch, Module
 from ...model.walk import instances
 from ...runner import LoadedModel
-from ...runner.engine.apart import Apart
-from ...runner.engine.batches import Batches
 from ...runner.engine.graphs import Forward, Graphs
+from ...runner.engine.scoring import Apart
+from ...runner.engine.step import Batches
 
 SIZES = (1, 2, 3, 7)
 TOGETHER = 3  # tokens of each sequence in a batch of two

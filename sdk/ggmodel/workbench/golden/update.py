@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...errors import ArchitectureError, ConfigError, Error
-from .broken import each_case
-from .check import compare
+from . import compare, each_case
 from .files import Cases, Embeddings, Golden
 from .runs import nmse
 

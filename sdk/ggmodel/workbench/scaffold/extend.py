@@ -9,17 +9,14 @@ from pathlib import Path
 
 from ... import nn
 from ...errors import Error
-from ...model import Model, Module, find
-from ...model.module import module_fields
+from ...model import Model, Module, config_class, find
+from ...model.config import key_fields
+from ...model.module import MISSING, module_fields
 from ...model.registry import supported
-from ..modules import folded, ranges
-from .corrections import correct
-from .files import CALLED, READ, UNREAD, Files, imports_of, slots_of
-from .hyperparameters import add_keys
-from .keys import learn_keys
-from .llama_names import VISION_KEYS
+from ..nodes import folded, ranges
+from .files import CALLED, OTHERWISE, READ, UNREAD, Files, NewModules, Tree, imports_of, slots_of
+from .fit import KnownKey, learn_keys, propose_keys
 from .names import Proposal, Unread, annotation, declaration, learn, propose, unread, widths_of
-from .new_modules import NewModules, Tree
 from .source import (
     bound,
     camel,
@@ -28,9 +25,99 @@ from .source import (
     shown,
     usable,
     with_class,
+    with_field,
+    with_fields,
     with_imports,
+    with_name,
 )
-from .translate import declared_fields
+from .translate import VISION_KEYS, Correction, declared_fields
+
+
+def correct(files: Files) -> list[str]:
+    """Gives fields their names in the checkpoint, and lists them."""
+    corrections, said = files.fit.translation.corrections.values(), list[str]()
+    shared: dict[type[Module], list[Correction]] = {}
+    for c in corrections:
+        if files.file_of(files.called(c.field.owner)) is None:
+            shared.setdefault(c.field.owner, []).append(c)
+        else:
+            said.append(_correct_field(files, files.called(c.field.owner), c))
+    for owner, several in shared.items():
+        said += _subclass(files, owner, several)
+    return said
+
+
+def _correct_field(files: Files, cls: str, c: Correction) -> str:
+    path = files.file_of(cls)
+    assert path is not None
+    kind, line = field_text(files.sources[path], cls, c.field.name)
+    if line is None:
+        line = declaration(c.field, kind or annotation(files.sources[path], c.field))
+    line = with_name(line, c.field.own, c.hf)
+    if c.gguf is not None and c.field.tag.names:
+        line = line.replace(quoted(c.field.tag.names[0]), quoted(c.gguf), 1)
+    files.declare(cls, c.field.name, line, CALLED)
+    before = f"{quoted(c.field.own)} → " if c.field.own else ""
+    return f"{cls}.{c.field.name}: hf={before}{quoted(c.hf)}"
+
+
+def _subclass(files: Files, owner: type[Module], corrections: list[Correction]) -> list[str]:
+    """A subclass with other names, in place of a class that other architectures share."""
+    said = "With other names in checkpoints."
+    own = files.subclass(owner, corrections[0].field.holder, said)
+    if own is None:
+        files.left += [f"{owner.__name__}.{c.field.name} is called {c.hf}" for c in corrections]
+        return []
+    return [_correct_field(files, own, c) for c in corrections]
+
+
+def add_keys(files: Files, known: Mapping[str, KnownKey], widths: dict[str, int]) -> list[str]:
+    """Adds hyperparameters for keys that the template does not read, and gives their lines.
+
+    Args:
+        widths: of the hyperparameters, to which those of the new ones are added.
+    """
+    from ...convert.keys import TWICE, TWICE_SAID  # slow
+
+    config = f"{files.own}Config"
+    files.left += [
+        f"{config}: {key} is {value!r:.60}, and checkpoints with it are refused{TWICE_SAID}"
+        for key, value in files.fit.hyperparameters.unread.items()
+        if key.rpartition(".")[2] == TWICE
+    ]
+    lines = propose_keys(files.fit.hyperparameters, config_class(files.fit.cls), known)
+    added = [line for _, line in lines.values()]
+    for name, (key, _) in lines.items():
+        value = files.fit.hyperparameters.unread[key]
+        if isinstance(value, int) and not isinstance(value, bool):
+            widths[name] = value
+    path = files.file_of(config)
+    if path is None:
+        return added
+    text, new = _without_failed(files, files.sources[path], config, added), list[str]()
+    for name, (_, line) in lines.items():
+        if field_text(text, config, name)[0] is None:
+            new.append(line)
+        else:
+            text = with_field(text, config, name, line, "")
+    files.sources[path] = with_fields(text, {config: new}, UNREAD) if new else text
+    return added
+
+
+def _without_failed(files: Files, text: str, config: str, added: list[str]) -> str:
+    """The file without the `hf=` of hyperparameters that this config.json cannot give."""
+    for name, tag, kind, _ in key_fields(config_class(files.fit.cls)):
+        reason = files.fit.hyperparameters.failed.get(name)
+        if reason is None:
+            continue
+        files.left.append(f"{config}.{name}: {reason}")
+        plain = not callable(tag.default) and tag.default is not MISSING
+        if plain and not any(line.startswith(f"{name}:") for line in added):
+            names = ", ".join(map(quoted, tag.names))
+            line = f"{name}: {kind.__name__} = kv({names}, default={tag.default!r})"
+            text = with_field(text, config, name, line, OTHERWISE)
+    return text
+
 
 _SEES = re.compile(r"vis|image|vit")
 _OF_VISION = {name for name, _ in VISION_KEYS.values()}

@@ -12,10 +12,9 @@ from ... import nn
 from ...ml import Tensor
 from ...model import Model
 from ...model.walk import class_fields
-from ..modules import folded
-from .llama_names import gguf_name
+from ..nodes import folded
 from .source import bound, quoted, usable
-from .translate import Declared
+from .translate import Declared, gguf_name
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,12 @@
-"""One evaluator for each op of the table, grouped by theme as in `ml/ops`."""
+"""One evaluator for each op of the table, on values and on shapes."""
 
-from . import (
-    attention,
-    elementwise,
-    indexing,
-    products,
-    recurrent,
-    reductions,
-    shaping,
-    spatial,
-    windows,
-)
-from .table import BYTEWISE, EVALUATORS, Evaluator
+from ..elements import BYTEWISE, EVALUATORS, Evaluator
+from . import arithmetic, shaping
 
 __all__ = [
     "BYTEWISE",
     "EVALUATORS",
     "Evaluator",
-    "attention",
-    "elementwise",
-    "indexing",
-    "products",
-    "recurrent",
-    "reductions",
+    "arithmetic",
     "shaping",
-    "spatial",
-    "windows",
 ]

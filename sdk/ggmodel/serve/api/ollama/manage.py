@@ -11,14 +11,13 @@ from msgspec import Struct
 from starlette.routing import Route
 
 from ....errors import ModelNotFound, Unsupported
-from ....names import made, pull, removable, remove
+from ....names import derived, pull, removable, remove
 from ...endpoint import TEXT, Answers, Call, Handler, route
 from ...errors import Refused
 from ...pool import same_name
 from ...server import Server
-from .answered import Status
-from .chat import ChatMessage
-from .shapes import LINES, OLLAMA, line
+from .inference import ChatMessage
+from .schemas import LINES, OLLAMA, Status, line
 
 _STEP = 0.005  # share of a download after which it is told again
 
@@ -92,11 +91,11 @@ async def create(call: Call) -> None:
     if given.quantize:
         raise Unsupported("quantize: is unsupported here; `ggmodel quantize` writes such a file")
     name, recipe = given.wanted, _recipe(given)
-    await asyncio.to_thread(made.check, name, recipe)
+    await asyncio.to_thread(derived.check, name, recipe)
 
     def work(tell: Callable[[str], None]) -> object:
         tell("using existing layers")
-        return made.make(name, recipe)
+        return derived.make(name, recipe)
 
     await _told(call, given, work, changes=name)
 
@@ -105,7 +104,7 @@ async def copy(call: Call) -> None:
     """Give a model another name, in Ollama's shape."""
     given = await call.decode(CopyRequest)
     _allow(call)
-    await asyncio.to_thread(made.copy, given.source, given.destination)
+    await asyncio.to_thread(derived.copy, given.source, given.destination)
     await call.server.models.changed(given.destination)
     await call.reply(b"", "text/plain")
 
@@ -128,7 +127,7 @@ async def delete(call: Call) -> None:
 
 async def has_blob(call: Call) -> None:
     """Tell whether a blob is here."""
-    if not made.blob_path(call.path["digest"]).is_file():
+    if not derived.blob_path(call.path["digest"]).is_file():
         raise ModelNotFound("there is no such blob")
     await call.reply(b"", "text/plain")
 
@@ -137,12 +136,12 @@ async def put_blob(call: Call) -> None:
     """Take a blob, such as a GGUF file, for /api/create."""
     _allow(call)
     digest = call.path["digest"]
-    if made.blob_path(digest).is_file():
+    if derived.blob_path(digest).is_file():
         await call.reply(b"", "text/plain")
         return
     length = int(call.headers.get("content-length") or 0)
-    await asyncio.to_thread(made.check_room, length)
-    with made.receive_blob(digest) as blob:
+    await asyncio.to_thread(derived.check_room, length)
+    with derived.receive_blob(digest) as blob:
         async for chunk in call.chunks():
             await asyncio.to_thread(blob.write, chunk)
     await call.reply(b"", "text/plain", 201)
@@ -153,8 +152,8 @@ def _allow(call: Call) -> None:
         raise Refused("this server changes no models; start it with --manage", 403)
 
 
-def _recipe(given: CreateRequest) -> made.Recipe:
-    return made.Recipe(
+def _recipe(given: CreateRequest) -> derived.Recipe:
+    return derived.Recipe(
         base=given.base or "",
         files=given.files or {},
         adapters=given.adapters or {},

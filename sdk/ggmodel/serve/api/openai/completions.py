@@ -1,10 +1,11 @@
-"""/v1/completions: texts and token ids that go on, alone and in batches, as evaluations want."""
+"""Completions and embeddings of texts and token ids: /v1/completions, /v1/embeddings."""
 
 from __future__ import annotations
 
+import base64
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 from starlette.routing import Route
@@ -12,19 +13,15 @@ from starlette.routing import Route
 from ....bounds import limits
 from ....chat.replies import Content
 from ...answers import Answer, Reply, all_whole
-from ...asking import Asked, called, check_logprobs, within
-from ...endpoint import EVENTS, Answers, Call, route
+from ...chat_requests import Asked, called, check_logprobs, within
+from ...endpoint import EVENTS, Answers, Call, Stream, event, route, some, written
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Ended, Generate, GrammarSpec, Token
-from ...runner import Runner
+from ...requests import Embed, Ended, Generate, GrammarSpec, Rows, Runner, Token
 from ...server import Server
-from ...streaming import Stream, event, some, written
-from .answered import TextCompletion
 from .chat import ResponseFormat
-from .inputs import Input, inputs_of
-from .sampling import Sampling, schema
-from .shapes import OPENAI, head, timings, usage
+from .inputs import Input, Sampling, inputs_of, only_ids, schema
+from .schemas import OPENAI, Embeddings, TextCompletion, head, timings, usage
 
 _MAX_TOKENS = 16  # OpenAI's
 _TOP = 20  # as vLLM
@@ -257,3 +254,60 @@ def _likeliest(token: Token) -> dict[str, float] | None:
         if one.logprob is not None:
             found[one.text] = max(one.logprob, found.get(one.text, one.logprob))
     return found
+
+
+class EmbeddingRequest(Struct):
+    """A request. The last line is no field of OpenAI's."""
+
+    input: Input
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+
+    truncate: bool = False
+    keep_alive: float | None = None
+
+
+def embedding_routes(server: Server) -> list[Route]:
+    path, answers = "/v1/embeddings", Answers(Embeddings)
+    return [
+        route("POST", path, create_embeddings, server, OPENAI, EmbeddingRequest, answers=answers)
+    ]
+
+
+async def create_embeddings(call: Call) -> None:
+    """Turn texts into rows of numbers, similar ones for similar texts."""
+    given = await call.decode(EmbeddingRequest)
+    texts = inputs_of(given.input, "input")
+    if not all(texts):
+        raise Refused("input: a text is empty", param="input")
+    if given.dimensions is not None and given.dimensions < 1:
+        raise Refused("dimensions: give 1 or more", param="dimensions")
+    async with call.server.models.use(given.model, keep_alive=given.keep_alive) as runner:
+        texts = [await only_ids(runner, one) for one in texts]
+        rows = await runner.embed(
+            Embed(texts, truncate=given.truncate, dimensions=given.dimensions)
+        )
+        name = called(given.model, runner.state)
+    count = sum(rows.tokens)
+    call.server.metrics.read(runner.name, count)
+    data = rows_of(rows, given.encoding_format == "base64")
+    await call.json(
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(data)
+            ],
+            "model": name,
+            "usage": {"prompt_tokens": count, "total_tokens": count},
+        }
+    )
+
+
+def rows_of(rows: Rows, as_base64: bool) -> list[Any]:
+    """Each row as a list of floats, or as base64 of its bytes."""
+    size = 4 * rows.width
+    parts = [rows.data[i * size : (i + 1) * size] for i in range(rows.count)]
+    if as_base64:
+        return [base64.b64encode(part).decode() for part in parts]
+    return [memoryview(part).cast("f").tolist() for part in parts]

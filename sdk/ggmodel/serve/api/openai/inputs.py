@@ -1,15 +1,189 @@
-"""Texts and token ids, alone and in lists, as completions and embeddings take them."""
+"""Inputs of OpenAI's API: sampling parameters, texts and token ids, messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from ....bounds import limits
+from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
 from ...errors import Refused
-from ...requests import Tokenize
-from ...runner import Runner
+from ...media import Media, from_base64
+from ...requests import GrammarSpec, Runner, Tokenize
+
+_ID_DIGITS = 18  # of a token's id, which has 63 bits at most
+# The name of a field here and of the option of a request, where they differ.
+_OPTIONS = {
+    name: name
+    for name in (
+        "temperature top_p top_k min_p typical_p seed frequency_penalty presence_penalty "
+        "repeat_penalty repeat_last_n context_shift truncate num_keep prompt_lookup"
+    ).split()
+} | {"repetition_penalty": "repeat_penalty"}
+
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class StructuredOutputs(Struct):
+    """vLLM's forms of an answer, one of them. A grammar is Lark's, or GBNF where it has `::=`."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def form(self, param: str) -> GrammarSpec | None:
+        """The form.
+
+        Args:
+            param: the field, for messages.
+
+        Raises:
+            Refused: there are several.
+        """
+        forms = list[GrammarSpec]()
+        if self.json is not None:
+            text = self.json if isinstance(self.json, str) else encoded(self.json)
+            forms.append(GrammarSpec("json_schema", text))
+        if self.regex:
+            forms.append(GrammarSpec("regex", self.regex))
+        if self.choice:
+            forms.append(GrammarSpec("choice", encoded(self.choice)))
+        if self.grammar:
+            forms.append(GrammarSpec("gbnf" if "::=" in self.grammar else "lark", self.grammar))
+        if self.json_object:
+            forms.append(GrammarSpec("json"))
+        if len(forms) > 1:
+            raise Refused(f"{param}: give one form of the answer, not {len(forms)}", param=param)
+        return forms[0] if forms else None
+
+
+class Sampling(Struct, kw_only=True):
+    """How to choose tokens, and how to send them. The last lines are no fields of OpenAI's, but
+    those of llama-server and vLLM."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float | bool] | list[tuple[int | str, float | bool]] | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
+    context_shift: bool | None = None
+    truncate: bool | None = None
+    num_keep: int | None = None
+    prompt_lookup: bool | None = None
+    ignore_eos: bool | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    keep_alive: float | None = None
+
+    @property
+    def choices(self) -> int:
+        """How many answers are wanted.
+
+        Raises:
+            Refused: too many, or none.
+        """
+        n = 1 if self.n is None else self.n
+        if not 1 <= n <= limits.serve_choices:
+            raise Refused(f"n: {n} is not between 1 and {limits.serve_choices}", param="n")
+        return n
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    async def options(self, runner: Runner, max_tokens: int | None) -> dict[str, Any]:
+        """The options of a request to a runner, those that were given.
+
+        Raises:
+            Refused: one is impossible.
+        """
+        found = {
+            option: value
+            for name, option in _OPTIONS.items()
+            if (value := getattr(self, name)) is not None
+        }
+        if max_tokens is not None and max_tokens >= 0:
+            found["max_tokens"] = max_tokens
+        if self.stop:
+            found["stop"] = [self.stop] if isinstance(self.stop, str) else self.stop
+        bias = await self._bias(runner) if self.logit_bias else {}
+        if self.ignore_eos:
+            if not runner.state.end_ids:
+                raise Refused("ignore_eos: the tokens that end are unknown", param="ignore_eos")
+            bias |= dict.fromkeys(runner.state.end_ids, -float("inf"))
+        if bias:
+            found["logit_bias"] = bias
+        return found
+
+    async def _bias(self, runner: Runner) -> dict[int, float]:
+        """Token id → what is added to its logit. A text stands for its tokens."""
+        given = self.logit_bias
+        pairs = given.items() if isinstance(given, dict) else given or ()
+        found: dict[int, float] = {}
+        for name, value in pairs:
+            bias = -float("inf") if value is False else float(value)
+            if isinstance(name, int) or name.isdecimal():
+                if len(str(name)) > _ID_DIGITS:
+                    raise Refused(f"logit_bias: {name!s:.50} is no token", param="logit_bias")
+                found[int(name)] = bias
+            else:
+                tokens = await runner.tokenize(Tokenize(name, add_special=False))
+                found |= dict.fromkeys(tokens.ids, bias)
+        return found
+
+    def form(self) -> GrammarSpec | None:
+        """The form of the answer, by the fields that are not OpenAI's.
+
+        Raises:
+            Refused: there are several.
+        """
+        if self.grammar:
+            return GrammarSpec("gbnf", self.grammar)
+        if self.json_schema is not None:
+            return schema(self.json_schema)
+        if self.structured_outputs is not None:
+            return self.structured_outputs.form("structured_outputs")
+        guided = StructuredOutputs(
+            self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
+        )
+        return guided.form("guided_…")
+
+
+def schema(value: Any) -> GrammarSpec:
+    """JSON by a schema."""
+    return GrammarSpec("json_schema", encoded(value))
+
+
+def encoded(value: Any) -> str:
+    """JSON text."""
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
 
 
 class TextPart(Struct):
@@ -54,7 +228,7 @@ def inputs_of(given: Input | None, param: str) -> list[Any]:
             f"{limits.serve_prompts}",
             param=param,
         )
-    return [_text(one, param) if isinstance(one, TextObject) else one for one in found]
+    return [_text_of(one, param) if isinstance(one, TextObject) else one for one in found]
 
 
 async def only_ids(runner: Runner, parts: str | list[int | str]) -> str | list[int]:
@@ -70,7 +244,7 @@ async def only_ids(runner: Runner, parts: str | list[int | str]) -> str | list[i
     return found
 
 
-def _text(given: TextObject, param: str) -> str:
+def _text_of(given: TextObject, param: str) -> str:
     if given.multimodal_data:
         raise Refused(f"{param}: images go with chats, not with texts", param=param)
     if given.prompt_string is not None:
@@ -78,3 +252,106 @@ def _text(given: TextObject, param: str) -> str:
     if given.content is None:
         raise Refused(f"{param}: the object has neither prompt_string nor content", param=param)
     return "".join(part.text for part in given.content)
+
+
+# OpenAI's newer name of the role that instructs the model; templates know the older one.
+_ROLES = {"developer": "system", "function": "tool"}
+_URLS = {"image_url": "image", "audio_url": "audio", "video_url": "video"}
+
+
+class Function(Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(Struct):
+    function: Function
+    id: str = ""
+    type: str = "function"
+
+
+class ChatMessage(Struct):
+    """A message of a request."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: Function | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+
+
+async def converted(
+    messages: Sequence[ChatMessage], media: Media, where: str = "messages"
+) -> list[Message]:
+    """The messages, images and sounds as bytes.
+
+    Args:
+        where: the field of the request that they are, for messages.
+
+    Raises:
+        Refused: there are too many, a part of a content is wrong, or its URL not allowed.
+    """
+    check_count(messages, where)
+    return [await _converted(one, f"{where}[{i}]", media) for i, one in enumerate(messages)]
+
+
+async def _converted(given: ChatMessage, where: str, media: Media) -> Message:
+    found: Message = {"role": _ROLES.get(given.role, given.role)}
+    calls = list(given.tool_calls or ())
+    if given.function_call is not None:
+        calls.append(ToolCall(given.function_call))
+    if isinstance(given.content, list):
+        found["content"] = await _content(given.content, f"{where}.content", media)
+    elif given.content is not None or not calls:
+        found["content"] = given.content or given.refusal or ""
+    if given.content is None and not calls and given.role in ("user", "system", "developer"):
+        raise Refused(f"{where}.content: is missing", param=f"{where}.content")
+    if calls:
+        found["tool_calls"] = [
+            tool_call(one.id, one.function.name, one.function.arguments) for one in calls
+        ]
+    for name in ("name", "tool_call_id"):
+        if (value := getattr(given, name)) is not None:
+            found[name] = value
+    if reasoning := given.reasoning_content or given.reasoning:
+        found["reasoning_content"] = reasoning
+    return found
+
+
+async def _content(parts: list[dict[str, Any]], where: str, media: Media) -> str | list[Part]:
+    return simplified([await _part(part, f"{where}[{i}]", media) for i, part in enumerate(parts)])
+
+
+async def _part(part: dict[str, Any], where: str, media: Media) -> Part:
+    kind = part.get("type")
+    if kind in ("text", "refusal", "input_text", "output_text"):
+        return text_part(_text(part.get("refusal" if kind == "refusal" else "text"), where))
+    if kind in _URLS:
+        given = part.get(kind)
+        url = given.get("url") if isinstance(given, dict) else given
+        where = f"{where}.{kind}.url"
+        return item_part(_URLS[str(kind)], await media.fetch(_text(url, where), where))
+    if kind == "input_image":
+        where = f"{where}.image_url"
+        return item_part("image", await media.fetch(_text(part.get("image_url"), where), where))
+    if kind == "input_audio":
+        given, where = part.get("input_audio"), f"{where}.input_audio.data"
+        data = _text(given.get("data") if isinstance(given, dict) else None, where)
+        if data[:5].lower() == "data:":
+            return item_part("audio", await media.fetch(data, where))
+        return item_part("audio", from_base64(data, where))
+    raise Refused(
+        f"{where}.type: {kind!r:.50} is unsupported; supported are text, image_url, input_audio "
+        "and video_url",
+        param=f"{where}.type",
+    )
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"{where}: expected a text, got {type(value).__name__}", param=where)
+    return value

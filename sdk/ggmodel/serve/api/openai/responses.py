@@ -10,22 +10,14 @@ from msgspec import Struct
 from starlette.routing import Route
 
 from ...answers import Answer
-from ...asking import Asked, Wish, ask, called
-from ...conversation import Message, tool_call
-from ...endpoint import EVENTS, JSON, Answers, Call, Handler, route
+from ...chat_requests import Asked, Message, Wish, ask, called, functions, tool_call
+from ...endpoint import EVENTS, JSON, Answers, Call, Handler, event, route
 from ...errors import Problem, Refused
-from ...requests import Begun, GrammarSpec, Tokenize
-from ...runner import Runner
-from ...server import Server
-from ...stored import Kept
-from ...streaming import event
-from ...tools import functions
-from .answered import InputItems, InputTokens, ResponseAnswer, ResponseDeleted
-from .messages import converted
-from .response_input import read_items
-from .response_output import Output
-from .sampling import schema
-from .shapes import OPENAI, new_id, usage
+from ...requests import Begun, GrammarSpec, Runner, Tokenize
+from ...server import Kept, Server
+from .inputs import converted, schema
+from .response_items import Output, read_items
+from .schemas import OPENAI, InputItems, InputTokens, ResponseAnswer, ResponseDeleted, new_id, usage
 
 _WITH_LOGPROBS = "message.output_text.logprobs"
 

@@ -1,0 +1,309 @@
+"""Tool calls as models write them: a class for each format, with a family's markers as fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json.decoder import (
+    WHITESPACE,  # type: ignore[attr-defined]
+    JSONDecoder,  # type: ignore[attr-defined]
+)
+from typing import Any, ClassVar
+
+from .deltas import Call
+from .values import Literals, Malformed, Tools, cast, dumped
+
+NAMES = ("name", "tool_name")
+ARGUMENTS = ("arguments", "parameters")
+IDS = ("id", "tool_call_id")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_strict = JSONDecoder(parse_constant=_refuse)
+_lenient = JSONDecoder(parse_constant=_refuse, strict=False)  # line breaks within strings
+
+
+def arguments_of(text: str) -> str:
+    """The text of an object, as it is if it is JSON already.
+
+    Raises:
+        Malformed: it is no object.
+    """
+    try:
+        value = _strict.decode(text)
+    except (ValueError, RecursionError):
+        value = _decoded(text)
+        text = dumped(value) if isinstance(value, dict) else ""
+    if isinstance(value, str):  # JSON within JSON
+        return arguments_of(value) if value.lstrip().startswith("{") else _no_object()
+    return text.strip() if isinstance(value, dict) else _no_object()
+
+
+def json_calls(text: str) -> list[Call]:
+    """The call of an object, or those of a list of them.
+
+    Raises:
+        Malformed: there is another form of JSON, or none.
+    """
+    begun = text.lstrip()
+    _decoded(begun)  # as a whole, so that the parts may be looked at alone
+    objects = _parts(begun) if begun.startswith("[") else [("", begun)]
+    return [_call(part) for _, part in objects]
+
+
+def _call(text: str) -> Call:
+    if not text.startswith("{"):
+        _no_object()
+    parts = dict(_parts(text))
+    inner = parts.get("function", "")
+    if inner.startswith("{"):  # the envelope of OpenAI's
+        parts = {**parts, **dict(_parts(inner))}
+    elif inner and "name" not in parts:
+        parts["name"] = inner
+    name = _text(parts, NAMES)
+    if not name.strip() or not any(parts.get(key, "").startswith('"') for key in NAMES):
+        raise Malformed
+    arguments = next((parts[key] for key in ARGUMENTS if key in parts), "{}")
+    return Call(name, "{}" if arguments == "null" else arguments_of(arguments), _text(parts, IDS))
+
+
+def _text(parts: dict[str, str], keys: tuple[str, ...]) -> str:
+    found = next((parts[key] for key in keys if key in parts), '""')
+    value = _decoded(found)
+    text = value if isinstance(value, str) else found
+    return text if text.isprintable() else ""
+
+
+def _parts(text: str) -> Iterator[tuple[str, str]]:
+    """Keys and the texts of values of an object; for a list keys are ""."""
+    is_object, at = text.startswith("{"), 1
+    while True:
+        at = _space(text, at)
+        if text[at : at + 1] in ("]", "}", ""):
+            return
+        key = ""
+        if is_object:
+            key, at = _lenient.raw_decode(text, at)
+            at = _space(text, _space(text, at) + 1)  # the colon
+        _, end = _lenient.raw_decode(text, at)
+        yield key, text[at:end]
+        at = _space(text, end) + 1  # the comma
+
+
+def _space(text: str, at: int) -> int:
+    return WHITESPACE.match(text, at).end()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return _lenient.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed from error
+
+
+def _no_object() -> str:
+    raise Malformed
+
+
+_NAME = re.compile(r"[^\s<>{}\[\]()\"'=]{1,256}")
+
+
+def _named(text: str) -> str:
+    name = text.strip()
+    if not _NAME.fullmatch(name) or not name.isprintable():
+        raise Malformed
+    return name
+
+
+@dataclass(frozen=True)
+class Json:
+    """`{"name": …, "arguments": {…}}`, or a list of such.
+
+    Attributes:
+        listed: the model writes a list. name, arguments: keys that it writes, of several known.
+    """
+
+    listed: bool = False
+    name: str = "name"
+    arguments: str = "arguments"
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        return json_calls(body)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name, a marker, and a JSON object of arguments.
+
+    Attributes:
+        between: ends the name. before: begins it. also: markers that may stand besides these.
+        id_mark: the name goes on with this and the call's id.
+        numbered: what stands before the object is the id; `:NUMBER` follows the name.
+    """
+
+    between: str
+    before: str = ""
+    also: tuple[str, ...] = ()
+    id_mark: str = ""
+    numbered: bool = False
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.between, self.id_mark)
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        if body.lstrip().startswith(("[", '{"name"')):
+            return json_calls(body)
+        begin = body.find("{")
+        head, arguments = body[:begin].strip(), arguments_of(body[begin:])
+        for marker in (*self.also, self.between, *self.also):
+            head = head.removesuffix(marker).strip()
+        id = head if self.numbered else ""
+        head = head.removeprefix(self.before)
+        if self.numbered:
+            head = re.sub(r":\d+$", "", head)
+        elif self.id_mark:
+            head, _, id = head.partition(self.id_mark)
+        return [Call(_named(head), arguments, id.strip() if id.isprintable() else "")]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """Tags around the name, and around each argument, which is written as plain text.
+
+    Attributes:
+        function: before and after the name. end: closes the function.
+        parameter: before and after an argument's name. value: before its value, if not at once.
+        shut: after the value.
+        lines: a value stands on lines of its own.
+        wrap: may stand around a value, whose text would be read as tags.
+    """
+
+    function: tuple[str, str]
+    end: str
+    parameter: tuple[str, str]
+    shut: str
+    value: str = ""
+    lines: bool = False
+    wrap: tuple[str, str] = ("", "")
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def inside(self) -> tuple[str, str]:
+        """Between these stands text that closes nothing."""
+        return self.value or self.parameter[0], self.shut
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        text = Literals(body)
+        calls = [self._call(text, tools)]
+        while not text.done():
+            calls.append(self._call(text, tools))
+        return calls
+
+    def _call(self, text: Literals, tools: Tools) -> Call:
+        text.need(self.function[0])
+        name = _named(self._name(text))
+        schemas, arguments = tools.properties(name), dict[str, Any]()
+        while not (text.took(self.end) if self.end else text.done()):
+            text.need(self.parameter[0])
+            # A tag may say more of its value: name="…" string="true".
+            key, _, more = text.until(self.parameter[1]).partition('"')
+            key = key.strip()
+            if self.value:
+                text.need(self.value)
+            value = text.until(self.shut)
+            if self.lines:
+                value = value.removeprefix("\n").removesuffix("\n")
+            if self.wrap[0] and value.strip().startswith(self.wrap[0]):
+                value = value.strip().removeprefix(self.wrap[0]).removesuffix(self.wrap[1])
+            schema = schemas.get(key)
+            if "string=" in more:
+                schema = {"type": "string" if '"true' in more else _ANY}
+            if key in arguments or not key:
+                raise Malformed
+            arguments[key] = cast(value, schema)
+        return Call(name, dumped(arguments))
+
+    def _name(self, text: Literals) -> str:
+        if self.function[1]:
+            return text.until(self.function[1])
+        end = text.text.find(self.parameter[0], text.at)
+        begin, text.at = text.at, len(text.text) if end < 0 else end
+        return text.text[begin : text.at]
+
+
+_ANY = ["integer", "number", "boolean", "null", "object", "array", "string"]
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """`call:NAME{key:value, …}` with bare keys, and strings between a marker of their own."""
+
+    quote: str
+    before: str = "call:"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.quote,)
+
+    @property
+    def inside(self) -> tuple[str, str]:
+        return self.quote, self.quote
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        head, brace, rest = body.partition("{")
+        head = head.strip()
+        if not head.startswith(self.before):
+            raise Malformed
+        text = Literals(brace + rest, (self.quote, self.quote))
+        arguments = text.value()
+        text.end()
+        return [Call(_named(head.removeprefix(self.before)), dumped(arguments))]
+
+
+@dataclass(frozen=True)
+class Python:
+    """`[name(key=value, …), …]`."""
+
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        if re.match(r"\s*\[?\s*\{", body):
+            return json_calls(body)
+        made = [Call(_named(name), dumped(given)) for name, given in Literals(body).calls()]
+        if not made:
+            raise Malformed
+        return made
+
+
+@dataclass(frozen=True)
+class Code:
+    """A program for a function named one of `names`, or a call as JSON, or `NAME.call(…)`."""
+
+    names: tuple[str, ...] = ("python", "code_interpreter", "ipython")
+
+    inside: ClassVar[tuple[str, str]] = ("", "")
+    marks: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, body: str, tools: Tools) -> list[Call]:
+        body = body.strip()
+        if body.startswith("{"):
+            return json_calls(body)
+        try:
+            text = Literals(body)
+            name, given = text.call()
+            text.end()
+            return [Call(_named(name.removesuffix(".call")), dumped(given))]
+        except Malformed:
+            known = next((name for name in self.names if name in tools), "")
+            if not (known and body):
+                raise
+        return [Call(known, dumped({"code": body}))]
+
+
+Form = Json | Named | Tagged | Quoted | Python | Code

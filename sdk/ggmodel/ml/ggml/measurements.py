@@ -1,0 +1,260 @@
+"""Measurements of single ops on this machine, which choose the faster of ggml's kernels.
+
+Products: ggml rearranges ("repacks") weights of some dtypes. Its kernels for these may be faster or
+slower than those for weights as stored in the file; that depends on the dtype, the number of
+columns, the processor and ggml's version. With ggml 0.25 and AVX-512 a rearranged Q4_K product of
+one column takes 0.7 of the time, one of 512 columns twice the time. Each dtype is therefore tried
+once, for some milliseconds, and the result is kept in the user's cache.
+
+Attention: ggml adds up values in F16 with the processor's longest vectors. Heads shorter than these
+(64 numbers with AVX512-FP16) are added one number at a time, and attention takes five times as long
+as with values converted to F32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from ...errors import Error, OutOfMemory
+from ...gguf_file.types import DType
+from ...native import cache, describe, ffi, lib, proc, version
+from ...storage import write_text
+from .compute import need_success
+from .memory import Arena
+
+
+class Alone:
+    """One op of ggml and its operands.
+
+    Args:
+        backend: the `ggml_backend_t` that computes it.
+        plain: the buffer type of its tensors.
+        rearranging: the buffer type of its weight, if another one.
+
+    Attributes:
+        ctx, weights_ctx: the ggml contexts of its tensors, and of its weight.
+    """
+
+    def __init__(self, backend: Any, plain: Any, rearranging: Any = None):
+        self._backend, self._plain, self._rearranging = backend, plain, rearranging
+        self._arenas = [Arena(8, 8), Arena(1)]
+        self.ctx, self.weights_ctx = (arena.ctx for arena in self._arenas)
+        self._buffers: list[Any] = []
+
+    def computes(self, result: Any) -> None:
+        """Chooses the op, and gives its tensors zeroed memory; not so a rearranged weight."""
+        plain, rearranging = self._plain, self._rearranging or self._plain
+        self._graph = lib.ggml_new_graph_custom(self.ctx, 8, False)
+        lib.ggml_build_forward_expand(self._graph, result)
+        for ctx, buffer_type in ((self.weights_ctx, rearranging), (self.ctx, plain)):
+            if not lib.ggml_get_first_tensor(ctx):
+                continue
+            buffer = lib.ggml_backend_alloc_ctx_tensors_from_buft(ctx, buffer_type)
+            if not buffer:
+                raise OutOfMemory("not enough memory to measure the machine's rates")
+            self._buffers.append(buffer)
+            if ctx == self.weights_ctx:
+                usage = lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+                lib.ggml_backend_buffer_set_usage(buffer, usage)
+            if buffer_type == plain:
+                lib.ggml_backend_buffer_clear(buffer, 0)
+
+    def multiplies(self, dtype: DType, width: int, rows: int, columns: int) -> bool:
+        """Chooses the product of a zero weight [width, rows] and F32 [width, columns]; False if
+        the backend has no kernel for it."""
+        weight = lib.ggml_new_tensor_2d(self.weights_ctx, int(dtype), width, rows)
+        x = lib.ggml_new_tensor_2d(self.ctx, lib.GGML_TYPE_F32, width, columns)
+        y = lib.ggml_mul_mat(self.ctx, weight, x)
+        self.computes(y)
+        if not lib.ggml_backend_supports_op(self._backend, y):
+            return False
+        zeros = bytes(lib.ggml_nbytes(weight))  # a rearranging buffer takes a tensor as a whole
+        lib.ggml_backend_tensor_set(weight, ffi.from_buffer(zeros), 0, len(zeros))
+        return True
+
+    def run(self) -> None:
+        """Computes it once."""
+        need_success(lib.ggml_backend_graph_compute(self._backend, self._graph))
+
+    def close(self) -> None:
+        for buffer in self._buffers:
+            lib.ggml_backend_buffer_free(buffer)
+        for arena in self._arenas:
+            arena.close()
+
+
+log = logging.getLogger("ggmodel.ml")
+
+COLUMNS = (1, 4, 8, 16, 64, 512)
+"""Column counts that are tried; others round down."""
+
+QUERIES = 64
+"""The number of queries from which on ggml computes attention by tiles, which are F32 anyway."""
+
+# The tried weight: small enough for a core's own cache, so that neither the other cores nor the
+# memory matter, and a multiple of every block's and every tile's size.
+_ROWS, _WIDTH = 256, 2048
+_HEADS, _CELLS = 4, 256  # the tried attention
+# Wider heads fill vectors anyway, and a file must not make the trial take gigabytes.
+_WIDEST = 1024
+_RUNS = 4
+_CLEARLY = 0.9  # share of the time from which on a second copy is worth its memory
+
+# Trials on a busy machine may disagree, but two loads in a process must not: the first counts.
+_decided: dict[str, tuple[bool, ...]] = {}
+
+
+def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
+    """For each of `COLUMNS` whether the weight as stored is clearly faster than the one rearranged
+    by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
+    name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
+    return _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
+
+
+def f32_values_are_faster(key: int, value: int) -> bool:
+    """Whether attention of fewer than `QUERIES` queries to F16 heads of these widths is clearly
+    faster with values converted to F32."""
+    if max(key, value) > _WIDEST:
+        return False
+    (faster,) = _found(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
+    return faster
+
+
+def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
+    """The decision of this process, else the remembered one, else a new measurement."""
+    if key not in _decided:
+        found = _remembered_or_measured(key, length, measure)
+        _decided.setdefault(key, found)  # another thread may have been faster
+        log.debug("kernels: %s, the alternative is faster: %s", key, _decided[key])
+    return _decided[key]
+
+
+def _remembered_or_measured(
+    key: str, length: int, measure: Callable[[], list[bool]]
+) -> tuple[bool, ...]:
+    known = _remembered()
+    found = known.get(key)
+    if not (isinstance(found, list) and len(found) == length):
+        found = measure()
+        # On a busy machine a second measurement may differ: then the first is not remembered.
+        if found == measure():
+            known[key] = found
+            _remember(known)
+    return tuple(bool(f) for f in found)
+
+
+def at(choice: Sequence[bool], columns: int) -> bool:
+    """The entry of `plain_is_faster` for a number of columns."""
+    return choice[max(0, sum(n <= columns for n in COLUMNS) - 1)]
+
+
+# measuring
+
+
+def _measure(dtype: DType, buffer_type: Any) -> list[bool]:
+    with _Bench() as bench:
+        kinds = (None, buffer_type)
+        return bench.faster([[_product(bench, k, dtype, n) for k in kinds] for n in COLUMNS])
+
+
+def _measure_attention(key: int, value: int) -> list[bool]:
+    with _Bench() as bench:
+        return bench.faster([[_attention(bench, key, value, f32) for f32 in (True, False)]])
+
+
+def _product(bench: _Bench, kind: Any, dtype: DType, columns: int) -> _Timed:
+    timed = bench.timed(kind)
+    timed.multiplies(dtype, _WIDTH, _ROWS, columns)
+    return timed
+
+
+def _attention(bench: _Bench, key: int, value: int, in_f32: bool) -> _Timed:
+    timed = bench.timed()
+    c, half, full = timed.ctx, lib.GGML_TYPE_F16, lib.GGML_TYPE_F32
+    q = lib.ggml_new_tensor_4d(c, full, key, 1, _HEADS, 1)
+    k = lib.ggml_new_tensor_4d(c, half, key, _CELLS, _HEADS, 1)
+    v = lib.ggml_new_tensor_4d(c, half, value, _CELLS, _HEADS, 1)
+    mask = lib.ggml_new_tensor_4d(c, half, _CELLS, 1, 1, 1)
+    read = lib.ggml_cast(c, v, full) if in_f32 else v
+    timed.computes(lib.ggml_flash_attn_ext(c, q, k, read, mask, 1.0, 0.0, 0.0))
+    return timed
+
+
+class _Bench:
+    """A thread on which graphs are timed."""
+
+    def __enter__(self) -> _Bench:
+        cpu = lib.ggml_backend_dev_by_type(lib.GGML_BACKEND_DEVICE_TYPE_CPU)
+        self.backend = lib.ggml_backend_dev_init(cpu, ffi.NULL)
+        registry = lib.ggml_backend_dev_backend_reg(cpu)
+        proc(registry, "ggml_backend_set_n_threads")(self.backend, 1)
+        self._plain = lib.ggml_backend_dev_buffer_type(cpu)
+        self._undo = ExitStack()
+        self._undo.callback(lib.ggml_backend_free, self.backend)
+        return self
+
+    def timed(self, rearranging: Any = None) -> _Timed:
+        return self._undo.enter_context(closing(_Timed(self.backend, self._plain, rearranging)))
+
+    def faster(self, pairs: Sequence[Sequence[_Timed]]) -> list[bool]:
+        """For each pair whether the first is clearly faster."""
+        # In turn, so that other work on the machine slows both.
+        for _ in range(_RUNS):
+            for pair in pairs:
+                for one in pair:
+                    one.run()
+        return [one.seconds < _CLEARLY * other.seconds for one, other in pairs]
+
+    def __exit__(self, *exc: object) -> None:
+        self._undo.close()
+
+
+class _Timed(Alone):
+    """An op that is computed again and again.
+
+    Attributes:
+        seconds: its shortest time.
+    """
+
+    seconds = float("inf")
+
+    def run(self) -> None:
+        begin = time.thread_time()  # leaves out time when others had the core
+        super().run()
+        self.seconds = min(self.seconds, time.thread_time() - begin)
+
+
+# remembering
+
+
+def _remembered() -> dict[str, Any]:
+    try:
+        known = json.loads(_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError, Error):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _remember(known: dict[str, Any]) -> None:
+    try:
+        path = _file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(known))
+    except (OSError, Error) as error:
+        log.debug("kernels: not remembered: %s", error)
+
+
+def _file() -> Path:
+    """The file of results for this ggml on this kind of processor."""
+    found = describe()
+    about = (version, found["commit"], found["prefix"], sorted(found["features"].items()))
+    processor = sorted(found["devices"].items())
+    digest = hashlib.sha256(repr((about, processor)).encode()).hexdigest()[:12]
+    return cache() / f"kernels-{digest}.json"

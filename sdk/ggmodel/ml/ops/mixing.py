@@ -1,0 +1,427 @@
+"""Mixing of positions: rotary positions, attention, and recurrent layers.
+
+Recurrent layers are state-space models, delta rules and triangular systems.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...errors import TensorError
+from ..arguments import integer
+from ..graph import call_site, record, tracing
+from ..node import Node, T, failure
+from ..table import (
+    F16,
+    F32,
+    FULL,
+    HALF,
+    I32,
+    NUMBERS,
+    Layout,
+    Mismatch,
+    Operand,
+    Result,
+    define,
+    dense,
+    need,
+)
+from .arithmetic import need_cover
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class RopeType(enum.IntEnum):
+    """The pairs of elements that rope rotates; the values are ggml's."""
+
+    NORM = 0  # neighbours: (0, 1), (2, 3), …
+    NEOX = 2  # halves: (0, d/2), (1, d/2 + 1), …
+    MROPE = 8  # halves, with a position of its own for each section
+    VISION = 24  # rows and columns of an image
+    IMROPE = 40  # halves; pairs take the positions of three sections in turn
+
+
+_ROPE = (
+    Operand("x", HALF, F32, Layout.ROWS),
+    Operand("positions", frozenset({I32}), None, Layout.CONTIGUOUS),
+    dense("factors", optional=True),
+)
+
+
+@define("rope", *_ROPE, own=True)
+def _rope(
+    x: Node,
+    positions: Node,
+    factors: Node | None,
+    dims: int,
+    mode: RopeType,
+    sections: tuple[int, ...] = (),
+    **_: float,
+) -> Result:
+    possible = 0 < dims <= x.ne[0] and dims % 2 == 0
+    need(possible, lambda: f"{dims} of {x.ne[0]} elements: even and no more")
+    per_token = 4 if sections else 1
+    need(
+        positions.ne == (x.ne[2] * per_token, 1, 1, 1),
+        lambda: f"{list(positions.shape)} positions for {x.ne[2]} tokens (dim 2 of x)",
+    )
+    need(bool(sections) == (mode >= RopeType.MROPE), "sections go with multi-section types")
+    if sections:
+        need(len(sections) == 4, "four sections are needed")
+        need(min(sections) >= 0, f"sections {sections}: none is negative")
+        need(sum(sections[:3]) > 0, f"sections {sections}: the first three are empty")
+        need(sum(sections) <= x.ne[0], f"sections {sections} for {x.ne[0]} elements")
+    need(mode is not RopeType.VISION or dims == x.ne[0] // 2, "vision rope rotates half the dims")
+    if factors is not None:
+        pairs = dims if mode is RopeType.VISION else dims // 2
+        need(factors.ne[0] >= pairs, lambda: f"{factors.ne[0]} factors for {pairs} pairs")
+    return Result(x.ne, x.dtype)
+
+
+class Part(NamedTuple):
+    """Rows of a batch that attend to cells of their own.
+
+    Attributes:
+        row, rows: the first row, and how many.
+        begin, cells: the first cell, and how many.
+    """
+
+    row: int
+    rows: int
+    begin: int
+    cells: int
+
+
+@define(
+    "flash_attention",
+    Operand("query", FULL, F32, Layout.ROWS),
+    Operand("key", NUMBERS, None, Layout.ROWS),
+    Operand("value", NUMBERS, None, Layout.ROWS),
+    Operand("mask", frozenset({F16}), F16, Layout.CONTIGUOUS, optional=True),
+    dense("sinks", optional=True),
+)
+def _flash_attention(
+    q: Node,
+    k: Node,
+    v: Node,
+    mask: Node | None,
+    sinks: Node | None,
+    scale: float,
+    softcap: float,
+    parts: tuple[Part, ...] = (),
+) -> Result:
+    """q [d, n, heads], k [d, m, kv heads], v [dv, m, kv heads] → [dv, heads, n]."""
+    need(q.ne[0] == k.ne[0], lambda: f"query width {q.ne[0]}, key width {k.ne[0]}")
+    need(k.ne[1] == v.ne[1] and k.ne[2:] == v.ne[2:], "key and value differ in cells or heads")
+    need(q.ne[2] % k.ne[2] == 0 and q.ne[3] % k.ne[3] == 0, "kv heads must divide the heads")
+    if parts:
+        _need_parts(parts, q, k, mask)
+    need_cover((k.ne[1], *q.ne[1:]), None if parts else mask, sinks)
+    need(0 <= softcap < math.inf, lambda: f"softcap {softcap}: 0, for none, or more")
+    return Result((v.ne[0], q.ne[2], q.ne[1], q.ne[3]), F32)
+
+
+def _need_parts(parts: tuple[Part, ...], q: Node, k: Node, mask: Node | None) -> None:
+    rows = [row for part in parts for row in range(part.row, part.row + part.rows)]
+    need(rows == list(range(q.ne[1])), lambda: f"{parts} are not all {q.ne[1]} rows in order")
+    need(
+        all(p.begin >= 0 and 0 < p.cells <= k.ne[1] - p.begin for p in parts),
+        lambda: f"{parts} of {k.ne[1]} cells",
+    )
+    masked = sum(part.rows * part.cells for part in parts)
+    need(
+        mask is not None and mask.ne == (masked, 1, 1, 1) and q.ne[3] == k.ne[3] == 1,
+        f"parts want one mask of {masked} numbers, and no dim 3",
+    )
+
+
+class Attention(Node):
+    """Rotary positions and attention."""
+
+    __slots__ = ()
+
+    def rope(
+        self,
+        positions: Node,
+        dims: int,
+        base: float,
+        scale: float = 1.0,
+        *,
+        type: RopeType = RopeType.NORM,
+        factors: Node | None = None,
+        original_context: int = 0,
+        ext_factor: float = 0.0,
+        attn_factor: float = 1.0,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        sections: tuple[int, ...] = (),
+    ) -> Self:
+        """Rotates the first `dims` elements of each head by its position.
+
+        [d, heads, n] → [d, heads, n].
+
+        Args:
+            positions: I32 [n]; [4·n] with sections: all of the first section, then the second's.
+            base: of the frequencies, base^(−2i/dims) for pair i.
+            scale: multiplies positions; 1/s for linear scaling by a factor of s.
+            factors: F32 [dims/2], which divide the frequencies (llama 3, long-rope).
+            original_context, ext_factor, attn_factor, beta_fast, beta_slow: YaRN, arXiv
+                2309.00071.
+            sections: four pair counts of the multi-section types. Pair i of MROPE has the
+                position of the section that it lies in. Pairs of IMROPE take turns: i mod 3 is the
+                section while that has pairs left, else the fourth is. Pairs beyond their sum begin
+                anew.
+        """
+        x = record(self, "cast", dtype=F32) if self.dtype.is_quantized else self
+        return record(
+            x,
+            "rope",
+            positions,
+            factors,
+            dims=dims,
+            mode=RopeType(type),
+            sections=tuple(map(integer, sections)),
+            base=base,
+            scale=scale,
+            original_context=original_context,
+            ext_factor=ext_factor,
+            attn_factor=attn_factor,
+            beta_fast=beta_fast,
+            beta_slow=beta_slow,
+        )
+
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        mask: Node | None = None,
+        sinks: Node | None = None,
+        vmla: Self | None = None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        cache_config_applied: bool = False,
+        parts: tuple[Part, ...] = (),
+    ) -> Self:
+        """softmax(scale · K·q + mask) · V for each head.
+
+        Queries self [d, heads, n], key [d, kv heads, m], value [dv, kv heads, m] →
+        [dv, heads, n] F32.
+
+        One fused op where the backend's `flash_attention` says so.
+
+        Args:
+            value: [m, dv, kv heads] if the cache applied `permuted_v`.
+            mask: [m, n], −inf at forbidden cells; None forbids none.
+            sinks: [heads], an extra score a head that takes part in the softmax and is dropped.
+            vmla: a matrix that multiplies the result before heads and tokens change places.
+            softcap: scores s = scale · K·q become softcap · tanh(s / softcap); 0 leaves them.
+            cache_config_applied: key, value and mask come from a cache that followed the
+                backend's `CacheConfig`.
+            parts: rows that attend to cells of their own, all rows in order; only where the
+                backend's `CacheConfig` says `parts`. The mask is then [m], the masks [cells, rows]
+                of one part after the other.
+        """
+        if not (math.isfinite(scale) and 0 <= softcap < math.inf):
+            reason = f"scale {scale}, softcap {softcap}: finite, and a softcap of 0 or more"
+            raise failure("attention", (self, key, value), {}, "", call_site(), reason)
+        graph = self.graph or key.graph or value.graph
+        config = graph.backend.cache_config if graph is not None else None
+        permuted_v = cache_config_applied and config is not None and config.permuted_v
+        q = record(self, "permute", order=(0, 2, 1, 3))
+        k = record(key, "permute", order=(0, 2, 1, 3))
+        flash = graph is not None and graph.backend.flash_attention and not permuted_v
+        if parts and not flash:
+            raise TensorError("attention has parts only as a fused op")
+        if flash:
+            v = record(value, "permute", order=(0, 2, 1, 3))
+            apart = {"parts": parts} if parts else {}
+            out = record(
+                q, "flash_attention", k, v, mask, sinks, scale=scale, softcap=softcap, **apart
+            )
+            if vmla is None:
+                return out
+            heads_last = record(out, "permute", order=(0, 2, 1, 3))
+        else:
+            if not permuted_v:
+                value = record(record(value, "permute", order=(1, 2, 0, 3)), "contiguous")
+            weights = _weights(q, k, mask, sinks, scale, softcap)
+            heads_last = record(value, "mulmat", weights)
+        if vmla is not None:
+            heads_last = record(vmla, "mulmat", heads_last)
+        return record(record(heads_last, "permute", order=(0, 2, 1, 3)), "contiguous")
+
+
+def _weights(q: T, k: T, mask: Node | None, sinks: Node | None, scale: float, softcap: float) -> T:
+    """softmax(scale · K·q + mask) of queries [d, n, heads] and keys [d, m, kv heads] →
+    [m, n, heads]."""
+    scores = record(k, "mulmat", q, full_precision=True)
+    if softcap:
+        capped = record(record(scores, "scale", s=scale / softcap), "tanh")
+        scores, scale = record(capped, "scale", s=softcap), 1.0
+    return record(scores, "softmax", mask, sinks, scale=scale)
+
+
+@define("ssm_conv", dense("x"), dense("kernel"))
+def _ssm_conv(x: Node, kernel: Node) -> Result:
+    width, channels = kernel.ne[:2]
+    need(kernel.ne[2] == kernel.ne[3] == 1, "the kernel is [width, channels]")
+    need(x.ne[3] == 1, "x is [width − 1 + tokens, channels, sequences]")
+    need(x.ne[1] == channels, f"{x.ne[1]} channels, the kernel has {channels}")
+    tokens = x.ne[0] - width + 1
+    need(width > 0 and tokens > 0, f"a kernel of {width} needs as many columns, not {x.ne[0]}")
+    return Result((channels, tokens, x.ne[2], 1), F32)
+
+
+@define(
+    "ssm_scan",
+    *map(dense, ("states", "x", "dt", "A", "B", "C")),
+    Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS, selects=(0, 3)),
+)
+def _ssm_scan(s: Node, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) -> Result:
+    size, width, heads, _ = s.ne
+    tokens, sequences = x.ne[2:]
+    need(x.ne[:2] == (width, heads), f"x begins with {x.ne[:2]}, not with {(width, heads)}")
+    need(dt.ne == (heads, tokens, sequences, 1), "dt is [heads, tokens, sequences] of x")
+    need(A.ne in ((1, heads, 1, 1), (size, heads, 1, 1)), f"A is [1 or {size}, {heads}]")
+    need(B.ne == C.ne, f"B {list(B.shape)} and C {list(C.shape)} differ")
+    need((B.ne[0], *B.ne[2:]) == (size, tokens, sequences), "B is [state, groups, *x.shape[2:]]")
+    need(B.ne[1] > 0 and heads % B.ne[1] == 0, f"{B.ne[1]} groups do not divide {heads} heads")
+    need(ids.ne == (sequences, 1, 1, 1), f"one state a sequence is chosen: ids is [{sequences}]")
+    need(x.n_elements > 0 and size > 0, "x and the states have elements")
+    return Result((x.n_elements + math.prod((size, width, heads, sequences)), 1, 1, 1), F32)
+
+
+def _rows(name: str) -> Operand:
+    return Operand(name, FULL, F32, Layout.ROWS)
+
+
+@define("gated_delta_net", *map(_rows, "qkv"), *map(dense, ("decay", "beta", "states")), own=True)
+def _gated_delta_net(q: Node, k: Node, v: Node, decay: Node, beta: Node, s: Node) -> Result:
+    width, heads, tokens, sequences = v.ne
+    many = v.ne[1:]
+    need(q.ne == k.ne, f"q {list(q.shape)} and k {list(k.shape)} differ")
+    need(q.ne[0] == width, f"keys are {q.ne[0]} wide, values {width}; they must be alike")
+    need(q.ne[2:] == v.ne[2:], f"{list(q.ne[2:])} tokens and sequences, of v {list(v.ne[2:])}")
+    need(q.ne[1] > 0 and heads % q.ne[1] == 0, f"{q.ne[1]} keys do not divide {heads} heads")
+    need(decay.ne in ((1, *many), (width, *many)), f"decay is [1 or {width}, {list(many)}]")
+    need(beta.ne == (1, *many), f"beta is [1, {list(many)}]")
+    need(s.ne == (width, width, heads, sequences), "the states are [d, d, heads, sequences] of v")
+    need(v.n_elements > 0, "v has elements")
+    return Result((width * heads, (tokens + width) * sequences, 1, 1), F32)
+
+
+@define("solve_tri", dense("a"), dense("b"))
+def _solve_tri(a: Node, b: Node) -> Result:
+    need(a.ne[0] == a.ne[1], f"{list(a.shape)} is not square")
+    need(a.ne[1:] == b.ne[1:], f"{list(a.shape)} and {list(b.shape)}: dims 1 to 3 differ")
+    return Result(b.ne, F32)
+
+
+class Recurrent(Node):
+    """State-space models, delta rules, triangular systems; results are F32."""
+
+    __slots__ = ()
+
+    def ssm_conv(self, kernel: Node) -> Self:
+        """Causal convolution of each channel: self [k − 1 + n, d, sequences] with kernel [k, d] →
+        [d, n, sequences].
+
+        The first k − 1 columns of self precede the n tokens.
+        """
+        return record(self, "ssm_conv", kernel)
+
+    def ssm_scan(self, x: Node, dt: Node, A: Node, B: Node, C: Node, ids: Node) -> Self:
+        """Selective scan (Mamba) of states self [state, d, heads, slots] over x [d, heads, n,
+        sequences] → y of x's shape, then the new states [state, d, heads, sequences], flat in one
+        tensor.
+
+        With t = softplus(dt) a token does s ← s · exp(t · A) + t · x · B and gives y = Σ s · C over
+        dim 0. `view` takes the two parts out of the result; self is not written.
+
+        Args:
+            dt: [heads, n, sequences].
+            A: [1, heads] (Mamba 2) or [state, heads] (Mamba 1), usually negative.
+            B, C: [state, groups, n, sequences]; each group serves heads / groups neighbours.
+            ids: I32 [sequences], the slot of self where each sequence begins.
+        """
+        return record(self, "ssm_scan", x, dt, A, B, C, ids)
+
+    def gated_delta_net(self, k: Node, v: Node, decay: Node, beta: Node, states: Node) -> Self:
+        """Gated delta rule (arXiv 2412.06464) with queries self [d, groups, n, sequences] → rows
+        [d · heads]: n · sequences of results, then d · sequences of the last states.
+
+        A token does S ← S · exp(decay), S ← S + k · (beta · (v − Sᵀ · k))ᵀ and gives
+        y = Sᵀ · q / √d. `slice` takes the two parts out of the result: `slice(1, 0, n · sequences)`
+        is y, the rest has the elements of states; that operand is not written.
+
+        Args:
+            k: [d, groups, n, sequences]; head i has the keys and queries of group i mod groups.
+            v: [d, heads, n, sequences].
+            decay: [1, heads, n, sequences], or [d, …] for each key element one; not above 0.
+            beta: [1, heads, n, sequences], how much is overwritten, usually from 0 to 1.
+            states: [d, d, heads, sequences] before the first token: keys along dim 0, values
+                along dim 1.
+        """
+        return record(self, "gated_delta_net", k, v, decay, beta, states)
+
+    def solve_tri(
+        self, b: Node, lower: bool = True, left: bool = True, unit_diag: bool = False
+    ) -> Self:
+        """The x of self · x = b: self [n, n] triangular, b [k, n] → [k, n]; with left=False that of
+        x · self = b: b [n, k] → [n, k].
+
+        Rows lie along dim 1, columns along dim 0; dims 2 and 3 are equal. The other triangle is not
+        read, nor the diagonal if `unit_diag` assumes ones; a zero on it gives inf or NaN. ggml
+        solves only lower, left, non-unit. The other seven are composed: the right side by
+        transposing, upper triangles by reversing rows and columns, a unit diagonal by writing ones.
+        """
+        graph = self.graph or b.graph
+        with tracing(graph) if graph is not None else nullcontext():
+            if left:
+                return _solve(self, b, lower, unit_diag)
+            # x · a = b is aᵀ · xᵀ = bᵀ
+            solved = _solve(_transposed(self), _transposed(b), not lower, unit_diag)
+            return record(_transposed(solved), "contiguous")
+
+
+def _solve(a: T, b: Node, lower: bool, unit_diag: bool) -> T:
+    if lower and not unit_diag:
+        return record(a, "solve_tri", b)
+    try:
+        _solve_tri(a, b)
+    except Mismatch as error:
+        raise TensorError(f"solve_tri: {error}") from None
+    if a.dtype != F32:
+        a = record(a, "cast", dtype=F32)
+    if unit_diag:
+        ones = record(record(_first_row(a), "fill", value=1.0), "diag")
+        a = record(record(a, "tri", kind=3 if lower else 1), "add", ones)
+    if lower:
+        return record(a, "solve_tri", b)
+    # With its rows and columns reversed an upper triangle is a lower one.
+    backwards = _backwards(a)
+    half = _transposed(record(a, "rows", backwards))
+    flipped = _transposed(record(half, "rows", backwards))
+    return record(record(flipped, "solve_tri", record(b, "rows", backwards)), "rows", backwards)
+
+
+def _transposed(x: T) -> T:
+    return record(x, "permute", order=(1, 0, 2, 3))
+
+
+def _first_row(x: T) -> T:
+    return record(x, "view", offset=0, ne=(x.ne[0], 1, *x.ne[2:]), nb=x.nb)
+
+
+def _backwards(x: T) -> T:
+    """I32 n − 1, n − 2, … 0 for each matrix of x [n, n, …]."""
+    n = x.ne[0]
+    counted = record(record(_first_row(x), "fill", value=-1.0), "cumsum")  # −1, −2, … −n
+    total = record(_first_row(x), "fill", value=float(n))
+    ids = record(record(counted, "add", total), "cast", dtype=I32)
+    return record(ids, "reshape", ne=(n, *x.ne[2:], 1))

@@ -1,0 +1,211 @@
+"""The resolver of names: the stores in their order, and packages that add others."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import ConfigError, Error, ModelNotFound
+from ..reading import MissingFile
+from . import grammar
+from .hub_cache import HubCache
+from .lm_studio import LMStudio
+from .ollama import Ollama
+from .resolved import PATH, Found, Progress, Stored
+
+_GROUP = "ggmodel.sources"
+_MOST_NEAR = 3
+
+
+class Source(Protocol):
+    """A store. A package adds one by an entry point of the group "ggmodel.sources", a class
+    without arguments; it is asked after the built-in ones, and before anything is downloaded.
+
+    Attributes:
+        title: for people, such as "Ollama's store".
+    """
+
+    title: str
+
+    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+        """The model of a name, or None where the store has none, or the name is none of its own.
+
+        Args:
+            checkpoint: take only the folder of a Hugging Face model.
+
+        Raises:
+            Error: the store has it, and it cannot be used; says why.
+        """
+
+    def stored(self) -> Iterator[Stored]:
+        """All models in the store, broken ones with their problem.
+
+        Raises:
+            Error: the store itself cannot be read.
+        """
+        ...
+
+
+def sources() -> list[Source]:
+    """All of them, in order.
+
+    Raises:
+        ConfigError: a package's source cannot be imported.
+    """
+    return [HubCache(), LMStudio(), Ollama(), *_of_packages()]
+
+
+def _of_packages() -> Iterator[Source]:
+    from importlib import metadata  # slow
+
+    for entry in metadata.entry_points(group=_GROUP):
+        try:
+            yield entry.load()()
+        except Exception as error:
+            raise ConfigError(
+                f"the source of models {entry.name!r} ({entry.value}) fails with "
+                f"{type(error).__name__}: {error}; repair or remove its package"
+            ) from error
+
+
+def find(
+    name: str | os.PathLike[str],
+    *,
+    checkpoint: bool = False,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Found:
+    """The files of a model, by one string.
+
+    Looked up in order: a path that exists; Hugging Face's cache, LM Studio's folders, Ollama's
+    store, stores of other packages; at last the hub itself, from which it is downloaded.
+
+    Args:
+        name: a path; `ORG/REPO`, `ORG/REPO:Q4_K_M`, `ORG/REPO@REVISION`, `ORG/REPO/FILE.gguf`, the
+            same after `hf.co/`; `NAME[:TAG]` of Ollama, or the same after `ollama://`.
+        checkpoint: take a Hugging Face folder, and no GGUF file.
+        download: whether to download what is in no store.
+        progress: called with the share downloaded; None shows a bar on a terminal.
+
+    Raises:
+        MissingFile: a path does not exist.
+        ModelNotFound: it is in no store and cannot be downloaded; offers near names.
+        DownloadError: the hub refuses it, cannot be reached, or the disk is too small.
+        ConfigError: it is no name.
+        FormatError: files of the model are missing, damaged or outside of their store.
+        Unsupported: the store has it in a form that cannot be run.
+    """
+    text = os.fspath(name)
+    if isinstance(name, Found):
+        return name
+    if os.path.exists(text):
+        return Found(text, PATH, Path(text))
+    if not isinstance(name, str) or grammar.is_path(text):
+        raise _no_path(text)
+    hub = grammar.hub_name(text)
+    if found := find_stored(text, checkpoint):
+        return found
+    if hub is None:
+        raise _unknown(text)
+    if not hub.explicit and _below_a_folder(text):
+        raise ModelNotFound(
+            f"{text[:200]!r} is nothing in the folder of that name, and no store of this machine "
+            f"has it; hf.co/{hub} asks the hub" + _near(text)
+        )
+    if not download:
+        raise ModelNotFound(
+            f"{hub} is in no store of this machine; `ggmodel pull {hub}` downloads it" + _near(text)
+        )
+    from .download import download as fetch
+
+    return fetch(hub, checkpoint, progress)
+
+
+def find_stored(name: str, checkpoint: bool = False) -> Found | None:
+    """The files of a name in the stores of this machine; never a path, and nothing is downloaded.
+
+    Args:
+        checkpoint: as for `find`.
+
+    Raises:
+        ConfigError: it is no name.
+        FormatError, Unsupported: as for `find`.
+    """
+    if grammar.is_path(name):
+        return None
+    for source in sources():
+        if found := source.find(name, checkpoint):
+            return found
+    return None
+
+
+def pull(name: str, *, progress: Progress | None = None) -> Found:
+    """Downloads a model of the hub, or what has changed of it.
+
+    Args:
+        name: as for `find`, but only names of the hub.
+        progress: as for `find`.
+
+    Raises:
+        ConfigError: it is no name of the hub.
+        DownloadError, ModelNotFound: as for `find`.
+    """
+    hub = grammar.hub_name(name)
+    if hub is None:
+        raise ConfigError(
+            f"{name[:200]!r} is no name of the hub, ORG/REPO[:TAG]; models of Ollama are pulled by "
+            "`ollama pull`"
+        )
+    from .download import download as fetch
+
+    return fetch(hub, False, progress)
+
+
+def stored() -> list[Stored]:
+    """The models of all stores, not opened, by store and name."""
+    found: list[Stored] = []
+    for source in sources():
+        try:
+            found += source.stored()
+        except Error as error:  # of a whole store
+            found.append(Stored("?", source.title, None, problem=str(error)))
+    return found
+
+
+def _no_path(text: str) -> MissingFile:
+    return MissingFile(
+        f"{text[:400]} does not exist; check the path, or download the file first: ORG/REPO names "
+        "a model of the hub"
+    )
+
+
+def _below_a_folder(text: str) -> bool:
+    """Whether a text is a path into a folder that exists, more likely than a name."""
+    folder, slash, _ = text.partition("/")
+    return bool(slash) and os.path.isdir(folder)
+
+
+def _unknown(text: str) -> ModelNotFound:
+    if grammar.ollama_name(text) is None:
+        return ModelNotFound(grammar.explain(text))
+    near = _near(text)
+    return ModelNotFound(
+        f"{text[:200]!r} is no file, and no model of that name is in a store of this machine"
+        + (near or "; `ggmodel list` shows what is, and ORG/REPO names a model of the hub")
+    )
+
+
+def _near(text: str) -> str:
+    """Names of this machine that are like a text."""
+    known: list[str] = []
+    with suppress(Error):
+        known = [model.name for model in stored()]
+    plain = {name.casefold(): name for name in known}
+    shorts = {name.rpartition(":")[0].casefold(): name for name in known if ":" in name}
+    near = difflib.get_close_matches(text.casefold()[:100], [*plain, *shorts], _MOST_NEAR)
+    found = dict.fromkeys((plain | shorts)[name] for name in near)
+    return f"; near names here: {', '.join(found)}" if found else ""

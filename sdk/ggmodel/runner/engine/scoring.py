@@ -1,0 +1,194 @@
+"""Scoring outside of the scheduler: logits, embeddings, measurements."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+import numpy as np
+
+from ...errors import Busy, ComputeError, Error, GraphError, Unsupported
+from ...kvcache import Cache
+from ...model import Step
+from .engine import Engine
+from .graphs import Forward, Graphs
+from .inputs import Histories
+from .sequences import Slot
+from .step import Batches
+
+
+class Runs(Protocol):
+    """Computes steps that a cache has placed, as `Graphs` does."""
+
+    cache: Cache
+    histories: Histories | None
+
+    def run(self, step: Step, /) -> np.ndarray: ...
+
+
+class Apart:
+    """Computes for callers who do the bookkeeping of positions themselves."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    # from any thread
+
+    @contextmanager
+    def slot(self) -> Iterator[int]:
+        """An empty sequence of one's own for the length of the block.
+
+        Raises:
+            Busy: all are in use.
+        """
+        me, taken = threading.get_ident(), list[Slot]()
+        try:
+            self._engine.call(lambda: taken.append(self._take(me)))
+            yield taken[0].sequence
+        finally:  # also if Ctrl-C comes as it has just been taken
+            self._engine.post(lambda: [self._give_back(slot) for slot in taken])
+
+    def _take(self, owner: int) -> Slot:
+        self._engine.steps.placer.cancel()
+        slots = self._engine.slots
+        slot = slots.take()
+        if slot is None:
+            raise Busy(
+                f"all {len(slots.all)} sequences are in use; finish or close a stream, or load "
+                "the model with a larger parallel"
+            )
+        slot.owner = owner
+        return slot
+
+    def _give_back(self, slot: Slot) -> None:
+        self._engine.slots.release(slot)
+        with suppress(Error):  # of a lost device: whoever asks next is told
+            self._engine.steps.placer.cancel()
+            self._engine.slots.cut(slot, 0)
+
+    def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.
+
+        Returns:
+            The logits after the last token, float32 [vocabulary]; a copy.
+
+        Raises:
+            ComputeError: the cache does not hold the positions before, because NaN of another
+                sequence had reached it.
+        """
+        engine = self._engine
+
+        def extend() -> np.ndarray:
+            engine.steps.placer.cancel()
+            if engine.cache.length(sequence) != start:
+                held = engine.cache.length(sequence)
+                raise ComputeError(f"the sequence holds {held} positions, not {start}: begin anew")
+            *_, rows = self.batches(engine.graphs, sequence, tokens, start, len(tokens) - 1)
+            if not (engine.backend.flash_attention or np.isfinite(rows[0]).all()):
+                engine.cache.wipe(sequence)
+            return rows[0]
+
+        return engine.call(extend)
+
+    def all_logits(self, tokens: np.ndarray) -> np.ndarray:
+        """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
+        logits = np.empty((len(tokens), self._engine.worst.width), np.float32)
+        done = 0
+
+        def take(rows: np.ndarray) -> None:
+            nonlocal done
+            logits[done : done + len(rows)] = rows
+            done += len(rows)
+
+        self.each_logits(tokens, take)
+        return logits
+
+    def each_logits(
+        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int = 0
+    ) -> None:
+        """Calls `take` with the logits after `tokens[first:]`, float32 [.., vocabulary], piece by
+        piece; the next piece overwrites them.
+
+        Raises:
+            Unsupported: the model gives no logits.
+        """
+        engine = self._engine
+        if engine.model.only_embeds:
+            raise Unsupported("this model gives no logits, it only embeds: use embed")
+        engine.call(lambda: self._each_logits(tokens, take, first))
+
+    def _each_logits(
+        self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int
+    ) -> None:
+        engine, head = self._engine, self._engine.worst.head
+        group = engine.inputs.largest_group(tokens.tolist())
+        forward = engine.model if head is None else engine.model.states
+        size = engine.worst.scored if head is None else engine.batch_size
+        with self.graphs(forward, 1, len(tokens), group) as graphs:
+            results = self.batches(graphs, 0, tokens, 0, first, size)
+            if head is not None:
+                results = head.logits(engine.backend, graphs.cache, results)
+            for rows in results:
+                take(rows)
+
+    # in the engine's thread, that is within `Engine.call`
+
+    @contextmanager
+    def graphs(
+        self, forward: Forward, sequences: int, capacity: int, group: int = 1
+    ) -> Iterator[Graphs]:
+        """Graphs of a forward on a cache of their own.
+
+        Args:
+            group: so many inputs may have to be computed together.
+
+        Raises:
+            GraphError: the calling thread is not the engine's.
+        """
+        engine = self._engine
+        if not engine.here:
+            raise GraphError("graphs belong to the engine's thread: wrap this in Engine.call")
+        cache = engine.new_cache(sequences, capacity, max(engine.batch_size, group))
+        graphs = Graphs(forward, engine.backend, cache, Histories.of(engine.model, engine.inputs))
+        try:
+            yield graphs
+        finally:
+            graphs.close()
+            cache.close()
+
+    def batches(
+        self,
+        graphs: Runs,
+        sequence: int,
+        tokens: np.ndarray,
+        start: int,
+        first: int = 0,
+        size: int | None = None,
+    ) -> Iterator[np.ndarray]:
+        """Appends tokens int32 [n] at positions start, start + 1, … to a sequence.
+
+        Args:
+            size: the most tokens in a batch, unless more must be computed together.
+
+        Returns:
+            Batch by batch the results of `tokens[first:]`, float32 [.., width].
+
+        Raises:
+            Cancelled: the caller waits no longer.
+        """
+        engine = self._engine
+        most, histories = graphs.cache.max_batch, graphs.histories
+        size = size or engine.batch_size
+        planner = Batches(engine.inputs, size, most, engine.worst.rows, histories)
+        for lo, hi in planner.split(tokens.tolist()):
+            engine.check_wanted()
+            step = planner.step_of(
+                tokens[lo:hi].tolist(),
+                range(start + lo, start + hi),
+                [sequence] * (hi - lo),
+                range(max(0, min(hi, first) - lo), hi - lo),
+            )
+            graphs.cache.start_forward(step)
+            yield graphs.run(step).copy()  # the next run overwrites it

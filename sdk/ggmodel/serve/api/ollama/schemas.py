@@ -1,0 +1,404 @@
+"""Schemas of Ollama's API: answers, errors, times, and the options that requests have in common."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from ....names import request_options
+from ...chat_requests import Message, item_part, text_part
+from ...endpoint import Shape
+from ...errors import Problem, Refused
+from ...media import from_base64
+from ...pool import Listed
+from ...requests import Ended, GrammarSpec, Runner, Token
+from ...server import Server
+
+
+class ErrorAnswer(Struct):
+    """An error, as Ollama puts it."""
+
+    error: str
+
+
+class Likely(Struct):
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class TokenLogprob(Likely):
+    top_logprobs: list[Likely]
+
+
+class Times(Struct, kw_only=True):
+    """Nanoseconds and counts, in the last part."""
+
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+
+
+class Part(Times, kw_only=True):
+    """Fields that all parts of answers have."""
+
+    model: str
+    created_at: str
+    done: bool
+    done_reason: Literal["stop", "length", "load", "unload"] = "stop"
+    logprobs: list[TokenLogprob] = []
+
+
+class CalledFunction(Struct):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class AnsweredCall(Struct):
+    id: str
+    function: CalledFunction
+
+
+class AnsweredMessage(Struct, kw_only=True):
+    role: Literal["assistant"]
+    content: str
+    thinking: str = ""
+    tool_calls: list[AnsweredCall] = []
+
+
+class ChatPart(Part, kw_only=True):
+    message: AnsweredMessage
+
+
+class TextPart(Part, kw_only=True):
+    response: str
+    thinking: str = ""
+    context: list[int] = []
+
+
+class Embedded(Struct):
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class EmbeddedText(Struct):
+    embedding: list[float]
+
+
+class Details(Struct):
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class Tag(Struct):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class Tags(Struct):
+    models: list[Tag]
+
+
+class RunningModel(Tag):
+    expires_at: str
+    size_vram: int
+    context_length: int
+    engine: Literal["ggmodel", "llama.cpp"]
+
+
+class RunningModels(Struct):
+    models: list[RunningModel]
+
+
+class Version(Struct):
+    version: str
+    ggmodel: str
+
+
+class ShownModel(Struct):
+    modelfile: str
+    parameters: str
+    template: str
+    details: Details
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class Status(Struct):
+    status: str
+
+
+VERSION = "0.33.0"
+"""The version of Ollama whose API this is; programs ask for one."""
+
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+_encode = msgspec.json.Encoder().encode
+
+
+class Ollama(Shape):
+    """Errors as Ollama puts them."""
+
+    described = ErrorAnswer
+
+    def refusal(self, error: Problem) -> Any:
+        return {"error": error.message}
+
+    def interruption(self, error: Problem) -> bytes:
+        return line(self.refusal(error))
+
+
+OLLAMA = Ollama()
+LINES = "application/x-ndjson"
+
+
+def line(value: Any) -> bytes:
+    """A line of a stream."""
+    return _encode(value) + b"\n"
+
+
+def now() -> str:
+    """The time, as RFC 3339 writes it."""
+    return moment(time.time())
+
+
+def moment(seconds: float) -> str:
+    """A time in seconds since 1970, as RFC 3339 writes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+class Clock:
+    """Times of one request, in nanoseconds as Ollama tells them."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._loaded = self._began
+
+    def loaded(self) -> None:
+        """The model is there."""
+        self._loaded = time.monotonic()
+
+    def so_far(self) -> dict[str, int]:
+        """From the beginning to now, and until the model was there."""
+        return {
+            "total_duration": _nanoseconds(time.monotonic() - self._began),
+            "load_duration": _nanoseconds(self._loaded - self._began),
+        }
+
+    def of(self, ended: Ended) -> dict[str, int]:
+        """Times and counts of a whole answer."""
+        return {
+            **self.so_far(),
+            "prompt_eval_count": ended.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(ended.prompt_seconds),
+            "eval_count": ended.completion_tokens,
+            "eval_duration": _nanoseconds(ended.decode_seconds),
+        }
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def logprobs(tokens: list[Token]) -> list[dict[str, Any]]:
+    """Log-probabilities of tokens."""
+    return [{**_entry(one), "top_logprobs": [_entry(top) for top in one.top]} for one in tokens]
+
+
+def _entry(token: Token) -> dict[str, Any]:
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}
+
+
+def details(model: Listed) -> dict[str, Any]:
+    """Family, size and type of a model."""
+    known = model.details
+    family = str(known.get("architecture", ""))
+    return {
+        "parent_model": "",
+        "format": str(known.get("format", "gguf")),
+        "family": family,
+        "families": [family] if family else [],
+        "parameter_size": _rounded(int(known.get("parameters", 0))),
+        "quantization_level": str(known.get("quantization", "")),
+    }
+
+
+def _rounded(count: int) -> str:
+    """A number of parameters, such as "7.6B"."""
+    for unit, letter in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f}{letter}"
+    return str(count)
+
+
+KeepAlive = float | str | None
+Think = bool | str | None
+Format = str | dict[str, Any] | None
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_TOP = 20
+# Templates know "high" as the most.
+_EFFORTS = {"max": "high", "high": "high", "medium": "medium", "low": "low"}
+
+
+class AnswerRequest(Struct, kw_only=True):
+    """Fields of all requests that are answered by text."""
+
+    model: str
+    format: Format = None
+    options: dict[str, Any] | None = None
+    stream: bool | None = None
+    think: Think = None
+    keep_alive: KeepAlive = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    def wanted(self) -> dict[str, Any]:
+        """The options of the request to a runner.
+
+        Raises:
+            Refused: one has a wrong value.
+        """
+        options, _ = options_of(self.options)
+        return options | likely(self.logprobs, self.top_logprobs)
+
+    @property
+    def ignored(self) -> list[str]:
+        """The options that are unsupported."""
+        options = {key: value for key, value in (self.options or {}).items() if value is not None}
+        return [f"options.{key}" for key in request_options(options)[2]]
+
+    def model_of(self, server: Server) -> AbstractAsyncContextManager[Runner]:
+        """A runner of the model, loaded with the options that the request wants.
+
+        Raises:
+            Refused: an option has a wrong value.
+        """
+        _, loading = options_of(self.options)
+        stays = keep_alive(self.keep_alive)
+        return server.models.use(self.model, keep_alive=stays, **loading)
+
+
+def keep_alive(given: KeepAlive) -> float | None:
+    """Seconds that a model stays; negative for ever, None for the server's default.
+
+    Args:
+        given: seconds, or a duration such as "5m" or "1h30m".
+
+    Raises:
+        Refused: it is neither.
+    """
+    if given is None or not isinstance(given, str):
+        return given
+    text = given.strip()
+    sign = -1.0 if text.startswith("-") else 1.0
+    text = text.lstrip("+-")
+    parts = _PART.findall(text)
+    if text.replace(".", "", 1).isdigit():
+        return sign * float(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise Refused(f"keep_alive: {given!r:.50} is no duration, such as 5m", param="keep_alive")
+    return sign * sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def options_of(given: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of a request, and those of loading.
+
+    Raises:
+        Refused: an option has a wrong value. Unknown ones are ignored, as Ollama does.
+    """
+    wanted = {name: value for name, value in (given or {}).items() if value is not None}
+    loading: dict[str, Any] = {}
+    length = wanted.pop("num_ctx", None)
+    if length is not None:
+        if not isinstance(length, int) or isinstance(length, bool):
+            raise Refused(f"options.num_ctx: {length!r:.50} is no number", param="options.num_ctx")
+        if length > 0:
+            loading["context_length"] = length
+    found, wrong, _ = request_options(wanted)
+    if wrong:
+        name = f"options.{wrong[0]}"
+        raise Refused(f"{name}: {wanted[wrong[0]]!r:.50} is of a wrong type", param=name)
+    return found, loading
+
+
+def form(given: Format) -> GrammarSpec | None:
+    """The form of an answer: "json", or a JSON schema.
+
+    Raises:
+        Refused: it is neither.
+    """
+    if given in (None, ""):
+        return None
+    if isinstance(given, dict):
+        return GrammarSpec("json_schema", msgspec.json.encode(given).decode())
+    if given == "json":
+        return GrammarSpec("json")
+    raise Refused(f'format: {given!r:.50} is neither "json" nor a JSON schema', param="format")
+
+
+def thinking(given: Think) -> dict[str, Any]:
+    """Variables of a template: whether the model thinks, and how hard: "low" to "max".
+
+    Raises:
+        Refused: it is neither a boolean nor one of those words.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, bool):
+        return {"enable_thinking": given}
+    if given not in _EFFORTS:
+        raise Refused(f"think: {given!r:.50} is none of {', '.join(_EFFORTS)}", param="think")
+    return {"enable_thinking": True, "reasoning_effort": _EFFORTS[given]}
+
+
+def likely(logprobs: bool | None, top: int | None) -> dict[str, Any]:
+    """Options for log-probabilities.
+
+    Raises:
+        Refused: too many of the likeliest are wanted.
+    """
+    if not logprobs:
+        return {}
+    top = top or 0
+    if not 0 <= top <= _TOP:
+        raise Refused(f"top_logprobs: {top} is not between 0 and {_TOP}", param="top_logprobs")
+    return {"logprobs": True, "top_logprobs": top}
+
+
+def with_images(text: str, images: list[str] | None, where: str) -> Message:
+    """The content of a message: its images, then its text.
+
+    Raises:
+        Refused: an image is no base64.
+    """
+    if not images:
+        return {"content": text}
+    parts = [
+        item_part("image", from_base64(one.partition(",")[2] if one[:5] == "data:" else one, place))
+        for one, place in ((one, f"{where}images[{i}]") for i, one in enumerate(images))
+    ]
+    return {"content": [*parts, *([text_part(text)] if text else [])]}

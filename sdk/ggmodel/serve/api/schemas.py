@@ -1,0 +1,253 @@
+"""Schemas: the OpenAPI document, and the JSON of the root's answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+from starlette.routing import Route
+
+from ..endpoint import JSON, WARNINGS, Endpoint
+from ..pool import Condition
+from .openai.schemas import PromptUsage, Timings
+
+_REF = "#/components/schemas/{name}"
+_ALWAYS = {
+    401: "The API key is wrong or missing.",
+    403: "The server has another name, or a page of another origin asks.",
+    500: "The server or the model failed.",
+    503: "The model is away for a moment.",
+    504: "The request took too long.",
+}
+_WITH_PATH = {
+    400: "The path is wrong.",
+    404: "Nothing has that name.",
+}
+_WITH_BODY = {
+    400: "The request is wrong; the error names the field.",
+    404: "No model has that name.",
+    408: "The body comes too slowly.",
+    413: "The request is too large.",
+    429: "Too many requests wait.",
+}
+_WITH_FORM = {415: "The body is no form."}
+_WAITING = (429, 503)  # have Retry-After
+
+
+def document(routes: Sequence[Route]) -> dict[str, Any]:
+    """The document of these routes."""
+    from ... import __version__
+
+    endpoints = [(one, one.endpoint) for one in routes if isinstance(one.endpoint, Endpoint)]
+    schemas, components = _schemas([endpoint for _, endpoint in endpoints])
+    paths: dict[str, dict[str, Any]] = {}
+    for route, endpoint in endpoints:
+        path = re.sub(r"{(\w+):\w+}", r"{\1}", route.path)
+        methods = route.methods or set()
+        # Starlette adds HEAD to GET.
+        for method in sorted(methods - {"HEAD"} if "GET" in methods else methods):
+            paths.setdefault(path, {})[method.lower()] = _operation(path, endpoint, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "ggmodel serve", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """The schema of each type, and those that they refer to."""
+    kinds = [
+        kind
+        for one in endpoints
+        for kind in (one.body, one.answers.kind, one.answers.form, one.shape.described)
+    ]
+    kinds = list(dict.fromkeys(kind for kind in kinds if kind is not None))
+    shown, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    return dict(zip(kinds, shown, strict=True)), components
+
+
+def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", path)
+    answers = endpoint.answers
+    statuses = dict(_ALWAYS)
+    if names:
+        statuses |= _WITH_PATH
+    if endpoint.body is not None or answers.form is not None or endpoint.uploads:
+        statuses |= _WITH_BODY
+    if answers.form is not None:
+        statuses |= _WITH_FORM
+    error = {JSON: {"schema": schemas[endpoint.shape.described]}}
+    found: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "responses": {
+            str(answers.status): _success(endpoint, schemas),
+            **{str(s): _failure(s, statuses[s], error) for s in sorted(statuses)},
+        },
+    }
+    if names:
+        text = {"type": "string"}
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": text} for name in names
+        ]
+    if body := _body(endpoint, schemas):
+        found["requestBody"] = {"required": True, "content": body}
+    return found
+
+
+def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    answers = endpoint.answers
+    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in answers.others}
+    if answers.kind is not None:
+        content[JSON] = {"schema": schemas[answers.kind]}
+    found: dict[str, Any] = {"description": "The answer.", "content": content}
+    if endpoint.body is not None:
+        text = "Fields and tools of the request that had no effect, where there were any."
+        found["headers"] = {WARNINGS: {"description": text, "schema": {"type": "string"}}}
+    return found
+
+
+def _failure(status: int, text: str, error: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": text, "content": error}
+    if status in _WAITING:
+        seconds = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        found["headers"] = {"Retry-After": seconds}
+    return found
+
+
+def _body(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    """The content of requests by its media type."""
+    if endpoint.body is not None:
+        return {JSON: {"schema": schemas[endpoint.body]}}
+    if endpoint.answers.form is not None:
+        return {"multipart/form-data": {"schema": schemas[endpoint.answers.form]}}
+    if endpoint.uploads:
+        return {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {}
+
+
+class Health(Struct, omit_defaults=True):
+    """`models`: their names → conditions; left out for who has none of the server's keys."""
+
+    status: Literal["ok"]
+    models: dict[str, Condition] | None = None
+
+
+class TokenPiece(Struct):
+    """The text of a token, or its bytes where they are no text."""
+
+    id: int
+    piece: str | list[int]
+
+
+class Tokenized(Struct, kw_only=True):
+    """The count comes to those who give `prompt` or messages."""
+
+    tokens: list[int | TokenPiece]
+    count: int = 0
+    max_model_len: int = 0
+    token_strs: list[str] = []
+
+
+class Detokenized(Struct):
+    prompt: str
+    content: str
+
+
+class TokenizerInfo(Struct):
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    chat_template: str | None
+    model_max_length: int
+    vocab_size: int
+
+
+class Rendered(Struct):
+    prompt: str
+
+
+class RankedText(Struct):
+    text: str
+
+
+class Ranked(Struct, kw_only=True):
+    index: int
+    relevance_score: float
+    document: RankedText | None = None
+
+
+class RankedList(Struct):
+    object: Literal["list"]
+    model: str
+    results: list[Ranked]
+    usage: PromptUsage
+
+
+class RankedPlain(Struct, kw_only=True):
+    """As TEI's, for a request with `texts`."""
+
+    index: int
+    score: float
+    text: str = ""
+
+
+class Score(Struct):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreList(Struct):
+    object: Literal["list"]
+    model: str
+    data: list[Score]
+    usage: PromptUsage
+
+
+class Props(Struct):
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    model_path: str
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    modalities: dict[str, bool]
+    build_info: str
+
+
+class Slot(Struct):
+    id: int
+    n_ctx: int
+    speculative: bool
+    is_processing: bool
+
+
+class ContinuedText(Struct, kw_only=True):
+    """An answer of llama-server's own endpoint."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    id_slot: int
+    stop: bool
+    model: str
+    tokens_predicted: int
+    tokens_evaluated: int
+    generation_settings: dict[str, Any]
+    prompt: str
+    has_new_line: bool
+    truncated: bool
+    stop_type: Literal["limit", "eos", "word"]
+    stopping_word: str
+    tokens_cached: int
+    timings: Timings
+    completion_probabilities: list[dict[str, Any]] = []

@@ -1,0 +1,389 @@
+"""Chats of any API as requests to a runner: messages, tools, parameters."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import PurePath
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from ..bounds import limits
+from ..chat.replies import ReplyFormat, ReplyParser, reply_format
+from ..errors import TemplateError
+from .endpoint import Call
+from .errors import Refused
+from .requests import Chat, Generate, GrammarSpec, Render, Runner, State
+from .server import Settings
+
+Part = dict[str, Any]
+Message = dict[str, Any]
+
+
+def text_part(text: str) -> Part:
+    """A part of a content that is text."""
+    return {"type": "text", "text": text}
+
+
+def item_part(kind: str, data: bytes) -> Part:
+    """A part of a content that is an image or a sound.
+
+    Args:
+        kind: "image", "audio" or "video".
+    """
+    return {"type": kind, kind: data}
+
+
+def simplified(parts: list[Part]) -> str | list[Part]:
+    """A content of one text as that text."""
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return parts
+
+
+def tool_call(id: str, name: str, arguments: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    """A call in a message. Templates want its arguments as an object."""
+    if not isinstance(arguments, Mapping):
+        arguments = arguments_of(arguments or "")
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """The arguments of a call, JSON text, as an object; a text that is none, such as a model may
+    have written, under a name."""
+    text = text or "{}"
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"arguments": text}
+
+
+def dated(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of a chat template, and today's date under the names by which templates of Llama 3
+    and of FireFunction ask for it, as llama-server gives it."""
+    today = datetime.now()
+    dates = {"date_string": today.strftime("%d %b %Y"), "datetime": today.strftime("%b %d %Y")}
+    return {**dates, **variables}
+
+
+def check_count(messages: Sequence[Any], param: str = "messages") -> None:
+    """Refuses more messages than would be converted in a moment, before they are.
+
+    Args:
+        messages: structs or objects with a `content` and `tool_calls`, maybe.
+        param: the field of the request that they are, for the message.
+
+    Raises:
+        Refused: they and the parts of their contents are more than `limits.serve_messages`.
+    """
+    count = len(messages)
+    if count <= limits.serve_messages:
+        count += sum(map(_parts, messages))
+    if count > limits.serve_messages:
+        raise Refused(
+            f"{param}: more than {limits.serve_messages:,} messages and parts of their contents "
+            "(the limit serve_messages)",
+            413,
+            param=param,
+        )
+
+
+def _parts(message: Any) -> int:
+    """The parts of a message and, as those of results of tools, within these."""
+    count = 0
+    for name in ("content", "tool_calls"):
+        get = message.get if isinstance(message, dict) else lambda key: getattr(message, key, None)
+        if isinstance(parts := get(name), list):
+            count += len(parts) + sum(_parts(one) for one in parts if isinstance(one, dict))
+    return count
+
+
+def checked(messages: list[Message]) -> list[Message]:
+    """The messages, results of tools with the name of their function, which some templates want.
+
+    Raises:
+        Refused: there are none, or too many images and sounds.
+    """
+    if not messages:
+        raise Refused("messages: give at least one", param="messages")
+    items = 0
+    names: dict[str, str] = {}
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and "name" not in message:
+            found = names.get(message.get("tool_call_id", ""))
+            if found is not None:
+                message["name"] = found
+        if isinstance(message.get("content"), list):
+            items += sum(part["type"] != "text" for part in message["content"])
+    if items > limits.serve_items:
+        raise Refused(
+            f"the messages have {items} images and sounds; the limit serve_items is "
+            f"{limits.serve_items}",
+            param="messages",
+        )
+    return messages
+
+
+_FUNCTIONS = {"OpenAI": ("function",), "Anthropic": ("custom", "function")}
+_VERSION = re.compile(r"(_preview)?(_\d{4}_?\d{2}_?\d{2})?$")
+
+# Types of the tools that the servers of OpenAI and Anthropic run, without versions; after
+# openai-python's types/responses/tool_param.py and anthropic-sdk-python's
+# types/beta/beta_tool_union_param.py.
+_HOSTED = {
+    "OpenAI": "web_search file_search code_interpreter image_generation mcp "
+    "programmatic_tool_calling tool_search",
+    "Anthropic": "web_search web_fetch code_execution tool_search_tool_bm25 "
+    "tool_search_tool_regex mcp_toolset advisor",
+}
+# Types of the tools that clients run, with parameters that a type implies.
+_CLIENTS = {
+    "OpenAI": "custom apply_patch shell local_shell computer computer_use namespace",
+    "Anthropic": "bash text_editor computer memory computer_toolset browser_toolset",
+}
+
+
+class Tool(Protocol):
+    """A tool of a request; no name where it has none."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def name(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=Tool)
+
+
+def functions(api: str, tools: Sequence[T] | None, call: Call, named: str = "name") -> list[T]:
+    """The tools that are functions. Warns of those that the API's own servers run.
+
+    Args:
+        api: "OpenAI" or "Anthropic". named: the field that has the name of a function.
+
+    Raises:
+        Refused: the client runs a tool, its type is unknown, or a function has no name.
+    """
+    for i, tool in enumerate(tools or ()):
+        family, where = _VERSION.sub("", tool.type), f"tools[{i}]"
+        if tool.type in _FUNCTIONS[api]:
+            if not tool.name:
+                raise Refused(f"{where}.{named}: is missing", param=f"{where}.{named}")
+        elif family in _HOSTED[api].split():
+            call.warn(f"{where}: {tool.type!a:.60} runs on {api}'s servers only, and is left out")
+        else:
+            reason = "unsupported" if family in _CLIENTS[api].split() else "no known type of tool"
+            label = f"{tool.type!a:.60} ({tool.name!a:.60})" if tool.name else f"{tool.type!a:.60}"
+            raise Refused(
+                f"{where}.type: {label} is {reason}; send a function with a name and parameters",
+                param=f"{where}.type",
+            )
+    return [tool for tool in tools or () if tool.type in _FUNCTIONS[api]]
+
+
+_ADDED = 4  # tokens
+_ENDING = 4096  # characters of a prompt in which a thought may have begun
+_STOPS, _STOP_CHARACTERS = 64, 1 << 16  # texts, and characters of all
+# Grammars of large schemas take seconds: nothing else waits for these threads.
+_GRAMMARS = ThreadPoolExecutor(2, "ggmodel-grammar")
+
+
+@dataclass
+class Wish:
+    """A chat, whatever API it came by.
+
+    Attributes:
+        messages: see `serve.conversation`.
+        tools: JSON schemas of functions, as OpenAI spells them.
+        choice: "auto", "none" or "required".
+        function: the name of the one that is required; None for any.
+        parallel: several calls in an answer are welcome.
+        strict: calls obey the schemas of their functions.
+        grammar: the form of the answer; then it is all content.
+        options: as `RequestOptions` calls them, those that were asked for.
+        variables: of the template.
+        continues: the last message is the beginning of the answer.
+    """
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    choice: str = "auto"
+    function: str | None = None
+    parallel: bool = True
+    strict: bool = False
+    grammar: GrammarSpec | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, Any] = field(default_factory=dict)
+    template: str | None = None
+    continues: bool = False
+
+
+@dataclass
+class Asked:
+    """A request to a runner, and how its answer is read.
+
+    Attributes:
+        form: of the model's replies; None if all text is content.
+        tools: that the answer may call.
+    """
+
+    generate: Generate
+    form: ReplyFormat | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+    def parser(self, ending: str) -> ReplyParser | None:
+        """Reads one answer. None if all text is content.
+
+        Args:
+            ending: of the prompt.
+        """
+        return None if self.form is None else self.form.parser(self.tools or None, ending)
+
+
+async def ask(runner: Runner, wish: Wish, settings: Settings) -> Asked:
+    """The request for an answer to a chat.
+
+    Raises:
+        Refused: the tools and the choice among them are impossible.
+        Error: the messages cannot be rendered.
+    """
+    tools = _tools(wish)
+    variables, special = dated(wish.variables), False
+    form = None if wish.grammar is not None and not tools else _form(runner, wish)
+    if form is None:
+        variables.setdefault("enable_thinking", False)  # a thought would break the form
+    chat = Chat(checked(wish.messages), tools or None, wish.template, variables, wish.continues)
+    options, grammar = within(wish.options, settings), wish.grammar
+    if form is not None:
+        special = form.special
+        if form.stop:
+            options["stop"] = [*_listed(options.get("stop")), *form.stop]
+        if tools and (wish.choice != "auto" or wish.strict):
+            grammar = await _call_grammar(runner, form, wish, chat) or grammar
+    asked = Asked(Generate(chat, options, grammar, special), form, tools)
+    check_logprobs([asked], runner)
+    return asked
+
+
+def called(name: str | None, state: State) -> str:
+    """The name of the model in an answer: the one that the request gave, else its file's."""
+    return name or PurePath(state.path).name.removesuffix(".gguf")
+
+
+def check_logprobs(asked: Sequence[Asked], runner: Runner) -> None:
+    """Looks how many log-probabilities the answers to all of these may have.
+
+    Raises:
+        Refused: more than `limits.serve_logprobs`.
+    """
+    context = runner.state.context_length
+    wanted = sum(_logprobs(one.generate, context) for one in asked)
+    if wanted > limits.serve_logprobs:
+        raise Refused(
+            f"the request may want {wanted:,} log-probabilities, more than the limit "
+            f"serve_logprobs of {limits.serve_logprobs:,}; ask for fewer answers, less max_tokens, "
+            "or fewer likeliest tokens",
+            413,
+        )
+
+
+def _logprobs(generate: Generate, context: int) -> int:
+    """The most log-probabilities of a prompt and its answer."""
+    options, found = generate.options, 0
+    if options.get("logprobs"):
+        longest = min(options.get("max_tokens", context), context)
+        found += longest * (options.get("top_logprobs", 0) + 1)
+    if generate.prompt_logprobs is not None:
+        prompt = generate.prompt
+        # A token has a byte at least, besides those that begin and end a text.
+        length = context
+        if isinstance(prompt, str):
+            length = len(prompt.encode("utf-8", "replace")) + _ADDED
+        elif isinstance(prompt, list) and all(isinstance(part, int) for part in prompt):
+            length = len(prompt)
+        found += min(length, context) * (generate.prompt_logprobs + 1)
+    return found
+
+
+def _form(runner: Runner, wish: Wish) -> ReplyFormat:
+    state = runner.state
+    template = state.template if wish.template is None else wish.template
+    template = template[: limits.template_characters]  # the runner refuses a longer one
+    try:
+        return reply_format(template, state.response_template)
+    except TemplateError:  # the checkpoint's declaration is of no use
+        return reply_format(template)
+
+
+def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """Options within the limits of the server.
+
+    Raises:
+        Refused: too many stop strings, each of which is sought at every token, or too long ones.
+    """
+    stops = _listed(options.get("stop"))
+    if len(stops) > _STOPS or sum(map(len, stops)) > _STOP_CHARACTERS:
+        message = f"stop: more than {_STOPS} texts, or {_STOP_CHARACTERS:,} characters"
+        raise Refused(message, param="stop")
+    wanted, most = options.get("max_tokens"), settings.max_tokens
+    if most is None or (wanted is not None and wanted <= most):
+        return dict(options)
+    return {**options, "max_tokens": most}
+
+
+def _tools(wish: Wish) -> list[dict[str, Any]]:
+    """The functions that the answer may call."""
+    names = [tool["function"]["name"] for tool in wish.tools]
+    if len(names) > limits.serve_tools:
+        raise Refused(
+            f"tools: {len(names)} are more than the limit serve_tools of {limits.serve_tools}",
+            param="tools",
+        )
+    if wish.choice != "required":
+        return [] if wish.choice == "none" else wish.tools
+    if not names:
+        raise Refused("tool_choice: there are no tools to choose from", param="tool_choice")
+    if wish.function is not None and wish.function not in names:
+        raise Refused(f"tool_choice: no tool is called {wish.function!r:.100}", param="tool_choice")
+    return wish.tools
+
+
+async def _call_grammar(
+    runner: Runner, form: ReplyFormat, wish: Wish, chat: Chat
+) -> GrammarSpec | None:
+    """The form of the calls that the answer must or may have."""
+    tools, parallel = wish.tools, wish.parallel
+    if wish.function is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == wish.function]
+        parallel = False
+    make = partial(
+        form.grammar,
+        tools,
+        wish.choice,
+        parallel=parallel,
+        strict=wish.strict,
+        special=runner.state.special_ids if form.special else {},
+        ending=(await runner.render(Render(chat))).text[-_ENDING:],
+    )
+    found = await asyncio.get_running_loop().run_in_executor(_GRAMMARS, make)
+    if found is not None:
+        return GrammarSpec(*found)  # type: ignore[arg-type]
+    if wish.choice == "auto":
+        return None
+    raise Refused(
+        "tool_choice: this model's calls cannot be enforced; use 'auto'", param="tool_choice"
+    )
+
+
+def _listed(stop: Any) -> list[str]:
+    return [stop] if isinstance(stop, str) else list(stop or ())

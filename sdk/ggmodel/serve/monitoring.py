@@ -1,0 +1,224 @@
+"""Monitoring: a log line for each request, and numbers for Prometheus."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from queue import Full, Queue
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from .pool import Listed
+from .requests import Ended
+
+_WAITING = 1000  # lines that are not written yet; others are dropped
+_LONGEST = 200  # characters of a path, or a model's name
+_LAST_SECONDS = 1.0  # for what is left at the end
+_POLLED = frozenset({"/health", "/v1/health", "/metrics"})
+_GONE = 499  # the client left before the end of its answer
+
+
+@dataclass
+class _Request:
+    """A request under way.
+
+    Attributes:
+        complete: the answer has been sent.
+        read, written: tokens of prompts and answers.
+    """
+
+    began: float
+    status: int = _GONE
+    complete: bool = False
+    model: str = ""
+    read: int = 0
+    written: int = 0
+
+
+_current: ContextVar[_Request | None] = ContextVar("request", default=None)
+
+
+def note_model(name: str | None) -> None:
+    """The model that the request under way names."""
+    if name and (request := _current.get()) is not None:
+        request.model = name
+
+
+def note_tokens(read: int, written: int = 0) -> None:
+    """Tokens that a model read and wrote for the request under way."""
+    if (request := _current.get()) is not None:
+        request.read += read
+        request.written += written
+
+
+class RequestLog:
+    """Writes lines in a thread of its own: nobody waits for a terminal or a pipe that is full."""
+
+    def __init__(self) -> None:
+        self._lines: Queue[str | None] = Queue(_WAITING)
+        self._writer = threading.Thread(target=self._write, name="ggmodel-log", daemon=True)
+        self._writer.start()
+
+    def add(self, line: str) -> None:
+        """Writes a line soon, unless too many wait."""
+        with suppress(Full):
+            self._lines.put_nowait(line)
+
+    def close(self) -> None:
+        """Waits a moment for the last lines."""
+        with suppress(Full):
+            self._lines.put_nowait(None)
+            self._writer.join(_LAST_SECONDS)
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
+
+
+class LogsRequests:
+    """An ASGI application around another that logs its requests."""
+
+    def __init__(self, app: Any, log: RequestLog):
+        self._app, self._log = app, log
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request = _Request(time.monotonic())
+
+        async def noting(message: Mapping[str, Any]) -> None:
+            await send(message)
+            if message["type"] == "http.response.start":
+                request.status = message["status"]
+            else:
+                request.complete = not message.get("more_body", False)
+
+        token = _current.set(request)
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            _current.reset(token)
+            if request.status != 200 or scope["path"] not in _POLLED:
+                self._log.add(_line(scope, request))
+
+
+def _line(scope: Mapping[str, Any], request: _Request) -> str:
+    client = scope["client"][0] if scope.get("client") else "-"
+    path = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
+    parts = [
+        time.strftime("%Y-%m-%d %H:%M:%S"),
+        client,
+        _plain(scope["method"]),
+        _plain(path.decode("latin-1")),
+        str(request.status if request.complete else _GONE),
+        f"{time.monotonic() - request.began:.3f}s",
+    ]
+    if request.model:
+        parts.append(f"model={_plain(request.model)}")
+    if request.read or request.written:
+        parts.append(f"in={request.read} out={request.written}")
+    return " ".join(parts)
+
+
+def _plain(text: str) -> str:
+    """A client's text as one word in ASCII, not too long."""
+    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return ascii(text)[1:-1].replace(" ", "\\x20")
+
+
+_MODELS = 256  # names that are counted apart; requests may spell them as they like
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Metrics:
+    """Counts of a server since its start, and its state when asked."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._names: set[str] = set()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"ggmodel_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"ggmodel_{name}", text, ("model",), registry=registry)
+
+        def seconds(name: str, text: str, label: str) -> Histogram:
+            name = f"ggmodel_{name}_seconds"
+            return Histogram(name, text, (label,), registry=registry, buckets=_SECONDS)
+
+        self._requests = counter("requests", "Requests answered", "path", "status")
+        self._prompt = counter("prompt_tokens", "Tokens of prompts", "model")
+        self._reused = counter(
+            "reused_tokens", "Tokens of prompts that were in the prefix cache", "model"
+        )
+        self._completion = counter("completion_tokens", "Tokens generated", "model")
+        self._drafted = counter("drafted_tokens", "Draft tokens computed", "model")
+        self._accepted = counter("accepted_tokens", "Draft tokens accepted", "model")
+        self._duration = seconds("request", "Time of requests", "path")
+        self._first = seconds("first_token", "Time to the first token", "model")
+        self._queue = seconds("queue", "Time before the first step", "model")
+        self._running = gauge("requests_running", "Sequences in the running batch")
+        self._waiting = gauge("requests_waiting", "Requests that wait for a free slot")
+        self._parallel = gauge("sequences", "Slots")
+        self._nbytes = gauge("model_bytes", "Memory of weights, KV cache and graphs")
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """Notes a request that is done.
+
+        Args:
+            path: of the route, without its parameters' values.
+        """
+        self._requests.labels(path, str(status)).inc()
+        self._duration.labels(path).observe(seconds)
+
+    def generated(self, model: str, ended: Ended, first: float | None) -> None:
+        """Notes an answer of a model that is complete.
+
+        Args:
+            model: its own name; those that requests call it by could be many.
+            first: seconds to the first token; None without any.
+        """
+        note_tokens(ended.prompt_tokens, ended.completion_tokens)
+        model = self._label(model)
+        self._prompt.labels(model).inc(ended.prompt_tokens)
+        self._reused.labels(model).inc(ended.reused_tokens)
+        self._completion.labels(model).inc(ended.completion_tokens)
+        self._drafted.labels(model).inc(ended.drafted)
+        self._accepted.labels(model).inc(ended.accepted)
+        self._queue.labels(model).observe(ended.queue_seconds)
+        if first is not None:
+            self._first.labels(model).observe(first)
+
+    def read(self, model: str, tokens: int) -> None:
+        """Notes a prompt that was computed without an answer, such as a text to embed."""
+        note_tokens(tokens)
+        self._prompt.labels(self._label(model)).inc(tokens)
+
+    def _label(self, model: str) -> str:
+        if model not in self._names:
+            if len(self._names) >= _MODELS:
+                return "others"
+            self._names.add(model)
+        return model
+
+    def page(self, models: Iterable[Listed]) -> bytes:
+        """All numbers in Prometheus' format of text."""
+        for gauge in (self._running, self._waiting, self._parallel, self._nbytes):
+            gauge.clear()
+        for model in models:
+            if (state := model.state) is None:
+                continue
+            self._running.labels(model.name).set(state.running)
+            self._waiting.labels(model.name).set(state.waiting)
+            self._parallel.labels(model.name).set(state.parallel)
+            self._nbytes.labels(model.name).set(state.nbytes)
+        return generate_latest(self.registry)
