@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ggmodel.chat.replies.pattern import Pattern, Search, each
+from ggmodel.chat.replies.pattern import Pattern, Search, matches
 from ggmodel.errors import TemplateError
 
 _ATOMS = st.sampled_from(["a", "b", r"\s", "[ab]", "[^a]", ".", "<", " ", r"\w", r"\n", r"[\]<-]"])
@@ -62,4 +62,6 @@ def test_the_match_is_pythons(
 def test_each_match_is_found() -> None:
     pattern = Pattern.of("<(?P<key>[a-z]+)>(?P<value>.*?)</", "here")
     text = "<a>1</a> <b></b><c>never closed"
-    assert each(pattern, text) == [{"key": "a", "value": "1"}, {"key": "b", "value": ""}]
+    groups = [match.groups for match in matches(pattern, text)]
+    texts = [{name: text[a:b] for name, (a, b) in spans.items()} for spans in groups]
+    assert texts == [{"key": "a", "value": "1"}, {"key": "b", "value": ""}]

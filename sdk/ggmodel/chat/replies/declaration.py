@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import TemplateError
 from .deltas import Call, Content, Delta, Reasoning, Writer
-from .pattern import Found, Pattern, Search
+from .pattern import Found, Pattern, Search, matches
 from .tool_calls import arguments_of
 from .values import (
     PARSERS,
@@ -93,15 +93,8 @@ class Declaration:
 
     def begun(self, ending: str) -> str:
         """The part of a prompt's end that belongs to the reply."""
-        at, begin = 0, 0
-        while at < len(ending):
-            search = Search(self.anchor, at)
-            search.feed(ending, at)
-            search.finish()
-            if search.found is None or search.found.end == at:
-                break
-            at = begin = search.found.end
-        return ending[begin:]
+        ends = [found.end for found in matches(self.anchor, ending)]
+        return ending[max(ends, default=0) :]
 
 
 def read_declared(text: Any) -> Mapping[str, Any]:

@@ -71,10 +71,13 @@ class _Compiler:
         if self._at < len(self._source):
             self._refuse("a bracket closes nothing")
         program = [*program, ("match",)]
-        firsts, ends = _firsts(program)
-        if "match" in ends:
+        begins = [program[at] for at, _ in _reach(program, 0, beginning=True)]
+        if ("match",) in begins:
             self._refuse("it matches where there is nothing")
-        first = None if ends else re.compile("|".join(firsts) or "(?!)", re.DOTALL)
+        first = None
+        if all(step[0] == "char" for step in begins):
+            characters = dict.fromkeys(step[2] for step in begins)
+            first = re.compile("|".join(characters) or "(?!)", re.DOTALL)
         return Pattern(self._source, program, tuple(self._names), first)
 
     def _refuse(self, why: str) -> NoReturn:
@@ -213,27 +216,6 @@ class _Known(dict[str, bool]):
 
 def _split(first: int, second: int, lazy: bool) -> Program:
     return [("split", second, first) if lazy else ("split", first, second)]
-
-
-def _firsts(program: Program) -> tuple[list[str], set[str]]:
-    """Sources of the characters with which a match can begin, and how it can be empty."""
-    found: dict[str, None] = {}
-    ends: set[str] = set()
-    seen: set[int] = set()
-    todo = [0]
-    while todo:
-        at = todo.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        step = program[at]
-        if step[0] == "char":
-            found[step[2]] = None
-        elif step[0] in ("match", "end"):
-            ends.add(step[0])
-        else:
-            todo += [at + to for to in _next(step)]
-    return list(found), ends
 
 
 def _reach(program: Program, at: int, beginning: bool) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -381,16 +363,14 @@ class Search:
         return {name: (begin, end) for name, begin, end in spans if begin >= 0 and end >= 0}
 
 
-def each(pattern: Pattern, text: str) -> list[dict[str, str]]:
-    """The named groups of all matches, one after the other."""
-    made, at = [], 0
+def matches(pattern: Pattern, text: str) -> Iterator[Found]:
+    """All matches in a text, one after the other."""
+    at = 0
     while at < len(text):
         search = Search(pattern, at)
         search.feed(text, at)
         search.finish()
         if search.found is None or search.found.end == at:
-            break
-        groups = search.found.groups.items()
-        made.append({name: text[begin:end] for name, (begin, end) in groups})
+            return
+        yield search.found
         at = search.found.end
-    return made

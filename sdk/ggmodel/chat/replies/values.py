@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from ...errors import TemplateError
-from .pattern import Pattern, each
+from .pattern import Pattern, matches
 
 
 class Malformed(Exception):
@@ -104,10 +104,6 @@ def _of(words: Mapping[str, Any], text: str) -> Any:
     return words[word]
 
 
-def _boolean(text: str) -> bool:
-    return _of({"true": True, "1": True, "false": False, "0": False}, text.lower())
-
-
 def _json(text: str, kind: type) -> Any:
     value = json.loads(text)
     if not isinstance(value, kind):
@@ -115,10 +111,11 @@ def _json(text: str, kind: type) -> Any:
     return value
 
 
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _CASTS = {
     "integer": _integer,
     "number": _number,
-    "boolean": _boolean,
+    "boolean": lambda text: _of(_BOOLEANS, text.lower()),
     "null": lambda text: _of({"null": None, "None": None}, text),
     "object": lambda text: _json(text, dict),
     "array": lambda text: _json(text, list),
@@ -179,41 +176,34 @@ class Literals:
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         """`[name(key=value, …), …]` to the end of the text."""
         self.need("[")
-        found = []
-        while not self.took("]"):
-            found.append(self.call())
-            if not self.took(","):
-                self.need("]")
-                break
+        calls = [self.call() for _ in self._items("]")]
         self.end()
-        return found
+        return calls
 
     def call(self) -> tuple[str, dict[str, Any]]:
         """`name(key=value, …)`."""
         name = self.match(_NAME)
         self.need("(")
         arguments: dict[str, Any] = {}
-        while not self.took(")"):
+        for _ in self._items(")"):
             key = self.match(_NAME)
             self.need("=")
             arguments[key] = self.value()
-            if not self.took(","):
-                self.need(")")
-                break
         return name, arguments
 
     def value(self) -> Any:
         if (text := self._quoted()) is not None:
             return text
-        sign = self.text[self.at : self.at + 1]
-        if sign in ("[", "(", "{"):
-            self._depth += 1
-            if self._depth > _DEPTH:
-                raise Malformed
-            made = self._object() if sign == "{" else self._list("]" if sign == "[" else ")")
-            self._depth -= 1
-            return made
-        return _word(self.match(_WORD))
+        close = {"[": "]", "(": ")", "{": "}"}.get(self.text[self.at : self.at + 1])
+        if close is None:
+            return _word(self.match(_WORD))
+        self.at += 1
+        self._depth += 1
+        if self._depth > _DEPTH:
+            raise Malformed
+        made = self._object() if close == "}" else [self.value() for _ in self._items(close)]
+        self._depth -= 1
+        return made
 
     def done(self) -> bool:
         """Whether nothing but space is left."""
@@ -241,31 +231,22 @@ class Literals:
         self.at = found.end()
         return found[0]
 
-    def _list(self, close: str) -> list[Any]:
-        self.at += 1
-        made: list[Any] = []
+    def _items(self, close: str) -> Iterator[None]:
+        """Stops before each item of a list, and reads its commas and its end."""
         while not self.took(close):
-            made.append(self.value())
+            yield
             if not self.took(","):
                 self.need(close)
-                break
-        return made
+                return
 
     def _object(self) -> dict[str, Any]:
-        self.at += 1
         made: dict[str, Any] = {}
-        while not self.took("}"):
-            key = self._key()
+        for _ in self._items("}"):
+            text = self._quoted()
+            key = self.match(_KEY).strip() if text is None else text
             self.need(":")
             made[key] = self.value()
-            if not self.took(","):
-                self.need("}")
-                break
         return made
-
-    def _key(self) -> str:
-        text = self._quoted()
-        return self.match(_KEY).strip() if text is None else text
 
     def _quoted(self) -> str | None:
         """A string, if one begins here."""
@@ -319,10 +300,6 @@ def _stripped(text: str, given: Mapping[str, Any]) -> str:
     return text.strip() if given.get("strip", True) else text
 
 
-def _declared_boolean(text: str, given: Mapping[str, Any]) -> bool:
-    return _stripped(text, given).lower() in ("true", "1")
-
-
 def _declared_json(text: str, given: Mapping[str, Any]) -> Any:
     quotes = given.get("string_delims", ())
     try:
@@ -341,7 +318,8 @@ def _declared_json(text: str, given: Mapping[str, Any]) -> Any:
 def _tags(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     repeated: set[str] = set()
-    for groups in each(given["tag_pattern"], text):
+    for match in matches(given["tag_pattern"], text):
+        groups = {name: text[begin:end] for name, (begin, end) in match.groups.items()}
         key, value = groups["key"], _inner(groups.get("value", ""), given)
         if key in found and given.get("merge_duplicates"):
             found[key] = [*found[key], value] if key in repeated else [found[key], value]
@@ -371,7 +349,7 @@ PARSERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
     "text": _stripped,
     "int": lambda text, given: int(_stripped(text, given)),
     "float": lambda text, given: float(_stripped(text, given)),
-    "bool": _declared_boolean,
+    "bool": lambda text, given: _stripped(text, given).lower() in ("true", "1"),
     "json": _declared_json,
     "xml-inline": _tags,
     "kv-lines": _lines,
