@@ -40,7 +40,8 @@ def grammar_of(
         free = {name for name, is_strict in tools.strict.items() if not (strict or is_strict)}
         return rules.within_text(parallel, free, ending)
     names = list(tools.parameters) if choice == "required" else [choice]
-    return rules.calls_only(names, parallel and choice == "required", ending)
+    parallel = parallel and choice == "required"
+    return rules.grammar(_joined(rules.thought(ending), rules.calls(names, parallel)))
 
 
 class _Rules:
@@ -53,11 +54,6 @@ class _Rules:
         self._marks = re.compile("|".join(map(re.escape, names)) or r"(?!)")
         self._rules: list[str] = []
 
-    def calls_only(self, names: list[str], parallel: bool, ending: str) -> tuple[str, str]:
-        """Calls, perhaps after a thought."""
-        parts = [self._thought(ending), self._calls(names, parallel)]
-        return self._grammar(" ".join(filter(None, parts)))
-
     def within_text(self, parallel: bool, free: set[str], ending: str) -> tuple[str, str] | None:
         """Any text, with calls in it that obey their schemas, but for those of `free`."""
         trigger = self._block.open
@@ -68,14 +64,14 @@ class _Rules:
             return self._messages(names, ending)
         if not trigger:
             return self._calls_or_text(names, parallel)
-        call = self._calls(names, parallel=False, opened=True)
+        call = self.calls(names, parallel=False, opened=True)
         # A lazy lexeme ends with the trigger, at its first: no text goes on beyond it.
         before = f"{_ANY} {self._text(trigger)}"
         if trigger not in self._special:
             self._rules.append(f"before[lazy]: /(.|\\n)*{_escaped(trigger)}/")
             before = "before"
         self._rules.append(f"rest: {_ANY}")
-        return self._grammar(f"({before} {call}){'*' if parallel else '?'} rest")
+        return self.grammar(f"({before} {call}){'*' if parallel else '?'} rest")
 
     def _messages(self, names: list[str], ending: str) -> tuple[str, str] | None:
         """Messages of harmony: thoughts and words before a call, or the last words."""
@@ -86,10 +82,10 @@ class _Rules:
         heads = [self._text(f"<|channel|>{name}<|message|>") for name in ("analysis", "commentary")]
         before = self._rule(f"({' | '.join(heads)}) {again}")
         last = self._rule(f"{self._text('<|channel|>final<|message|>')} {_ANY}")
-        call = self._calls(names, parallel=False)
+        call = self.calls(names, parallel=False)
         rest = f"{before}* ({last} {self._text('<|return|>')}? | {call} {self._text('<|call|>')}?)"
         is_open = "<|message|>" in opened and "<|end|>" not in opened
-        return self._grammar(f"{again} {rest}" if is_open else rest)
+        return self.grammar(f"{again} {rest}" if is_open else rest)
 
     def _calls_or_text(self, names: list[str], parallel: bool) -> tuple[str, str] | None:
         """Calls, or text that begins as none of them can."""
@@ -99,9 +95,9 @@ class _Rules:
             return None  # nothing tells where a call begins
         begins = "".join(begin[0] for block in blocks for begin in block.begins)
         text = f"/\\s*([^\\s{re.escape(begins)}](.|\\n)*)?/"
-        return self._grammar(f"{self._calls(names, parallel)} | {text}")
+        return self.grammar(f"{self.calls(names, parallel)} | {text}")
 
-    def _grammar(self, start: str) -> tuple[str, str]:
+    def grammar(self, start: str) -> tuple[str, str]:
         return "lark", "\n".join(["%llguidance {}", f"start: {start}", *self._rules])
 
     def _text(self, text: str) -> str:
@@ -110,7 +106,7 @@ class _Rules:
         for found in self._marks.finditer(text):
             parts += [_quoted(text[at : found.start()]), f"<[{self._special[found[0]]}]>"]
             at = found.end()
-        return " ".join(filter(None, [*parts, _quoted(text[at:])])) or '""'
+        return _joined(*parts, _quoted(text[at:]))
 
     def _until(self, mark: str) -> str:
         """Any text that ends with a mark."""
@@ -132,7 +128,7 @@ class _Rules:
         self._rules.append(f"{name}: {body}")
         return name
 
-    def _thought(self, ending: str) -> str:
+    def thought(self, ending: str) -> str:
         """The thought that comes first: one that is open already, or that may come."""
         turn = max((ending.rfind(mark) for mark in TURNS), default=-1)
         begun, channels = ending[max(turn, 0) :], self._family.channels
@@ -149,7 +145,7 @@ class _Rules:
             return "" if thought.close in begun else f"{close} /\\n{{0,2}}/"
         return f"({self._text(thought.open)} {close} /\\n{{0,2}}/)?"
 
-    def _calls(self, names: list[str], parallel: bool, opened: bool = False) -> str:
+    def calls(self, names: list[str], parallel: bool, opened: bool = False) -> str:
         """One call or more of the functions; `opened` if the block's mark has come."""
         block, (begin, end) = self._block, self._family.section
         if self._family.channels:
@@ -161,13 +157,10 @@ class _Rules:
         if listed:
             more = f' (", " {one})*' if parallel else ""
             one = self._rule(f'"[" {one}{more} "]"')
-        close = self._text(block.close) if block.close else ""
-        first = self._rule(" ".join(filter(None, [one, close])))
+        first = self._rule(_joined(one, self._text(block.close)))
         if opened:
             return first
-        whole = self._rule(
-            " ".join(filter(None, [self._text(block.open) if block.open else "", first]))
-        )
+        whole = self._rule(_joined(self._text(block.open), first))
         if parallel and not listed and block.open:
             whole = self._rule(f"{whole} (/\\n?/ {whole})*")
         return f"{self._text(begin)} {whole} {self._text(end)}" if begin else whole
@@ -190,9 +183,8 @@ class _Rules:
             number = "/:[0-9]{1,3}/" if form.numbered else ""
             head = block.before.replace("{name}", name) or form.before + name
             between = "" if block.before else form.between
-            after = self._text(block.after) if block.after else ""
-            parts = [self._text(head), number, self._text(between) if between else ""]
-            return " ".join(filter(None, [*parts, self._arguments(name), after]))
+            before = self._text(head), number, self._text(between)
+            return _joined(*before, self._arguments(name), self._text(block.after))
         if isinstance(form, Tagged):
             return self._tagged(form, name)
         if isinstance(form, Quoted):
@@ -229,7 +221,7 @@ class _Rules:
             rule = self._rule(f'{self._text(opens)} {value} "\\n"')
             parts.append(rule if needed else f"{rule}?")
         end = "" if self._block.whole else form.end + (line if form.end else "")
-        return " ".join([*parts, self._text(end)] if end else parts)
+        return _joined(*parts, self._text(end))
 
     def _word(self, schema: Any, shut: str) -> str:
         """A text without quotes, up to a mark."""
@@ -245,21 +237,12 @@ class _Rules:
         fields = found if isinstance(found, Mapping) else {}
         required = schema.get("required")
         needed = [k for k in fields if isinstance(required, list) and k in required]
-        others = [key for key in fields if key not in needed]
         made = {
             k: self._rule(f"{_quoted(k + ':')} {self._value(form, fields[k], name)}")
             for k in fields
         }
-        first = ' "," '.join(made[key] for key in needed)
-        rest = " ".join(f'("," {made[key]})?' for key in others)
-        if needed or not others:
-            return " ".join(filter(None, ['"{"', first, rest, '"}"']))
-        # The first of the optional ones has no comma.
-        starts = [
-            " ".join([made[key], *(f'("," {made[k]})?' for k in others[i + 1 :])])
-            for i, key in enumerate(others)
-        ]
-        return f'"{{" ({" | ".join(starts)})? "}}"'
+        others = [rule for key, rule in made.items() if key not in needed]
+        return _joined('"{"', _listed([made[key] for key in needed], others, '","'), '"}"')
 
     def _value(self, form: Quoted, schema: Any, name: str) -> str:
         kinds = types(schema) or ["string"]
@@ -283,17 +266,26 @@ class _Rules:
             (self._rule(f"{_quoted(key + '=')} {self._json(schema, name)}"), needed)
             for key, schema, needed in each
         ]
-        first = ' ", " '.join(rule for rule, needed in made if needed)
-        others = [rule for rule, needed in made if not needed]
-        if first or not others:
-            rest = " ".join(f'(", " {rule})?' for rule in others)
-        else:
-            starts = [
-                " ".join([rule, *(f'(", " {other})?' for other in others[i + 1 :])])
-                for i, rule in enumerate(others)
-            ]
-            rest = f"({' | '.join(starts)})?"
-        return " ".join(filter(None, [_quoted(name + "("), first, rest, '")"']))
+        needed = [rule for rule, is_needed in made if is_needed]
+        others = [rule for rule, is_needed in made if not is_needed]
+        return _joined(_quoted(name + "("), _listed(needed, others, '", "'), '")"')
+
+
+def _joined(*rules: str) -> str:
+    return " ".join(filter(None, rules))
+
+
+def _listed(needed: list[str], others: list[str], comma: str) -> str:
+    """Rules in their order, of which `others` may be left out, with commas between them."""
+
+    def after(rules: list[str]) -> str:
+        return " ".join(f"({comma} {rule})?" for rule in rules)
+
+    if needed or not others:
+        return _joined(f" {comma} ".join(needed), after(others))
+    # The first that is there has no comma.
+    starts = [_joined(rule, after(others[i + 1 :])) for i, rule in enumerate(others)]
+    return f"({' | '.join(starts)})?"
 
 
 def _of_assistant(ending: str) -> str:
