@@ -294,49 +294,38 @@ def _printf(text: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     return (text, *args)
 
 
-def _methods(plain: str, **checked: Check) -> dict[str, Check | None]:
-    return {**dict.fromkeys(plain.split()), **checked}
+def _by_name(*groups: tuple[str, Check | None]) -> dict[str, Check | None]:
+    return {name: check for names, check in groups for name in names.split()}
 
 
 # Methods that templates may call, by the type of their object, each with its check.
 METHODS: tuple[tuple[type | tuple[type, ...], dict[str, Check | None]], ...] = (
     (
         str,
-        _methods(
-            "capitalize casefold count endswith find index isalnum isalpha isascii isdecimal "
-            "isdigit isidentifier islower isnumeric isprintable isspace istitle isupper lower "
-            "partition removeprefix removesuffix split splitlines startswith swapcase title upper",
-            center=_widths,
-            ljust=_widths,
-            rjust=_widths,
-            zfill=_widths,
-            expandtabs=_expandtabs,
-            replace=_replace,
-            join=_join,
-            strip=_searches,
-            lstrip=_searches,
-            rstrip=_searches,
-            rfind=_searches,
-            rindex=_searches,
-            rpartition=_searches,
-            rsplit=_searches,
+        _by_name(
+            ("capitalize casefold count endswith find index isalnum isalpha isascii", None),
+            ("isdecimal isdigit isidentifier islower isnumeric isprintable isspace", None),
+            ("istitle isupper lower partition removeprefix removesuffix split splitlines", None),
+            ("startswith swapcase title upper", None),
+            ("center ljust rjust zfill", _widths),
+            ("expandtabs", _expandtabs),
+            ("replace", _replace),
+            ("join", _join),
+            ("strip lstrip rstrip rfind rindex rpartition rsplit", _searches),
         ),
     ),
-    (dict, _methods("copy get items keys values")),
-    ((list, tuple), _methods("copy count index")),
-    (float, _methods("is_integer")),
+    (dict, _by_name(("copy get items keys values", None))),
+    ((list, tuple), _by_name(("copy count index", None))),
+    (float, _by_name(("is_integer", None))),
 )
 
-FILTER_CHECKS: dict[str, Check] = {
-    "batch": _widths,
-    "center": _widths,
-    "format": _printf,
-    "indent": _indent,
-    "replace": _replace,
-    "round": _widths,
-    "slice": _widths,
-    "sum": _sum_filter,
-    "trim": _searches,
-    "unique": _unique,
-    "join": _join_filter,
-}
+FILTER_CHECKS = _by_name(
+    ("batch center round slice", _widths),
+    ("format", _printf),
+    ("indent", _indent),
+    ("replace", _replace),
+    ("sum", _sum_filter),
+    ("trim", _searches),
+    ("unique", _unique),
+    ("join", _join_filter),
+)

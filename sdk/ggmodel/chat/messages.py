@@ -108,19 +108,15 @@ def _without_items(message: Any, items: list[Item]) -> Any:
         parts += [place_of(kind) for _ in own or ()]
     content = message.get("content")
     if isinstance(content, (list, tuple)):
-        parts += [_without_item(part, items) for part in content]
+        for part in content:
+            if item := item_of(part):
+                items.append(item)
+                part = place_of(item[0])
+            parts.append(part)
     elif parts and content:
         parts.append({"type": "text", "text": content})
     message = {k: v for k, v in message.items() if k not in listed}
     return {**message, "content": parts} if parts else message
-
-
-def _without_item(part: Any, items: list[Item]) -> Any:
-    found = item_of(part)
-    if found is None:
-        return part
-    items.append(found)
-    return place_of(found[0])
 
 
 def item_of(part: object) -> Item | None:

@@ -86,15 +86,13 @@ class ChatTemplate:
             raise TemplateError(
                 f"a chat template is Jinja text or a name, not {type(template).__name__}"
             )
-        if template is not None and template not in named:
-            if re.fullmatch(r"[\w-]*", template):
+        if template is not None:
+            if template not in named and re.fullmatch(r"[\w-]*", template):
                 others = ", ".join(map(repr, sorted(named))) or "none"
                 raise TemplateError(
                     f"the file has no chat template {template!r}; its templates are: {others}"
                 )
-            return cls(template, tokenizer)
-        if template is not None:
-            return cls(named[template], tokenizer)
+            return cls(named.get(template, template), tokenizer)
         if "default" not in named:
             others = "".join(f", only {name!r}" for name in sorted(named))
             raise TemplateError(

@@ -150,15 +150,11 @@ def reply_format(template: str, declared: Mapping[str, Any] | None = None) -> Re
     Raises:
         TemplateError: the declaration is malformed.
     """
-    declaration = None if declared is None else _declaration(_text(declared))
-    return ReplyFormat(_family_of(template), declaration)
-
-
-def _text(declared: Any) -> str:
     try:
-        return json.dumps(declared)
+        text = json.dumps(declared)
     except (TypeError, ValueError, RecursionError) as error:
         raise TemplateError(f"the response_template is no JSON: {error}") from None
+    return ReplyFormat(_family_of(template), None if declared is None else _declaration(text))
 
 
 @lru_cache(maxsize=16)

@@ -38,9 +38,11 @@ def arguments_of(text: str) -> str:
     except (ValueError, RecursionError):
         value = _decoded(text)
         text = dumped(value) if isinstance(value, dict) else ""
-    if isinstance(value, str):  # JSON within JSON
-        return arguments_of(value) if value.lstrip().startswith("{") else _no_object()
-    return text.strip() if isinstance(value, dict) else _no_object()
+    if isinstance(value, str) and value.lstrip().startswith("{"):  # JSON within JSON
+        return arguments_of(value)
+    if not isinstance(value, dict):
+        raise Malformed
+    return text.strip()
 
 
 def json_calls(text: str) -> list[Call]:
@@ -57,7 +59,7 @@ def json_calls(text: str) -> list[Call]:
 
 def _call(text: str) -> Call:
     if not text.startswith("{"):
-        _no_object()
+        raise Malformed
     parts = dict(_parts(text))
     inner = parts.get("function", "")
     if inner.startswith("{"):  # the envelope of OpenAI's
@@ -103,10 +105,6 @@ def _decoded(text: str) -> Any:
         return _lenient.decode(text)
     except (ValueError, RecursionError) as error:
         raise Malformed from error
-
-
-def _no_object() -> str:
-    raise Malformed
 
 
 _NAME = re.compile(r"[^\s<>{}\[\]()\"'=]{1,256}")
