@@ -104,15 +104,15 @@ class Costs:
         if not isinstance(value, (list, tuple, dict)):
             printable(value)
             return ITEM
-        known = self._weights.get(id(value))
-        if known is None:
+        weighed = self._weights.get(id(value))
+        if weighed is None:
             size = ITEM + sum(map(self.weigh, value))
             if isinstance(value, dict):
                 size += sum(map(self.weigh, value.values()))
-            known = self._weights[id(value)] = size, value
-        return known[0]
+            weighed = self._weights[id(value)] = size, value
+        return weighed[0]
 
-    def given(self, values: Iterable[Any]) -> None:
+    def need_arguments(self, values: Iterable[Any]) -> None:
         """Checks the arguments of a call."""
         self.tick()
         self.need(sum(map(self.weigh, values)))
@@ -137,7 +137,7 @@ class Costs:
     def printf(self, text: str, values: Any) -> None:
         """Checks `text % values` before it is computed."""
         widest = 0
-        for number in (n for found in _CONVERSION.findall(text) for n in found if n):
+        for number in (n for numbers in _CONVERSION.findall(text) for n in numbers if n):
             if number == "*":
                 raise TooCostly("it formats with a width of *; write the number")
             widest = max(widest, self.number(number))

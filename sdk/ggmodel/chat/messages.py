@@ -154,23 +154,23 @@ def _decoded(data: Any, kind: str) -> Any:
 def split_at(text: str, markers: Collection[str]) -> tuple[list[str], list[str]]:
     """The texts between markers, one more than there are markers, and the markers in order. The
     longest marker counts where several begin."""
-    known = sorted({m for m in markers if m}, key=len, reverse=True)
-    if not known:
+    longest_first = sorted({m for m in markers if m}, key=len, reverse=True)
+    if not longest_first:
         return [text], []
-    pieces = re.split(f"({'|'.join(map(re.escape, known))})", text)
+    pieces = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
     return pieces[::2], pieces[1::2]
 
 
-def mismatch(found: Sequence[str], kinds: Sequence[str], markers: Mapping[str, str]) -> str:
+def mismatch(occurring: Sequence[str], kinds: Sequence[str], markers: Mapping[str, str]) -> str:
     """How the markers in a text differ from those of items of these kinds; "" if they fit.
 
     Args:
-        found: the markers in the text.
+        occurring: the markers in the text.
         markers: of each kind.
     """
-    wanted = Counter(markers[kind] for kind in kinds)
-    for marker, n in wanted.items():
-        written = found.count(marker)
+    expected = Counter(markers[kind] for kind in kinds)
+    for marker, n in expected.items():
+        written = occurring.count(marker)
         if written != n:
             some = next(kind for kind in kinds if markers[kind] == marker)
             called = f"{some}s" if some != "audio" else "sounds"
@@ -195,22 +195,22 @@ def checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def _message(message: Any, what: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise PromptError(f"{what} is a dict with role and content, not {type(message).__name__}")
-    found = {key: plain(value) for key, value in message.items() if value is not None}
-    role, content = found.get("role"), found.get("content")
+    fields = {key: plain(value) for key, value in message.items() if value is not None}
+    role, content = fields.get("role"), fields.get("content")
     if not (isinstance(role, str) and role):
         raise PromptError(f"{what} has no role; give 'system', 'user', 'assistant' or 'tool'")
     if isinstance(content, (list, tuple)):
         for part in content:
             _check_part(part, what)
-    elif not isinstance(content, str) and (content is not None or "tool_calls" not in found):
+    elif not isinstance(content, str) and (content is not None or "tool_calls" not in fields):
         raise PromptError(
             f"{what} needs a content: a text, or a list of parts such as "
             "{'type': 'text', 'text': TEXT}"
         )
-    reasoning = next((found[key] for key in _REASONING if key in found), None)
+    reasoning = next((fields[key] for key in _REASONING if key in fields), None)
     if reasoning is not None:
-        found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
-    return found
+        fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+    return fields
 
 
 def _check_part(part: Any, what: str) -> None:
@@ -236,8 +236,8 @@ def check_texts(messages: Sequence[Message], tools: Any, markers: Mapping[str, s
         messages: result of `checked`.
         markers: of each kind of which there are items.
     """
-    given = {f"message {i} holds": message for i, message in enumerate(messages)}
-    for what, value in {**given, "the tools hold": tools}.items():
+    holders = {f"message {i} holds": message for i, message in enumerate(messages)}
+    for what, value in {**holders, "the tools hold": tools}.items():
         for text in _texts(value):
             if kind := next((kind for kind, marker in markers.items() if marker in text), None):
                 raise PromptError(

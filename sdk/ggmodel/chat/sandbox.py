@@ -303,7 +303,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return costs().made(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        costs().given((*args, *kwargs.values()))
+        costs().need_arguments((*args, *kwargs.values()))
         args = __self._arguments(__obj, args, kwargs)
         return costs().made(super().call(__context, __obj, *args, **kwargs))
 

@@ -134,12 +134,12 @@ class ChatTemplate:
         """
         source = self.tool_source if tools and self.tool_source is not None else self.source
         wants = _contents(source)
-        given = checked(messages)
+        chat = checked(messages)
         markers = {**({"image": image_marker} if image_marker else {}), **(markers or {})}
-        kinds = _kinds_of_items(given, markers)
+        kinds = _kinds_of_items(chat, markers)
         tools = checked_tools(tools)
-        given = with_broken_markers(given, {kind: markers[kind] for kind in kinds})
-        check_texts(given, tools, {kind: markers[kind] for kind in kinds})
+        chat = with_broken_markers(chat, {kind: markers[kind] for kind in kinds})
+        check_texts(chat, tools, {kind: markers[kind] for kind in kinds})
         variables = {
             **self._special_tokens(),
             "tools": tools,
@@ -152,8 +152,8 @@ class ChatTemplate:
         def run(messages: list[dict[str, Any]]) -> str:
             return _run_calls(source, {"messages": messages, **variables})
 
-        text = _with_items(run, given, wants, kinds, markers)
-        return up_to_the_last(text, given[-1]) if continues else text
+        text = _with_items(run, chat, wants, kinds, markers)
+        return up_to_the_last(text, chat[-1]) if continues else text
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """The token ids of the rendered text, special tokens recognised.
@@ -175,10 +175,11 @@ class ChatTemplate:
         return ids
 
     def _special_tokens(self) -> dict[str, str]:
-        known = self._tokenizer
-        ids = {} if known is None else {"bos_token": known.bos, "eos_token": known.eos}
-        texts = {name: known.token(id) for name, id in ids.items() if known and id is not None}
-        return {"bos_token": "", "eos_token": "", **texts}
+        texts, tokenizer = {"bos_token": "", "eos_token": ""}, self._tokenizer
+        if tokenizer is not None:
+            ids = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos}
+            texts |= {name: tokenizer.token(id) for name, id in ids.items() if id is not None}
+        return texts
 
 
 def _run_calls(source: str, variables: dict[str, Any]) -> str:

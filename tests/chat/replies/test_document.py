@@ -15,7 +15,7 @@ def test_its_python_runs() -> None:
     said = printed(code, "docs/replies.md")
     assert "hermes Rome? Let me see. weather" in said
     assert "Reasoning(text='Rom')" in said
-    assert "calls=(Call(name='weather'" in said
+    assert "calls=(ToolCall(name='weather'" in said
 
 
 def test_its_table_has_all_families() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ggmodel
-from ggmodel.chat.replies import Call, ReplyFormat
+from ggmodel.chat.replies import ReplyFormat, ToolCall
 from ggmodel.chat.replies.families import FAMILIES, PLAIN, Block, Family
 from ggmodel.chat.replies.tool_calls import Json
 from ggmodel.errors import PromptError
@@ -67,7 +67,7 @@ def model() -> Iterator[LoadedModel]:
         yield loaded
 
 
-def _valid(call: Call) -> bool:
+def _valid(call: ToolCall) -> bool:
     given: dict[str, Any] = json.loads(call.arguments)
     place, layers = given.get("place", {"x": 0}), given.get("layers")
     checks = [

@@ -52,7 +52,7 @@ def test_the_match_is_pythons(
     for at in range(0, len(text), size):
         search.feed(text[at : at + size])
     search.finish()
-    wanted, found = re.search(source, text, re.DOTALL), search.found
+    wanted, found = re.search(source, text, re.DOTALL), search.match
     assert (found and (found.start, found.end)) == (wanted and wanted.span())
     if found and wanted:
         assert found.groups == {"named": wanted.span("named")}

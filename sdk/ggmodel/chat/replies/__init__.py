@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ...errors import TemplateError
 from ..template import KEY as TEMPLATES
 from .declaration import KEY, Declaration, DeclaredParser, read_declared
-from .deltas import Call, CallArguments, CallBegun, Content, Delta, Reasoning, Reply
+from .deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Reply, ToolCall
 from .families import PLAIN, Family, family_of
 from .grammars import grammar_of
 from .parser import FamilyParser
@@ -22,7 +22,6 @@ from .values import Tools
 
 __all__ = [
     "KEY",
-    "Call",
     "CallArguments",
     "CallBegun",
     "Content",
@@ -31,6 +30,7 @@ __all__ = [
     "Reply",
     "ReplyFormat",
     "ReplyParser",
+    "ToolCall",
     "read_declared",
     "reply_format",
 ]

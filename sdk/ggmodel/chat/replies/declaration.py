@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TemplateError
-from .deltas import Call, Content, Delta, Reasoning, Writer
-from .pattern import Found, Pattern, Search, matches
+from .deltas import Content, Delta, Reasoning, ToolCall, Writer
+from .pattern import Match, Pattern, Search, matches
 from .tool_calls import arguments_of
 from .values import (
     PARSERS,
@@ -93,7 +93,7 @@ class Declaration:
 
     def begun(self, ending: str) -> str:
         """The part of a prompt's end that belongs to the reply."""
-        ends = [found.end for found in matches(self.anchor, ending)]
+        ends = [match.end for match in matches(self.anchor, ending)]
         return ending[max(ends, default=0) :]
 
 
@@ -109,41 +109,41 @@ def read_declared(text: Any) -> Mapping[str, Any]:
         raise TemplateError(f"{_WHERE} ({KEY}) is no JSON: {error}") from None
 
 
-def _field(name: str, given: Any) -> Field:
+def _field(name: str, declared: Any) -> Field:
     where = f"{_WHERE}, field {name!r}"
-    _check(given, _FIELD_KEYS, where)
-    join, transform, each = given.get("join"), given.get("transform"), given.get("transform_each")
-    if join is not None and not (isinstance(join, str) and given.get("repeats")):
+    _check(declared, _FIELD_KEYS, where)
+    join, transform, each = map(declared.get, ("join", "transform", "transform_each"))
+    if join is not None and not (isinstance(join, str) and declared.get("repeats")):
         raise TemplateError(f"{where}: join is a text, for a field that repeats")
     if each not in (None, True, False) or (each and transform is None):
         raise TemplateError(f"{where}: transform_each is true or false, and needs a transform")
     check_transform(transform, where)
-    opens = _pattern(given, "open", "open_pattern", where)
-    closes = _pattern(given, "close", "close_pattern", where)
+    opens = _pattern(declared, "open", "open_pattern", where)
+    closes = _pattern(declared, "close", "close_pattern", where)
     names = [name for pattern in (opens, closes) if pattern for name in pattern.names]
     if names and transform is None:
         raise TemplateError(f"{where}: the group {names[0]!r} needs a transform that uses it")
-    content = given.get("content", "text")
-    args = checked_arguments(content, given.get("content_args", {}), where)
+    content = declared.get("content", "text")
+    args = checked_arguments(content, declared.get("content_args", {}), where)
     return Field(name, opens, closes, content, args, join, transform, bool(each))
 
 
-def _check(given: Any, known: set[str], where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise TemplateError(f"{where} is an object, not {given!r:.80}")
-    if unknown := set(given) - known:
+def _check(declared: Any, keys: set[str], where: str) -> None:
+    if not isinstance(declared, Mapping):
+        raise TemplateError(f"{where} is an object, not {declared!r:.80}")
+    if unknown := set(declared) - keys:
         raise TemplateError(f"{where} has the unknown key {min(map(str, unknown))!r}")
 
 
-def _pattern(given: Mapping[str, Any], text: str, pattern: str, where: str) -> Pattern | None:
+def _pattern(declared: Mapping[str, Any], text: str, pattern: str, where: str) -> Pattern | None:
     """The pattern of one key, or of the texts of another."""
-    if text in given and pattern in given:
+    if text in declared and pattern in declared:
         raise TemplateError(f"{where} has both {text} and {pattern}")
-    if pattern in given:
-        return Pattern.of(given[pattern], f"{where}: {pattern}")
-    if text not in given:
+    if pattern in declared:
+        return Pattern.of(declared[pattern], f"{where}: {pattern}")
+    if text not in declared:
         return None
-    texts = given[text] if isinstance(given[text], list) else [given[text]]
+    texts = declared[text] if isinstance(declared[text], list) else [declared[text]]
     if not texts or not all(isinstance(t, str) and t for t in texts):
         raise TemplateError(f"{where}: {text} is a text, or a list of them")
     ordered = sorted(texts, key=len, reverse=True)
@@ -207,13 +207,13 @@ class DeclaredParser:
 
     def _run(self, final: bool) -> None:
         while (best := self._best(final)) is not None:
-            (field, found), text = best, self._taken(best[1].end)
-            self._say(text[: len(text) - (found.end - found.start)])
-            marker = text[len(text) - (found.end - found.start) :]
+            (field, match), text = best, self._taken(best[1].end)
+            self._say(text[: len(text) - (match.end - match.start)])
+            marker = text[len(text) - (match.end - match.start) :]
             opens = self._field is self._rest and field is not self._rest
             if not opens and not marker:
                 break  # nothing closes nothing, at the end
-            self._turn(field, found, text, marker, opens)
+            self._turn(field, match, text, marker, opens)
             held = "".join(self._held)
             self._held = [held] if held else []
             for _, search in self._watched:
@@ -226,10 +226,10 @@ class DeclaredParser:
         if hold > self._place:
             self._say(self._taken(hold))
 
-    def _turn(self, field: Field, found: Found, text: str, marker: str, opens: bool) -> None:
+    def _turn(self, field: Field, match: Match, text: str, marker: str, opens: bool) -> None:
         """A mark came: the field is another now."""
-        first = found.end - len(text)
-        groups = {name: text[a - first : b - first] for name, (a, b) in found.groups.items()}
+        first = match.end - len(text)
+        groups = {name: text[a - first : b - first] for name, (a, b) in match.groups.items()}
         if opens:
             self._close("")
             self._open(field, groups, marker)
@@ -262,7 +262,7 @@ class DeclaredParser:
         except (Malformed, ValueError, RecursionError):
             self._writer.say("".join(self._body))
 
-    def _calls(self, field: Field, body: str) -> list[Call]:
+    def _calls(self, field: Field, body: str) -> list[ToolCall]:
         value = PARSERS[field.content](body, field.args)
         if field.transform is not None and field.each:
             if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
@@ -272,7 +272,7 @@ class DeclaredParser:
             value = transformed(field.transform, {**self._captures, "content": value})
         return [self._call(item) for item in (value if isinstance(value, list) else [value])]
 
-    def _call(self, value: Any) -> Call:
+    def _call(self, value: Any) -> ToolCall:
         inner = value.get("function", value) if isinstance(value, Mapping) else None
         if not isinstance(inner, Mapping):
             raise Malformed
@@ -282,27 +282,27 @@ class DeclaredParser:
         id = value.get("id", "")
         id = id if isinstance(id, str) and id.isprintable() else ""
         if isinstance(arguments, str):
-            return Call(name, arguments_of(arguments), id)
+            return ToolCall(name, arguments_of(arguments), id)
         if not isinstance(arguments, Mapping):
             raise Malformed
         schemas = self._tools.properties(name)
         made = {
             k: cast(v, schemas.get(k)) if isinstance(v, str) else v for k, v in arguments.items()
         }
-        return Call(name, dumped(made), id)
+        return ToolCall(name, dumped(made), id)
 
-    def _best(self, final: bool) -> tuple[Field, Found] | None:
+    def _best(self, final: bool) -> tuple[Field, Match] | None:
         """The first mark; of those at one place the longest, and one that opens."""
-        made = [(field, s.found) for field, s in self._watched if s.found is not None]
-        if not made:
+        candidates = [(field, s.match) for field, s in self._watched if s.match is not None]
+        if not candidates:
             return None
 
-        def order(one: tuple[Field, Found]) -> tuple[int, int, bool, str]:
-            field, found = one
-            return found.start, found.start - found.end, field is self._field, field.name
+        def order(candidate: tuple[Field, Match]) -> tuple[int, int, bool, str]:
+            field, match = candidate
+            return match.start, match.start - match.end, field is self._field, field.name
 
-        best = min(made, key=order)
-        waiting = [s.hold for _, s in self._watched if s.found is None]
+        best = min(candidates, key=order)
+        waiting = [s.hold for _, s in self._watched if s.match is None]
         return best if final or best[1].start < min(waiting, default=best[1].start + 1) else None
 
     def _say(self, text: str) -> None:

@@ -49,7 +49,7 @@ Delta = Content | Reasoning | CallBegun | CallArguments
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A call of a function; `arguments` is JSON text of an object."""
 
     name: str
@@ -63,7 +63,7 @@ class Reply:
 
     content: str = ""
     reasoning: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
     @classmethod
     def of(cls, deltas: Iterable[Delta]) -> Reply:
@@ -84,7 +84,7 @@ class Reply:
                 case CallArguments(index, text):
                     arguments[index].append(text)
         calls = zip(begun, map("".join, arguments), strict=True)
-        made = tuple(Call(call.name, text, call.id) for call, text in calls)
+        made = tuple(ToolCall(call.name, text, call.id) for call, text in calls)
         return cls("".join(content), "".join(reasoning), made)
 
     def message(self) -> dict[str, Any]:
@@ -97,10 +97,10 @@ class Reply:
         return message
 
 
-def _plain(call: Call) -> dict[str, Any]:
+def _plain(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.loads(call.arguments)}
-    known = {"id": call.id} if call.id else {}
-    return {**known, "type": "function", "function": function}
+    id_field = {"id": call.id} if call.id else {}
+    return {**id_field, "type": "function", "function": function}
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class Writer:
     _any: bool = False  # content came
     _turned: bool = False  # this part is not the first
     _keep: bool = False  # its space counts
-    said: bool = False  # the part has more than space
+    has_text: bool = False  # the part has more than space
 
     def say(self, text: str) -> None:
         """More of the present part."""
@@ -133,7 +133,7 @@ class Writer:
             self._texts += self._space
             self._texts.append(shown)
             self._space = []
-            self.said = True
+            self.has_text = True
             self._any = self._any or self._kind is Content
         if len(shown) < len(text):
             self._space.append(text[len(shown) :])
@@ -146,14 +146,14 @@ class Writer:
         self._keep = keep
         # Content that goes on after a call needs its space.
         self._fresh = not keep and (kind is Reasoning or not self._any)
-        self._kind, self._space, self.said = kind, [], False
+        self._kind, self._space, self.has_text = kind, [], False
         self._turned = True
 
     def join(self, text: str) -> None:
         """Text between two parts of one kind, space or not."""
         self._texts.append(text)
 
-    def call(self, call: Call) -> None:
+    def call(self, call: ToolCall) -> None:
         self.turn()
         self._out.append(CallBegun(self._calls, call.id, call.name))
         self._out.append(CallArguments(self._calls, call.arguments))
@@ -161,7 +161,7 @@ class Writer:
 
     def end(self) -> None:
         """The reply is over."""
-        if self._kind is Content and (self.said or not self._turned):
+        if self._kind is Content and (self.has_text or not self._turned):
             self._texts += self._space
         self._space = []
 

@@ -84,13 +84,13 @@ class Family:
     @property
     def texts(self) -> tuple[str, ...]:
         """All markers; a vocabulary may have special tokens for them."""
-        found = [*self.skip, *self.section, *self.stop]
-        found += [text for thought in self.thoughts for text in (thought.open, thought.close)]
+        marks = [*self.skip, *self.section, *self.stop]
+        marks += [text for thought in self.thoughts for text in (thought.open, thought.close)]
         for block in self.blocks:
-            found += [block.open, block.close, *block.form.marks]
+            marks += [block.open, block.close, *block.form.marks]
         if self.channels:
-            found += [*self.channels.opens, self.channels.message, "<|constrain|>"]
-        return tuple(dict.fromkeys(filter(None, found)))
+            marks += [*self.channels.opens, self.channels.message, "<|constrain|>"]
+        return tuple(dict.fromkeys(filter(None, marks)))
 
 
 _THINK = Thought("<think>", "</think>")
@@ -350,7 +350,7 @@ TURNS = (
 def family_of(template: str) -> Family:
     """The family of a template; `PLAIN` for one without any markers that are known."""
     for family in FAMILIES:
-        found = any(all(mark in template for mark in group) for group in family.marks)
-        if found and not any(text in template for text in family.without):
+        fits = any(all(mark in template for mark in group) for group in family.marks)
+        if fits and not any(text in template for text in family.without):
             return family
     return PLAIN

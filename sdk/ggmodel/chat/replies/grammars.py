@@ -28,8 +28,8 @@ def grammar_of(
 ) -> tuple[str, str] | None:
     """See `ReplyFormat.grammar`."""
     if choice not in ("auto", "required") and choice not in tools:
-        known = ", ".join(tools.parameters) or "none"
-        raise PromptError(f"there is no function {choice!r} to call; the functions are: {known}")
+        names = ", ".join(tools.parameters) or "none"
+        raise PromptError(f"there is no function {choice!r} to call; the functions are: {names}")
     if choice == "required" and not tools.parameters:
         raise PromptError("there is no function to call: give tools, or let the model choose")
     block = next(block for block in family.blocks if not isinstance(block.form, Code))
@@ -103,9 +103,9 @@ class _Rules:
     def _text(self, text: str) -> str:
         """A text whose special tokens are such."""
         parts, at = [], 0
-        for found in self._marks.finditer(text):
-            parts += [_quoted(text[at : found.start()]), f"<[{self._special[found[0]]}]>"]
-            at = found.end()
+        for mark in self._marks.finditer(text):
+            parts += [_quoted(text[at : mark.start()]), f"<[{self._special[mark[0]]}]>"]
+            at = mark.end()
         return _joined(*parts, _quoted(text[at:]))
 
     def _until(self, mark: str) -> str:
@@ -150,14 +150,14 @@ class _Rules:
         block, (begin, end) = self._block, self._family.section
         if self._family.channels:
             return self._rule(" | ".join(map(self._message, names)))
-        one = self._rule(" | ".join(self._call(name) for name in names))
+        call = self._rule(" | ".join(self._call(name) for name in names))
         listed = isinstance(block.form, Python) or (
             isinstance(block.form, Json) and block.form.listed
         )
         if listed:
-            more = f' (", " {one})*' if parallel else ""
-            one = self._rule(f'"[" {one}{more} "]"')
-        first = self._rule(_joined(one, self._text(block.close)))
+            more = f' (", " {call})*' if parallel else ""
+            call = self._rule(f'"[" {call}{more} "]"')
+        first = self._rule(_joined(call, self._text(block.close)))
         if opened:
             return first
         whole = self._rule(_joined(self._text(block.open), first))
@@ -233,8 +233,8 @@ class _Rules:
 
     def _fields(self, form: Quoted, schema: Mapping[str, Any], name: str) -> str:
         """An object with bare keys, in the order of its schema."""
-        found = schema.get("properties")
-        fields = found if isinstance(found, Mapping) else {}
+        properties = schema.get("properties")
+        fields = properties if isinstance(properties, Mapping) else {}
         required = schema.get("required")
         needed = [k for k in fields if isinstance(required, list) and k in required]
         made = {
@@ -261,7 +261,7 @@ class _Rules:
 
     def _python(self, name: str) -> str:
         """`name(key=value, …)`; its values are JSON, which readers of Python's take, too."""
-        each = sorted(self._each(name), key=lambda one: not one[2])
+        each = sorted(self._each(name), key=lambda parameter: not parameter[2])
         made = [
             (self._rule(f"{_quoted(key + '=')} {self._json(schema, name)}"), needed)
             for key, schema, needed in each

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .deltas import Call, Delta, Reasoning, Writer
+from .deltas import Delta, Reasoning, ToolCall, Writer
 from .families import TURNS, Block, Family, Thought
 from .tool_calls import Code, Named, Quoted, Tagged
 from .values import Malformed, Tools
@@ -30,20 +30,20 @@ class Finder:
         Without one the text is "", and before the place nothing of a marker can stand: from there
         on a marker may have begun.
         """
-        found = self._any.search(text, at)
+        match = self._any.search(text, at)
         if final:
-            return (found.start(), found[0]) if found else (len(text), "")
+            return (match.start(), match[0]) if match else (len(text), "")
         hold = self._hold(text, at)
-        if found is None or found.start() >= hold:
+        if match is None or match.start() >= hold:
             return hold, ""
-        return found.start(), found[0]
+        return match.start(), match[0]
 
     def _hold(self, text: str, at: int) -> int:
         start = max(at, len(text) - self._longest + 1)
-        while found := self._first.search(text, start):
-            if text[found.start() :] in self._begun:
-                return found.start()
-            start = found.end()
+        while match := self._first.search(text, start):
+            if text[match.start() :] in self._begun:
+                return match.start()
+            start = match.end()
         return len(text)
 
 
@@ -68,10 +68,10 @@ class Balanced:
                 self._escaped = False
                 at += 1
                 continue
-            found = (_INSIDE[self._quote] if self._quote else _OUTSIDE).search(text, at)
-            if found is None:
+            match = (_INSIDE[self._quote] if self._quote else _OUTSIDE).search(text, at)
+            if match is None:
                 return -1
-            at, sign = found.end(), found[0]
+            at, sign = match.end(), match[0]
             if sign == "\\":
                 self._escaped = True
             elif sign == self._quote:
@@ -120,7 +120,7 @@ class BlockReader:
 
     def __init__(self, block: Block, tools: Tools, name: str = ""):
         self.block = block
-        self.calls: list[Call] = []
+        self.calls: list[ToolCall] = []
         self.ended = self.failed = False
         self.raw = ""
         self._tools, self._name = tools, name
@@ -147,10 +147,10 @@ class BlockReader:
         """Waits for the beginning of what the mark promises."""
         begun = text.lstrip()
         space = len(text) - len(begun)
-        found = self._found(begun, final)
-        if found is None and not final and space + len(begun) <= _HEAD:
+        promised = self._found(begun, final)
+        if promised is None and not final and space + len(begun) <= _HEAD:
             return text
-        if not found:
+        if not promised:
             return self._fail(self.block.open, text)
         self._step = self._value if self._fenced is None else self._until_close
         return text
@@ -326,7 +326,7 @@ class FamilyParser:
             return self._open(self._blocks[marker])
         elif marker not in self._thoughts:
             self._writer.turn()
-        elif self._writer.said and not self._thoughts[marker].anywhere:
+        elif self._writer.has_text and not self._thoughts[marker].anywhere:
             self._say(marker)
         else:
             self._think(self._thoughts[marker])
@@ -334,7 +334,7 @@ class FamilyParser:
 
     def _say(self, text: str) -> None:
         self._writer.say(text)
-        self._may_be_bare = self._may_be_bare and not self._writer.said
+        self._may_be_bare = self._may_be_bare and not self._writer.has_text
 
     def _begins_bare(self) -> Block | None:
         begun = self._text.lstrip()

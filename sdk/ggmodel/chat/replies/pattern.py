@@ -17,7 +17,7 @@ from ...errors import TemplateError
 
 _CHARACTERS = 2000  # of a pattern
 _STEPS = 5000  # of a program
-_KNOWN = 512  # characters looked up for each class
+_MOST_CHARACTERS = 512  # characters looked up for each class
 _REPEAT = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _GROUP = re.compile(r"\?(?::|P?<([A-Za-z_]\w*)>)")
 
@@ -132,8 +132,8 @@ class _Compiler:
         digits = {"x": 2, "u": 4, "U": 8}.get(sign, 0)
         text += self._source[self._at : self._at + digits]
         self._at += digits
-        known = not (sign.isdigit() or sign.isalpha()) or sign in "dDsSwWnrtfvaxuU"
-        if not sign or not known:
+        supported = not (sign.isdigit() or sign.isalpha()) or sign in "dDsSwWnrtfvaxuU"
+        if not sign or not supported:
             self._refuse(f"{text} is unsupported")
         return text
 
@@ -152,20 +152,20 @@ class _Compiler:
                 matches = re.compile(text, re.DOTALL).fullmatch
         except (re.error, OverflowError) as error:
             self._refuse(str(error))
-        return _Known(matches).__getitem__
+        return _CharacterClass(matches).__getitem__
 
     def _group(self) -> Program:
-        found = _GROUP.match(self._source, self._at)
-        if found:
-            self._at = found.end()
+        match = _GROUP.match(self._source, self._at)
+        if match:
+            self._at = match.end()
         elif self._took("?"):
             self._refuse("it looks back or ahead, or sets options")
         slot = None
-        if found and found[1]:
-            if found[1] in self._names:
-                self._refuse(f"the group {found[1]} comes twice")
+        if match and match[1]:
+            if match[1] in self._names:
+                self._refuse(f"the group {match[1]} comes twice")
             slot = len(self._names)
-            self._names.append(found[1])
+            self._names.append(match[1])
         inner = self._choice()
         if not self._took(")"):
             self._refuse("a ( is not closed")
@@ -179,10 +179,10 @@ class _Compiler:
             least, most = 1, -1
         elif self._took("?"):
             least, most = 0, 1
-        elif found := _REPEAT.match(self._source, self._at):
-            self._at = found.end()
-            least = int(found[1])
-            most = least if not found[2] else int(found[3]) if found[3] else -1
+        elif match := _REPEAT.match(self._source, self._at):
+            self._at = match.end()
+            least = int(match[1])
+            most = least if not match[2] else int(match[3]) if match[3] else -1
         else:
             return inner
         lazy = self._took("?")
@@ -200,7 +200,7 @@ class _Compiler:
         return made
 
 
-class _Known(dict[str, bool]):
+class _CharacterClass(dict[str, bool]):
     """Whether characters are of a class, looked up once each."""
 
     def __init__(self, matches: Any):
@@ -208,10 +208,10 @@ class _Known(dict[str, bool]):
         self._matches = matches
 
     def __missing__(self, character: str) -> bool:
-        found = self._matches(character) is not None
-        if len(self) < _KNOWN:
-            self[character] = found
-        return found
+        belongs = self._matches(character) is not None
+        if len(self) < _MOST_CHARACTERS:
+            self[character] = belongs
+        return belongs
 
 
 def _split(first: int, second: int, lazy: bool) -> Program:
@@ -219,13 +219,13 @@ def _split(first: int, second: int, lazy: bool) -> Program:
 
 
 def _reach(program: Program, at: int, beginning: bool) -> Iterator[tuple[int, tuple[int, ...]]]:
-    seen: set[int] = set()
+    visited: set[int] = set()
     todo: list[tuple[int, tuple[int, ...]]] = [(at, ())]
     while todo:
         at, saves = todo.pop()
-        if at in seen:
+        if at in visited:
             continue
-        seen.add(at)
+        visited.add(at)
         step = program[at]
         if step[0] in ("char", "end", "match"):
             yield at, saves
@@ -242,7 +242,7 @@ def _next(step: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 @dataclass
-class Found:
+class Match:
     """A match: places from the beginning of the text that was fed, and named groups."""
 
     start: int
@@ -262,7 +262,7 @@ class Search:
         place: of the first character that will be fed.
 
     Attributes:
-        found: the match, once no better one can come.
+        match: the match, once no better one can come.
         hold: no match begins before this place.
     """
 
@@ -272,15 +272,15 @@ class Search:
         self._last = len(pattern.program) - 1
         self._threads: list[_Thread] = []
         self._seen: set[int] = set()
-        self._best: Found | None = None
-        self.found: Found | None = None
+        self._best: Match | None = None
+        self.match: Match | None = None
         self.hold = place
 
     def feed(self, text: str, begin: int = 0) -> None:
         """Goes on with more text, from `begin` on, unless the match is found."""
         first, at, size = self._pattern.first, begin, len(text)
         base = self._place - begin
-        while at < size and self.found is None:
+        while at < size and self.match is None:
             if not self._threads and first is not None:
                 possible = first.search(text, at)
                 if possible is None:
@@ -289,7 +289,7 @@ class Search:
             self._step(text[at], base + at)
             at += 1
             if self._best is not None and not self._threads:
-                self.found = self._best
+                self.match = self._best
         self._place = base + size
         starts = [thread[1] for thread in self._threads]
         starts += [self._best.start] if self._best else []
@@ -297,16 +297,16 @@ class Search:
 
     def finish(self) -> None:
         """The text is complete."""
-        if self.found is None:
+        if self.match is None:
             if self._best is None:
                 self._begin(self._place)
             for thread in self._threads:
                 at, start, slots, place = thread
                 if self._pattern.program[at][0] == "end" and self._ends(at + 1, thread):
-                    self._best = Found(start, place, self._groups(slots))
+                    self._best = Match(start, place, self._groups(slots))
                     break
-            self.found, self._threads = self._best, []
-        self.hold = self.found.start if self.found else self._place
+            self.match, self._threads = self._best, []
+        self.hold = self.match.start if self.match else self._place
 
     def _ends(self, at: int, thread: _Thread) -> bool:
         """Whether the pattern has matched, if the text ends here."""
@@ -325,7 +325,7 @@ class Search:
         if self._best is None:
             self._begin(place)
         threads: list[_Thread] = []
-        seen: set[int] = set()
+        reached: set[int] = set()
         program = self._pattern.program
         for thread in self._threads:
             step = program[thread[0]]
@@ -334,25 +334,25 @@ class Search:
                 if character == "\n" and step[1] and place == thread[3]:
                     threads.append(thread)
             elif step[1](character) and self._follow(
-                thread[0] + 1, thread, place + 1, threads, seen
+                thread[0] + 1, thread, place + 1, threads, reached
             ):
                 break
-        self._threads, self._seen = threads, seen
+        self._threads, self._seen = threads, reached
 
     def _follow(
-        self, at: int, thread: _Thread, place: int, threads: list[_Thread], seen: set[int]
+        self, at: int, thread: _Thread, place: int, threads: list[_Thread], visited: set[int]
     ) -> bool:
         """Goes on up to instructions that need a character; whether the pattern has matched."""
         _, start, slots, _ = thread
         for to, saves in self._pattern.reach(at, place == 0):
-            if to in seen:
+            if to in visited:
                 continue
-            seen.add(to)
+            visited.add(to)
             made = slots
             for slot in saves:
                 made = (*made[:slot], place, *made[slot + 1 :])
             if to == self._last:
-                self._best = Found(start, place, self._groups(made))
+                self._best = Match(start, place, self._groups(made))
                 return True
             threads.append((to, start, made, place))
         return False
@@ -363,14 +363,14 @@ class Search:
         return {name: (begin, end) for name, begin, end in spans if begin >= 0 and end >= 0}
 
 
-def matches(pattern: Pattern, text: str) -> Iterator[Found]:
+def matches(pattern: Pattern, text: str) -> Iterator[Match]:
     """All matches in a text, one after the other."""
     at = 0
     while at < len(text):
         search = Search(pattern, at)
         search.feed(text, at)
         search.finish()
-        if search.found is None or search.found.end == at:
+        if search.match is None or search.match.end == at:
             return
-        yield search.found
-        at = search.found.end
+        yield search.match
+        at = search.match.end

@@ -11,7 +11,7 @@ from json.decoder import (
 )
 from typing import Any, ClassVar
 
-from .deltas import Call
+from .deltas import ToolCall
 from .values import Literals, Malformed, Tools, cast, dumped
 
 NAMES = ("name", "tool_name")
@@ -45,7 +45,7 @@ def arguments_of(text: str) -> str:
     return text.strip()
 
 
-def json_calls(text: str) -> list[Call]:
+def json_calls(text: str) -> list[ToolCall]:
     """The call of an object, or those of a list of them.
 
     Raises:
@@ -57,7 +57,7 @@ def json_calls(text: str) -> list[Call]:
     return [_call(part) for _, part in objects]
 
 
-def _call(text: str) -> Call:
+def _call(text: str) -> ToolCall:
     if not text.startswith("{"):
         raise Malformed
     parts = dict(_parts(text))
@@ -69,14 +69,14 @@ def _call(text: str) -> Call:
     name = _text(parts, NAMES)
     if not name.strip() or not any(parts.get(key, "").startswith('"') for key in NAMES):
         raise Malformed
-    arguments = next((parts[key] for key in ARGUMENTS if key in parts), "{}")
-    return Call(name, "{}" if arguments == "null" else arguments_of(arguments), _text(parts, IDS))
+    text = next((parts[key] for key in ARGUMENTS if key in parts), "{}")
+    return ToolCall(name, "{}" if text == "null" else arguments_of(text), _text(parts, IDS))
 
 
 def _text(parts: dict[str, str], keys: tuple[str, ...]) -> str:
-    found = next((parts[key] for key in keys if key in parts), '""')
-    value = _decoded(found)
-    text = value if isinstance(value, str) else found
+    text_of_key = next((parts[key] for key in keys if key in parts), '""')
+    value = _decoded(text_of_key)
+    text = value if isinstance(value, str) else text_of_key
     return text if text.isprintable() else ""
 
 
@@ -130,7 +130,7 @@ class Json:
     arguments: str = "arguments"
     marks: ClassVar[tuple[str, ...]] = ()
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         return json_calls(body)
 
 
@@ -154,7 +154,7 @@ class Named:
     def marks(self) -> tuple[str, ...]:
         return (self.between, self.id_mark)
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         if body.lstrip().startswith(("[", '{"name"')):
             return json_calls(body)
         begin = body.find("{")
@@ -167,7 +167,7 @@ class Named:
             head = re.sub(r":\d+$", "", head)
         elif self.id_mark:
             head, _, id = head.partition(self.id_mark)
-        return [Call(_named(head), arguments, id.strip() if id.isprintable() else "")]
+        return [ToolCall(_named(head), arguments, id.strip() if id.isprintable() else "")]
 
 
 @dataclass(frozen=True)
@@ -196,14 +196,14 @@ class Tagged:
         """Between these stands text that closes nothing."""
         return self.value or self.parameter[0], self.shut
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         text = Literals(body)
         calls = [self._call(text, tools)]
         while not text.done():
             calls.append(self._call(text, tools))
         return calls
 
-    def _call(self, text: Literals, tools: Tools) -> Call:
+    def _call(self, text: Literals, tools: Tools) -> ToolCall:
         text.need(self.function[0])
         name = _named(self._name(text))
         schemas, arguments = tools.properties(name), dict[str, Any]()
@@ -225,7 +225,7 @@ class Tagged:
             if key in arguments or not key:
                 raise Malformed
             arguments[key] = cast(value, schema)
-        return Call(name, dumped(arguments))
+        return ToolCall(name, dumped(arguments))
 
     def _name(self, text: Literals) -> str:
         if self.function[1]:
@@ -253,7 +253,7 @@ class Quoted:
     def inside(self) -> tuple[str, str]:
         return self.quote, self.quote
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         head, brace, rest = body.partition("{")
         head = head.strip()
         if not head.startswith(self.before):
@@ -261,7 +261,7 @@ class Quoted:
         text = Literals(brace + rest, (self.quote, self.quote))
         arguments = text.value()
         text.end()
-        return [Call(_named(head.removeprefix(self.before)), dumped(arguments))]
+        return [ToolCall(_named(head.removeprefix(self.before)), dumped(arguments))]
 
 
 @dataclass(frozen=True)
@@ -270,13 +270,13 @@ class Python:
 
     marks: ClassVar[tuple[str, ...]] = ()
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         if re.match(r"\s*\[?\s*\{", body):
             return json_calls(body)
-        made = [Call(_named(name), dumped(given)) for name, given in Literals(body).calls()]
-        if not made:
+        calls = [ToolCall(_named(name), dumped(args)) for name, args in Literals(body).calls()]
+        if not calls:
             raise Malformed
-        return made
+        return calls
 
 
 @dataclass(frozen=True)
@@ -288,20 +288,20 @@ class Code:
     inside: ClassVar[tuple[str, str]] = ("", "")
     marks: ClassVar[tuple[str, ...]] = ()
 
-    def read(self, body: str, tools: Tools) -> list[Call]:
+    def read(self, body: str, tools: Tools) -> list[ToolCall]:
         body = body.strip()
         if body.startswith("{"):
             return json_calls(body)
         try:
             text = Literals(body)
-            name, given = text.call()
+            name, arguments = text.call()
             text.end()
-            return [Call(_named(name.removesuffix(".call")), dumped(given))]
+            return [ToolCall(_named(name.removesuffix(".call")), dumped(arguments))]
         except Malformed:
-            known = next((name for name in self.names if name in tools), "")
-            if not (known and body):
+            function = next((name for name in self.names if name in tools), "")
+            if not (function and body):
                 raise
-        return [Call(known, dumped({"code": body}))]
+        return [ToolCall(function, dumped({"code": body}))]
 
 
 Form = Json | Named | Tagged | Quoted | Python | Code

@@ -41,8 +41,8 @@ class Tools:
 
     def properties(self, name: str) -> Mapping[str, Any]:
         """The schemas of a function's parameters; {} if unknown."""
-        found = self.parameters.get(name, {}).get("properties")
-        return found if isinstance(found, Mapping) else {}
+        schemas = self.parameters.get(name, {}).get("properties")
+        return schemas if isinstance(schemas, Mapping) else {}
 
 
 def types(schema: Any) -> list[str]:
@@ -51,17 +51,17 @@ def types(schema: Any) -> list[str]:
         return []
     named = schema.get("type")
     listed = named if isinstance(named, list) else [named]
-    found = [name for name in listed if isinstance(name, str)]
+    names = [name for name in listed if isinstance(name, str)]
     for key in ("anyOf", "oneOf"):
         choices = schema.get(key)
         for choice in choices if isinstance(choices, list) else ():
-            found += types(choice)
-    if not found:
+            names += types(choice)
+    if not names:
         options = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        found = [_type(option) for option in options] if isinstance(options, list) else []
+        names = [_type(option) for option in options] if isinstance(options, list) else []
     if schema.get("nullable") is True:
-        found.append("null")
-    return list(dict.fromkeys(found))
+        names.append("null")
+    return list(dict.fromkeys(names))
 
 
 def _type(value: Any) -> str:
@@ -225,11 +225,11 @@ class Literals:
 
     def match(self, pattern: re.Pattern[str]) -> str:
         self._space()
-        found = pattern.match(self.text, self.at)
-        if not found:
+        matched = pattern.match(self.text, self.at)
+        if not matched:
             raise Malformed
-        self.at = found.end()
-        return found[0]
+        self.at = matched.end()
+        return matched[0]
 
     def _items(self, close: str) -> Iterator[None]:
         """Stops before each item of a list, and reads its commas and its end."""
@@ -288,58 +288,58 @@ def _word(word: str) -> Any:
         raise Malformed from error
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    code, sign = found[1] or found[2], found[3]
-    return chr(int(code, 16)) if code else _ESCAPES.get(sign, sign if sign in "\\'\"" else found[0])
+def _unescaped(match: re.Match[str]) -> str:
+    code, sign = match[1] or match[2], match[3]
+    return chr(int(code, 16)) if code else _ESCAPES.get(sign, sign if sign in "\\'\"" else match[0])
 
 
 _PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
-def _stripped(text: str, given: Mapping[str, Any]) -> str:
-    return text.strip() if given.get("strip", True) else text
+def _stripped(text: str, options: Mapping[str, Any]) -> str:
+    return text.strip() if options.get("strip", True) else text
 
 
-def _declared_json(text: str, given: Mapping[str, Any]) -> Any:
-    quotes = given.get("string_delims", ())
+def _declared_json(text: str, options: Mapping[str, Any]) -> Any:
+    quotes = options.get("string_delims", ())
     try:
-        if not (quotes or given.get("unquoted_keys")):
+        if not (quotes or options.get("unquoted_keys")):
             return json.loads(text)
         values = Literals(text, *map(tuple, quotes))
         value = values.value()
         values.end()
         return value
     except (ValueError, Malformed):
-        if given.get("allow_non_json"):
-            return _stripped(text, given)
+        if options.get("allow_non_json"):
+            return _stripped(text, options)
         raise
 
 
-def _tags(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _tags(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     repeated: set[str] = set()
-    for match in matches(given["tag_pattern"], text):
+    for match in matches(options["tag_pattern"], text):
         groups = {name: text[begin:end] for name, (begin, end) in match.groups.items()}
-        key, value = groups["key"], _inner(groups.get("value", ""), given)
-        if key in found and given.get("merge_duplicates"):
-            found[key] = [*found[key], value] if key in repeated else [found[key], value]
+        key, value = groups["key"], _inner(groups.get("value", ""), options)
+        if key in values and options.get("merge_duplicates"):
+            values[key] = [*values[key], value] if key in repeated else [values[key], value]
             repeated.add(key)
         else:
-            found[key] = value
-    return found
+            values[key] = value
+    return values
 
 
-def _lines(text: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for line in text.split(given.get("line_sep", "\n")):
-        key, sign, value = _stripped(line, given).partition(given.get("kv_sep", ":"))
+def _lines(text: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for line in text.split(options.get("line_sep", "\n")):
+        key, sign, value = _stripped(line, options).partition(options.get("kv_sep", ":"))
         if sign:
-            found[_stripped(key, given)] = _inner(_stripped(value, given), given)
-    return found
+            values[_stripped(key, options)] = _inner(_stripped(value, options), options)
+    return values
 
 
-def _inner(text: str, given: Mapping[str, Any]) -> Any:
-    parser = given.get("value_parser")
+def _inner(text: str, options: Mapping[str, Any]) -> Any:
+    parser = options.get("value_parser")
     if parser is None:
         return text
     return PARSERS[parser.get("name", "text")](text, parser.get("args", {}))
@@ -347,9 +347,9 @@ def _inner(text: str, given: Mapping[str, Any]) -> Any:
 
 PARSERS: dict[str, Callable[[str, Mapping[str, Any]], Any]] = {
     "text": _stripped,
-    "int": lambda text, given: int(_stripped(text, given)),
-    "float": lambda text, given: float(_stripped(text, given)),
-    "bool": lambda text, given: _stripped(text, given).lower() in ("true", "1"),
+    "int": lambda text, options: int(_stripped(text, options)),
+    "float": lambda text, options: float(_stripped(text, options)),
+    "bool": lambda text, options: _stripped(text, options).lower() in ("true", "1"),
     "json": _declared_json,
     "xml-inline": _tags,
     "kv-lines": _lines,
@@ -361,7 +361,7 @@ _ARGUMENTS = {
 }
 
 
-def checked_arguments(parser: Any, given: Any, where: str) -> dict[str, Any]:
+def checked_arguments(parser: Any, arguments: Any, where: str) -> dict[str, Any]:
     """Arguments of a parser, their pattern compiled.
 
     Raises:
@@ -373,11 +373,11 @@ def checked_arguments(parser: Any, given: Any, where: str) -> dict[str, Any]:
 
     if not isinstance(parser, str) or parser not in PARSERS:
         refuse(f"the content parser {parser!r:.80} is unknown; known are {', '.join(PARSERS)}")
-    if not isinstance(given, Mapping):
+    if not isinstance(arguments, Mapping):
         refuse("content_args is an object")
-    if unknown := set(given) - _ARGUMENTS.get(parser, set()) - {"strip"}:
+    if unknown := set(arguments) - _ARGUMENTS.get(parser, set()) - {"strip"}:
         refuse(f"{parser} has no argument {sorted(unknown)[0]!r}")
-    made = dict(given)
+    made = dict(arguments)
     for key in ("line_sep", "kv_sep"):
         if key in made and not (isinstance(made[key], str) and made[key]):
             refuse(f"{key} is a text")
@@ -422,11 +422,11 @@ def transformed(transform: Any, scope: Mapping[str, Any]) -> Any:
         return {key: transformed(part, scope) for key, part in transform.items()}
     if isinstance(transform, list):
         return [transformed(part, scope) for part in transform]
-    found = _PLACE.fullmatch(transform) if isinstance(transform, str) else None
-    if not found:
+    match = _PLACE.fullmatch(transform) if isinstance(transform, str) else None
+    if not match:
         return transform
     value: Any = scope
-    for key in found[1].split("."):
+    for key in match[1].split("."):
         if not isinstance(value, Mapping) or key not in value:
             raise Malformed
         value = value[key]
