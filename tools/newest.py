@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sdk"))  # nothing may be ins
 
 from ggmodel import builds
 from ggmodel.builds import builder
-from ggmodel.builds import builder as package
 from ggmodel.errors import Error
 
 VERSION = builds.VERSION
@@ -30,7 +29,7 @@ _PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-se
 def source(cache: Path) -> Path:
     """The folder of llama.cpp; the package is downloaded into `cache`, once."""
     given = os.environ.get("GGMODEL_PEERS")
-    return package.source_folder(cache, Path(given) if given else None)
+    return builder.source_folder(cache, Path(given) if given else None)
 
 
 def build_ggml(folder: Path) -> None:

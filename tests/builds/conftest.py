@@ -56,7 +56,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
     def find(name: str, *places: Path) -> str | None:
         return str(tools / name) if (tools / name).exists() else None
 
-    monkeypatch.setattr(requirements, "find", find)
+    monkeypatch.setattr(requirements, "find_program", find)
     monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
     monkeypatch.setenv("BREAKS", "never")
     monkeypatch.setenv("GGML", str(native.prefix))

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from ggmodel.builds import builder, choice
-from ggmodel.builds import builder as source
 from ggmodel.errors import NativeError
 
 Notes = Callable[[], list[str]]
 
 
 def root(unpacked: Path) -> Path:
-    return source.source_folder(unpacked, unpacked)
+    return builder.source_folder(unpacked, unpacked)
 
 
 def test_progress_follows_what_ninja_says(tmp_path: Path, unpacked: Path, notes: Notes):
@@ -135,15 +134,15 @@ class TestSource:
         def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
             commands.append(command)
             target = Path(command[command.index("--dest") + 1])
-            (target / f"{source._PACKAGE}.tar.gz").write_bytes(b"something else")
+            (target / f"{builder._PACKAGE}.tar.gz").write_bytes(b"something else")
             return subprocess.CompletedProcess(command, 0, "", "")
 
-        monkeypatch.setattr(source.subprocess, "run", run)
+        monkeypatch.setattr(builder.subprocess, "run", run)
         return commands
 
     def test_another_package_is_refused(self, tmp_path: Path, asked: list[list[str]]):
         with pytest.raises(NativeError, match=r"another .*\.tar\.gz than the one known here"):
-            source.source_folder(tmp_path / "cache")
+            builder.source_folder(tmp_path / "cache")
         assert "--no-binary" in asked[0] and asked[0][-1] == "llama-cpp-python==0.3.36"
         assert list((tmp_path / "cache").iterdir()) == []
 
@@ -154,19 +153,19 @@ class TestSource:
         """Debian 12's, 3.11.2, has no filters."""
         made = tmp_path / "made.tar.gz"
         with tarfile.open(made, "w:gz") as archive:
-            archive.add(unpacked, source._PACKAGE)
+            archive.add(unpacked, builder._PACKAGE)
 
         def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
             shutil.copy(
-                made, Path(command[command.index("--dest") + 1]) / f"{source._PACKAGE}.tar.gz"
+                made, Path(command[command.index("--dest") + 1]) / f"{builder._PACKAGE}.tar.gz"
             )
             return subprocess.CompletedProcess(command, 0, "", "")
 
-        monkeypatch.setattr(source.subprocess, "run", run)
-        monkeypatch.setattr(source, "SHA256", hashlib.sha256(made.read_bytes()).hexdigest())
+        monkeypatch.setattr(builder.subprocess, "run", run)
+        monkeypatch.setattr(builder, "SHA256", hashlib.sha256(made.read_bytes()).hexdigest())
         if not filters:
             monkeypatch.delattr(tarfile, "data_filter", raising=False)
-        assert (source.source_folder(tmp_path / "cache") / "CMakeLists.txt").is_file()
+        assert (builder.source_folder(tmp_path / "cache") / "CMakeLists.txt").is_file()
 
     @pytest.mark.parametrize(
         ("said", "message"),
@@ -179,6 +178,6 @@ class TestSource:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str
     ):
         failed = subprocess.CompletedProcess([], 1, "", said)
-        monkeypatch.setattr(source.subprocess, "run", lambda *_, **__: failed)
+        monkeypatch.setattr(builder.subprocess, "run", lambda *_, **__: failed)
         with pytest.raises(NativeError, match=message):
-            source.source_folder(tmp_path / "cache")
+            builder.source_folder(tmp_path / "cache")

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from ggmodel.builds import builder, choice, processor
-from ggmodel.builds import builder as kept
-from ggmodel.builds import choice as stamp
 from ggmodel.errors import NativeError, WriteError
 
 
 def made(name: str) -> Path:
-    """A build that is kept."""
-    path = kept.path_of(name)
+    """A build that is builder."""
+    path = builder.path_of(name)
     path.mkdir(parents=True)
     (path / "library").write_bytes(b"x" * 1000)
-    stamp.write_stamp(path, options=["-DA=1"])
+    choice.write_stamp(path, options=["-DA=1"])
     return path
 
 
@@ -29,12 +27,12 @@ def made(name: str) -> Path:
 )  # fmt: skip
 def test_names_that_are_none(name: str):
     with pytest.raises(NativeError, match="cannot be the name of a build"):
-        kept.path_of(name)
+        builder.path_of(name)
 
 
 def test_nothing_is_chosen_at_first(data: Path):
     assert choice.chosen() is None
-    assert kept.build_names() == kept.unfinished() == []
+    assert builder.build_names() == builder.unfinished() == []
     assert not data.exists()  # looking leaves nothing behind
 
 
@@ -70,7 +68,7 @@ def test_a_choice_that_cannot_be_written(data: Path):
 def test_a_build_for_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch):
     path = made("native")
     choice.need_processor(path)  # nothing is known of it
-    stamp.write_stamp(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
+    choice.write_stamp(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
     monkeypatch.setattr(processor, "kernels", lambda: frozenset({"AVX2"}))
     with pytest.raises(
         NativeError, match=r"another processor: this one has no AMX_INT8\. .*use default"
@@ -80,34 +78,34 @@ def test_a_build_for_another_processor_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_lists_tell_finished_builds_from_others(tmp_path: Path):
     made("native")
-    work = kept.path_of("cuda").with_name("cuda" + builder.BUILDING)
+    work = builder.path_of("cuda").with_name("cuda" + builder.BUILDING)
     work.mkdir()
-    (kept.builds_folder() / "letters").mkdir()
-    (kept.builds_folder() / "file").touch()
-    assert kept.build_names() == ["native"]
-    assert kept.unfinished() == ["cuda"]
+    (builder.builds_folder() / "letters").mkdir()
+    (builder.builds_folder() / "file").touch()
+    assert builder.build_names() == ["native"]
+    assert builder.unfinished() == ["cuda"]
 
 
 class TestRemove:
     def test_a_build(self):
         path = made("native")
         choice.choose(path)
-        assert kept.remove("native") >= 1000
+        assert builder.remove("native") >= 1000
         assert not path.exists() and choice.chosen() is None
-        assert list(kept.builds_folder().iterdir()) == []
+        assert list(builder.builds_folder().iterdir()) == []
 
     def test_another_choice_stays(self):
         made("native")
         choice.choose(made("cuda"))
-        kept.remove("native")
-        assert choice.chosen() == kept.path_of("cuda")
+        builder.remove("native")
+        assert choice.chosen() == builder.path_of("cuda")
 
     def test_an_unfinished_one(self):
-        work = kept.path_of("cuda").with_name("cuda" + builder.BUILDING)
+        work = builder.path_of("cuda").with_name("cuda" + builder.BUILDING)
         work.mkdir(parents=True)
         with builder.alone(work), pytest.raises(NativeError, match="another process is building"):
-            kept.remove("cuda")
-        kept.remove("cuda")
+            builder.remove("cuda")
+        builder.remove("cuda")
         assert not work.exists()
 
     def test_one_that_is_built_again_stays_whole(self):
@@ -115,41 +113,41 @@ class TestRemove:
         work = path.with_name("cuda" + builder.BUILDING)
         work.mkdir()
         with builder.alone(work), pytest.raises(NativeError, match="another process is building"):
-            kept.remove("cuda")
-        assert kept.build_names() == ["cuda"] and choice.chosen() == path
-        kept.remove("cuda")
-        assert kept.build_names() == kept.unfinished() == [] and choice.chosen() is None
+            builder.remove("cuda")
+        assert builder.build_names() == ["cuda"] and choice.chosen() == path
+        builder.remove("cuda")
+        assert builder.build_names() == builder.unfinished() == [] and choice.chosen() is None
 
     def test_what_no_build_made(self):
-        (kept.builds_folder() / "letters").mkdir(parents=True)
-        (kept.builds_folder() / "letters" / "mine").touch()
+        (builder.builds_folder() / "letters").mkdir(parents=True)
+        (builder.builds_folder() / "letters" / "mine").touch()
         with pytest.raises(NativeError, match="something else in it"):
-            kept.remove("letters")
-        assert (kept.builds_folder() / "letters" / "mine").exists()
+            builder.remove("letters")
+        assert (builder.builds_folder() / "letters" / "mine").exists()
 
     def test_a_link(self, tmp_path: Path):
         """It is not followed: its target is someone's."""
         target = made("other").rename(tmp_path / "target")
-        (kept.builds_folder() / "link").symlink_to(target)
+        (builder.builds_folder() / "link").symlink_to(target)
         with pytest.raises(NativeError, match="no build is called 'link'"):
-            kept.remove("link")
+            builder.remove("link")
         assert (target / "library").exists()
 
     def test_near_names_are_listed(self):
         made("native")
         with pytest.raises(NativeError, match="no build is called 'nativ'; there are: native"):
-            kept.remove("nativ")
+            builder.remove("nativ")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"options": 3}', '{"features": 3}'])
 def test_a_stamp_that_says_nothing_still_marks_a_build(text: str):
     path = made("native")
-    (path / stamp.STAMP).write_text(text)
-    assert stamp.read_stamp(path) == stamp.Stamp(stamp.STAMP.removeprefix("built-"))
+    (path / choice.STAMP).write_text(text)
+    assert choice.read_stamp(path) == choice.Stamp(choice.STAMP.removeprefix("built-"))
 
 
 def test_a_build_for_many_processors_is_not_native():
     path = made("native")
-    assert stamp.is_native(path) and not stamp.is_native(path.parent)
-    (path / stamp.STAMP).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
-    assert not stamp.is_native(path)
+    assert choice.is_native(path) and not choice.is_native(path.parent)
+    (path / choice.STAMP).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
+    assert not choice.is_native(path)

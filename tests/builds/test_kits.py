@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ggmodel.builds import builder, requirements
-from ggmodel.builds import builder as source
 from ggmodel.errors import NativeError
 
 Notes = Callable[[], list[str]]
@@ -60,7 +59,7 @@ def test_a_missing_package_is_named(
     """The sentences are those of cmake 4.4."""
     monkeypatch.setenv("BREAKS", "--fresh")
     monkeypatch.setenv("SAYS", f"CMake Error at CMakeLists.txt:9 (find_package):\n{said}")
-    llama = source.source_folder(tmp_path, unpacked)
+    llama = builder.source_folder(tmp_path, unpacked)
     with pytest.raises(NativeError, match=rf"^--vulkan needs {needed}, which .* libvulkan-dev"):
         builder.build_ggml(tmp_path / "ggml", ["-DGGML_VULKAN=ON"], root=llama)
 
@@ -85,7 +84,7 @@ class TestVulkanHeaders:
         (work / "CMakeCache.txt").write_text(
             f"GGML_VULKAN:BOOL=ON\nVulkan_INCLUDE_DIR:PATH={headers.parent}\n"
         )
-        llama = source.source_folder(tmp_path, unpacked)
+        llama = builder.source_folder(tmp_path, unpacked)
         return lambda: builder.build_ggml(tmp_path / "ggml", ["-DGGML_VULKAN=ON"], root=llama)
 
     def test_old_ones_are_refused_before_compiling(

@@ -18,8 +18,6 @@ from typer.testing import CliRunner
 
 from ggmodel import native
 from ggmodel.builds import builder, choice, processor
-from ggmodel.builds import builder as kept
-from ggmodel.builds import choice as stamp
 from ggmodel.cli import app
 from ggmodel.cli.ggml import ggml
 from ggmodel.cli.loading import advise_a_build
@@ -74,9 +72,9 @@ def test_a_build_becomes_the_default(ask: Ask, unpacked: Path, notes: Notes):
         rf"native: ggml {native.version}, \d+ results compared on CPU; it is the default now\n",
         printed,
     )
-    path = kept.path_of("native")
+    path = builder.path_of("native")
     assert default() == str(path)
-    found = stamp.read_stamp(path)
+    found = choice.read_stamp(path)
     assert found and found.features == native.features() and found.options == []
     configured = len(notes())
     assert "-DGGML_RPC=ON" in notes()[0]
@@ -134,11 +132,11 @@ def test_a_build_that_fails_leaves_the_default(
     status, printed, errors = ask("build", "--source", str(unpacked))
     assert (status, printed) == (1, "")
     assert "it went wrong" in errors and "failed, as said above" in errors
-    assert choice.chosen() is None and kept.build_names() == []
-    assert kept.unfinished() == ["native"]
+    assert choice.chosen() is None and builder.build_names() == []
+    assert builder.unfinished() == ["native"]
     monkeypatch.setenv("BREAKS", "never")
     assert ask("build", "--source", str(unpacked))[0] == 0
-    assert kept.unfinished() == []
+    assert builder.unfinished() == []
 
 
 def test_a_build_that_cannot_be_loaded_is_not_chosen(
@@ -150,7 +148,7 @@ def test_a_build_that_cannot_be_loaded_is_not_chosen(
     monkeypatch.setenv("GGML", str(broken))
     status, _, errors = ask("build", "--source", str(unpacked))
     assert status == 1 and "cannot load ggml from" in errors
-    assert choice.chosen() is None and kept.build_names() == []
+    assert choice.chosen() is None and builder.build_names() == []
 
 
 @pytest.mark.parametrize("status", [1, -11])
@@ -172,11 +170,11 @@ def test_a_build_that_computes_wrongly_is_not_chosen(
         -11: "the process that tried this ggml ended by SIGSEGV",
     }
     assert found == 1 and said[status] in errors
-    assert choice.chosen() is None and kept.build_names() == []
+    assert choice.chosen() is None and builder.build_names() == []
 
 
 def test_two_builds_at_once(ask: Ask, unpacked: Path, notes: Notes):
-    work = kept.path_of("native").with_name("native" + builder.BUILDING)
+    work = builder.path_of("native").with_name("native" + builder.BUILDING)
     work.mkdir(parents=True)
     with builder.alone(work):
         status, _, errors = ask("build", "--source", str(unpacked))
@@ -212,7 +210,7 @@ def test_bad_input(ask: Ask, notes: Notes, arguments: tuple[str, ...], message: 
     status, printed, errors = ask(*arguments)
     assert (status, printed) == (1, "")
     assert errors.startswith("error: ") and message in errors
-    assert choice.chosen() is None and kept.build_names() == kept.unfinished() == []
+    assert choice.chosen() is None and builder.build_names() == builder.unfinished() == []
 
 
 def test_a_user_without_a_home_has_no_builds(ask: Ask, homeless: None):
@@ -232,7 +230,7 @@ class TestABrokenDefault:
             (tmp_path / "data" / "ggmodel" / "ggml.json").write_text("{")
         elif how == "another processor":
             path.mkdir()
-            stamp.write_stamp(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
+            choice.write_stamp(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
         elif how == "no library":
             shutil.copytree(native.prefix, path)
             for file in path.glob("lib*/libggml-base.so*"):
@@ -331,7 +329,7 @@ class TestAdvice:
         assert said() == ""
 
     def test_not_of_a_native_build(self, said: Any, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(stamp, "is_native", lambda path: True)
+        monkeypatch.setattr(choice, "is_native", lambda path: True)
         assert said() == ""
 
     def test_not_where_all_is_used(self, said: Any, monkeypatch: pytest.MonkeyPatch):

@@ -22,7 +22,6 @@ import pytest
 from ggmodel import concurrency
 from ggmodel.ml import system
 from ggmodel.platforms import machine, processes, sockets
-from ggmodel.platforms import processes as jobs
 from ggmodel.serve.runners import llama_process
 from tests.children import import_path
 from tests.platforms.other import psutil
@@ -288,12 +287,12 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch):
     kernel = Kernel()
     monkeypatch.setattr(ctypes, "WinDLL", lambda *_, **__: kernel, raising=False)
     monkeypatch.setattr(os, "times", lambda: SimpleNamespace(user=3.0))
-    jobs._job.cache_clear()
+    processes._job.cache_clear()
     try:
-        jobs.enter_job(1 << 30, 2.5)
-        jobs.enter_job(1 << 99, 1e30)
+        processes.enter_job(1 << 30, 2.5)
+        processes.enter_job(1 << 99, 1e30)
     finally:
-        jobs._job.cache_clear()
+        processes._job.cache_clear()
     assert kernel.entered == [(7, -1)]
     # 144 bytes are `sizeof(JOBOBJECT_EXTENDED_LIMIT_INFORMATION)` on 64 bits.
     assert kernel.limits[0] == (7, 9, 144, 0x102, 5.5, 1 << 30)
@@ -303,8 +302,8 @@ def test_limits_of_a_process(monkeypatch: pytest.MonkeyPatch):
 def test_a_program_that_ends_with_its_parent(tmp_path: Path):
     """The parent is killed; somebody watches."""
     code = (
-        "import sys; from ggmodel.serve.runners import tied; sys.platform = 'darwin'\n"
-        "child = tied.start([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "import sys; from ggmodel.serve.runners import llama_process; sys.platform = 'darwin'\n"
+        "child = llama_process.start_tied([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
         "print(child.pid, flush=True); child.wait()"
     )
     environment = {**os.environ, "PYTHONPATH": import_path()}
@@ -341,7 +340,7 @@ def test_a_program_without_its_watcher(monkeypatch: pytest.MonkeyPatch):
         raise OSError("no process")
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
-    monkeypatch.setattr(concurrency, "start", none)
+    monkeypatch.setattr(concurrency, "start_python", none)
     with pytest.raises(OSError, match="no process"):
         llama_process.start_tied([sys.executable, "-c", "import time; time.sleep(60)"])
     assert begun[0].returncode == -9

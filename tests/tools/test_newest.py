@@ -13,7 +13,7 @@ import pytest
 from tools import newest
 
 from ggmodel import native
-from ggmodel.builds import requirements as programs
+from ggmodel.builds import requirements
 from ggmodel.errors import NativeError
 
 ROOT = Path(__file__).parents[2]
@@ -123,8 +123,8 @@ def test_a_missing_program_is_named(
     folder: Path, tmp_path: Path, notes: object, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "bin" / "cmake").unlink()
-    monkeypatch.setattr(programs, "need_compilers", lambda: None)
-    monkeypatch.setattr(programs.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(requirements, "need_compilers", lambda: None)
+    monkeypatch.setattr(requirements.sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NativeError, match=r"cmake is missing; .* -m pip install 'cmake>=.*ninja"):
         newest.build_ggml(folder)

@@ -94,7 +94,7 @@ def test_a_build_has_the_list_and_replaces_the_one_before(
     (unpacked / "ggml" / "src").mkdir(parents=True)
     for name in ("CMakeLists.txt", "LICENSE"):
         (unpacked / name).write_text("MIT License\n")
-    monkeypatch.setattr(requirements, "find", lambda name, *places: str(program))
+    monkeypatch.setattr(requirements, "find_program", lambda name, *places: str(program))
     for variable, path in {
         "GGML": prefix,
         "COMMANDS": commands,

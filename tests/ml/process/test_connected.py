@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,12 +75,13 @@ class Told:
 
 def test_a_process_that_does_not_begin(connected: None, monkeypatch: pytest.MonkeyPatch):
     begun: list[Any] = []
+    start_python = concurrency.start_python
 
     def start(arguments: Any, environment: Any, **options: Any) -> Any:
-        begun.append(concurrency.start_python(["-c", "pass"], environment, **options))
+        begun.append(start_python(["-c", "pass"], environment, **options))
         return begun[-1]
 
-    monkeypatch.setattr(conversation, "interpreter", SimpleNamespace(start=start))
+    monkeypatch.setattr(conversation.concurrency, "start_python", start)
     with pytest.raises(OSError, match="does not begin"):
         conversation._connecting({})
     assert begun[0].returncode is not None

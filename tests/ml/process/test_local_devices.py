@@ -19,11 +19,11 @@ CHILD = """
 import os, sys
 from ggmodel.errors import ComputeError
 from ggmodel.ml import DeviceInfo
-from ggmodel.ml.ggml import discovery, hardware, memory
+from ggmodel.ml.ggml import hardware, memory
 from ggmodel.ml.process import child
 
 FAULT = {fault!r}
-real = discovery.discover
+real = hardware.discover
 
 def die(reason):
     print(reason, file=sys.stderr, flush=True)
@@ -50,7 +50,7 @@ class Device:
     def close(self):
         pass
 
-discovery.discover = discover
+hardware.discover = discover
 memory.Device, hardware.by_name = Device, lambda info: None
 child.main(int(sys.argv[1]), int(sys.argv[2]))
 """

@@ -382,7 +382,7 @@ def test_ctrl_c_is_never_lost(tokenizer: Tokenizer):
 
 def test_the_process_ends_with_its_parent():
     code = (
-        "from ggmodel import Grammar; from ggmodel.runner.requests import grammar_trial as t;"
+        "from ggmodel import Grammar; from ggmodel.runner.requests import grammar_guards as t;"
         "Grammar.regex('a+'); print(t._trials._process.pid)"
     )
     done = subprocess.run(

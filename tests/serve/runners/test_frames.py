@@ -22,7 +22,7 @@ from ggmodel.serve.requests import (
     Text,
     Token,
 )
-from ggmodel.serve.runners import connections as session_module
+from ggmodel.serve.runners import connections
 from ggmodel.serve.runners.connections import Pools, Session
 from ggmodel.serve.runners.protocol import (
     Call,
@@ -178,7 +178,7 @@ def test_events_that_cannot_be_sent_end_their_request_alone():
 
 def test_memory_is_given_back_after_large_requests(monkeypatch: pytest.MonkeyPatch):
     trims: list[None] = []
-    monkeypatch.setattr(session_module, "give_memory_back", lambda: trims.append(None))
+    monkeypatch.setattr(connections, "give_memory_back", lambda: trims.append(None))
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
     state = State("ggmodel", "", "", [], [], 1, 1, 1, 1, 1, 1, 1, "")
