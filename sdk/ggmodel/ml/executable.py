@@ -52,10 +52,12 @@ class Turn:
         Raises:
             GraphError: such a function asks for this.
         """
+        me = threading.get_ident()
         with self.lock:
-            self.check()
+            if self._running == me:
+                self.check()
             try:
-                self._running = threading.get_ident()
+                self._running = me
                 return work(*args)
             finally:
                 self._running = 0
@@ -108,11 +110,10 @@ class IndexCheck:
 
     def run(self) -> None:
         """Raises `ComputeError` if an index is out of range."""
-        leaf = self.part.owner
         values = self.values
         if values is None:
             assert self.op.graph is not None
-            values = _part(self.op.graph.backend.read(leaf), self.part)
+            values = _part(self.op.graph.backend.read(self.part.owner), self.part)
         if not values.size:
             return
         # A single index, as of a single token, needs no reductions of numpy.
@@ -120,7 +121,7 @@ class IndexCheck:
         if not (lo > -1 and hi < self.bound):  # floats are truncated by the op; NaN is refused
             assert self.op.op is not None
             raise ComputeError(
-                f"{self.op.op.name}: {leaf.describe()} selects rows {lo} to {hi} of "
+                f"{self.op.op.name}: {self.part.owner.describe()} selects rows {lo} to {hi} of "
                 f"{self.bound}\n  at {self.op.site}"
             )
 
@@ -320,6 +321,10 @@ class Executable(ABC):
     def valid(self) -> bool:
         """False once its memory is gone: compile the graph again."""
 
+    @abstractmethod
+    def _check_valid(self) -> None:
+        """Raises GraphError if it can run no more, and its values are gone."""
+
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         """Fills the feeds from `step`, copies host inputs in and computes.
 
@@ -332,11 +337,13 @@ class Executable(ABC):
             FormatError: a file of the weights has changed, so that the results may be wrong.
             GraphError: its memory is gone, or a feed asks for it.
         """
-        self.turn.alone(self._run, step, meanwhile)
+        with self.turn.lock:
+            self._check_valid()
+            self.turn.alone(self._run, step, meanwhile)
 
     @abstractmethod
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
-        """`run`, in this thread's turn."""
+        """`run` of a valid graph, in this thread's turn."""
 
     def run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
         """`run`, op by op, with a look at intermediate results.
@@ -348,10 +355,12 @@ class Executable(ABC):
         Raises:
             Unsupported: the graph runs in another process.
         """
-        self.turn.alone(self._run_each, step, seen)
+        with self.turn.lock:
+            self._check_valid()
+            self.turn.alone(self._run_each, step, seen)
 
     def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
-        """`run_each`, in this thread's turn."""
+        """`run_each` of a valid graph, in this thread's turn."""
         raise Unsupported("intermediate results of another process cannot be seen: leave rpc out")
 
     def keep_only(self, outputs: tuple[Node, ...]) -> None:
@@ -362,11 +371,12 @@ class Executable(ABC):
     def value(self, node: Node) -> np.ndarray:
         """The raw value of an output; may be a view that the next run overwrites."""
         with self.turn.lock:
+            self._check_valid()
             return self._value(node)
 
     @abstractmethod
     def _value(self, node: Node) -> np.ndarray:
-        """`value`, in this thread's turn."""
+        """`value` of a valid graph, in this thread's turn."""
 
     def close(self) -> None:
         """Frees the graph's memory, after a run under way; idempotent.
@@ -381,3 +391,13 @@ class Executable(ABC):
     @abstractmethod
     def _close(self) -> None:
         """`close`, in this thread's turn, or where nobody can use the graph any more."""
+
+
+def run_for(
+    executable: Executable, output: Node, step: Any, meanwhile: Callable[[], None] | None = None
+) -> np.ndarray:
+    """The value of an output after a run, for callers who have asked `valid` in this turn: neither
+    it nor the arguments are checked. See `Executable.run` and `Executable.value`."""
+    with executable.turn.lock:
+        executable.turn.alone(executable._run, step, meanwhile)
+        return executable._value(output)

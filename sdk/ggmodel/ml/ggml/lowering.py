@@ -66,7 +66,7 @@ class GGMLExecutable(Executable):
         self._inputs: Described | None = None
         self._arena: Arena | None = None
         self._schedule = tuple(graph.schedule)
-        self.generation = (-1, -1)
+        self._generation = (-1, -1)  # of the memory of results and of inputs
         try:
             self._fills = self._make_inputs(graph)
             views = {node: view for _, view, node in self._fills}
@@ -165,7 +165,7 @@ class GGMLExecutable(Executable):
                 )
         assert self._arena is not None
         self.description = lib.ggml_used_mem(self._arena.ctx)
-        self.generation = self._latest
+        self._generation = compute.generation, self._shared.generation
 
     def _mark(self, outputs: tuple[Node, ...]) -> None:
         for node in outputs:
@@ -178,23 +178,22 @@ class GGMLExecutable(Executable):
     # running
 
     @property
-    def _latest(self) -> tuple[int, int]:
-        """The generations of the memory of results and of inputs."""
-        return self._compute.generation, self._shared.generation
-
-    @property
     def valid(self) -> bool:
-        return self._arena is not None and self.generation == self._latest
+        latest = self._compute.generation, self._shared.generation
+        return self._arena is not None and self._generation == latest
 
     def _check_valid(self) -> None:
         if not self.valid:
             raise GraphError("this graph's memory is gone; compile it again")
+        self._backend.check_open()
 
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         self._fill(step)
         status = self._compute.compute(self._cgraph, meanwhile)
-        self._backend.check_files()
-        need_success(status)
+        if self._weights.watch.suspect():
+            self._backend.check_files()
+        if status != lib.GGML_STATUS_SUCCESS:
+            need_success(status)
 
     def run_apart(self, step: Any = None) -> list[float]:
         """`run`, one op at a time.
@@ -203,7 +202,9 @@ class GGMLExecutable(Executable):
             Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
             compute nothing, such as views.
         """
-        return self.turn.alone(self._run_apart, step)
+        with self.turn.lock:
+            self._check_valid()
+            return self.turn.alone(self._run_apart, step)
 
     def _run_apart(self, step: Any) -> list[float]:
         self._fill(step)
@@ -238,8 +239,6 @@ class GGMLExecutable(Executable):
 
     def _fill(self, step: Any) -> None:
         """Writes the inputs and checks the indices of a run."""
-        self._check_valid()
-        self._backend.check_open()
         if self._dry:
             raise GraphError("this backend was made with alloc_memory=False and cannot compute")
         write_inputs(self._fills, step)
@@ -261,7 +260,6 @@ class GGMLExecutable(Executable):
         return t
 
     def _value(self, node: Node) -> np.ndarray:
-        self._check_valid()
         found = self._values.get(node.uid)
         if found is not None:
             return found

@@ -217,20 +217,18 @@ class ProcessExecutable(Executable):
     def valid(self) -> bool:
         return not self.ended and not self._backend.closed and self._runner.usable
 
-    def _check(self) -> None:
+    def _check_valid(self) -> None:
         self._backend.check_open()
         if self.ended:
             raise GraphError("this graph's memory is gone; compile it again")
 
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
-        self._check()
         given = [_values(node, step) for node in self._inputs]
         self._values = {}
         results = self._runner.request("run", self.number, given, meanwhile=meanwhile)
         self._values = dict(zip(self._outputs, results, strict=True))
 
     def _value(self, node: Node) -> np.ndarray:
-        self._check()
         known = self._values.get(node.uid)
         if known is not None:
             return known

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...ml import Backend, Context, Executable, Tensor
+from ...ml.executable import run_for
 from ...model import Batch, Multimodal, Prepared, Step
 from ...resources import closed_on_error
 from .inputs import Histories
@@ -103,6 +104,8 @@ class Graphs:
         self.histories = histories
         self.usual = min(_MOST_GRAPHS, 1 + cache.ranges)
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        # A step that can be advanced, and the graph that it runs each time.
+        self._latest: tuple[Step | None, _Entry | None] = (None, None)
         self.recorded = self.replayed = 0
 
     def run(self, step: Step, meanwhile: Callable[[], None] | None = None) -> np.ndarray:
@@ -116,6 +119,25 @@ class Graphs:
         """
         if step.spans:
             step.compute_images()  # now: their graphs share memory with this one
+        latest, entry = self._latest
+        if entry is None or latest is not step or not entry.executable.valid:
+            entry = self._entry(step)
+        else:  # it was advanced
+            self.replayed += 1
+        step.begun, output = True, entry.trace.output
+        try:
+            if not len(step.outputs):
+                entry.executable.run(step, meanwhile)
+                return np.empty((0, output.dim(0)), np.float32)
+            rows = run_for(entry.executable, output, step, meanwhile)
+            rows = rows.reshape(len(step.outputs), -1)
+            return rows if entry.replayable else rows.copy()
+        finally:
+            if not entry.replayable:
+                entry.close()
+
+    def _entry(self, step: Step) -> _Entry:
+        """The graph for steps of this shape."""
         key = (step.shape, self.cache.shape_key(step))
         entry = self._entries.get(key)
         if entry is not None and not entry.executable.valid:
@@ -128,16 +150,10 @@ class Graphs:
         else:
             self.replayed += 1
             self._entries.move_to_end(key)
-        step.begun = True
-        try:
-            entry.executable.run(step, meanwhile)
-            if not len(step.outputs):
-                return np.empty((0, entry.trace.output.dim(0)), np.float32)
-            rows = entry.executable.value(entry.trace.output).reshape(len(step.outputs), -1)
-            return rows if key in self._entries else rows.copy()
-        finally:
-            if key not in self._entries:
-                entry.close()
+        # Its arrays stay in memory: those of few tokens are small.
+        kept = entry.replayable and len(step.outputs) == len(step.tokens) and not step.spans
+        self._latest = (step, entry) if kept else (None, None)
+        return entry
 
     def _record(self, step: Step) -> _Entry:
         self.recorded += 1
@@ -156,6 +172,7 @@ class Graphs:
 
     def close(self) -> None:
         """Frees all graphs; idempotent."""
+        self._latest = (None, None)
         for key in list(self._entries):
             self._drop(key)
 
