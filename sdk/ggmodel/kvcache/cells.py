@@ -133,17 +133,16 @@ class Cells:
         self.position[cells] = positions
         self.group[cells] = groups
         self.member[sequences, cells] = True
-        self._used(int(cells.max()))
+        self.end = max(self.end, int(cells.max()) + 1)
+        self.touched = max(self.touched, self.end)
 
     def write_one(self, cell: int, sequence: int, position: int) -> None:
         """`write` of a single position; faster than numpy for few."""
         self.position[cell], self.group[cell] = position, 0
         self.member[sequence, cell] = True
-        self._used(cell)
-
-    def _used(self, cell: int) -> None:
-        self.end = max(self.end, cell + 1)
-        self.touched = max(self.touched, self.end)
+        if cell >= self.end:
+            self.end = cell + 1
+            self.touched = max(self.touched, self.end)
 
     def empty(self, cells: np.ndarray) -> None:
         """Frees cells, int64 [n], whoever remembers them. Call `find_end` afterwards."""

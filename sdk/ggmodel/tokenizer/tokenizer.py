@@ -135,6 +135,8 @@ class TextStream:
         return rest
 
 
+# Kinds of tokens after which text is encoded as at the beginning.
+_STARTS = (TokenType.CONTROL, TokenType.USER_DEFINED)
 # Characters of a run that is one token: unknown ones, or a word of BERT's. A guess that no text in
 # earnest comes near.
 _RUN = 1024
@@ -343,7 +345,9 @@ class Tokenizer(TransformersNames):
         except TypeError:  # no number at all
             found = None
         if found is None:
-            found = self._known[self._checked(id)] = self.token_bytes(id), self.starts_text(id)
+            id = self._checked(id)
+            starts = self._vocab.types[id] in _STARTS
+            found = self._known[id] = token_bytes(self._vocab, id), starts
         return found
 
     def token(self, id: int) -> str:
@@ -378,8 +382,7 @@ class Tokenizer(TransformersNames):
 
     def starts_text(self, id: int) -> bool:
         """Whether the text after this token is encoded as at the beginning."""
-        kind = self._vocab.types[self._checked(id)]
-        return kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+        return self._vocab.types[self._checked(id)] in _STARTS
 
     def _text(self, text: str) -> str:
         if not isinstance(text, str):

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...concurrency import next_of
+from ...platforms.processes import TICK
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
@@ -125,32 +126,29 @@ class AnswerText:
         after: the last token of the prompt, None if that is an image.
 
     Attributes:
-        stopped: a stop string came. stop: that string, or None.
+        stop: the stop string that came, or None.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, after: int | None, stops: Iterable[str]):
         self._stream = None if tokenizer is None else tokenizer.stream(after=after)
         self._stop = StopStrings(stops)
-
-    @property
-    def stopped(self) -> bool:
-        return self._stop.stopped
-
-    @property
-    def stop(self) -> str | None:
-        return self._stop.found
+        self.stop: str | None = None
 
     def push(self, token: int) -> str:
         """The text that can be handed out after this token."""
         text = "" if self._stream is None else self._stream.push(token)
-        return self._stop.push(text) if self._stop.watches else text
+        return self._watched(text) if self._stop.watches else text
+
+    def _watched(self, text: str) -> str:
+        text, self.stop = self._stop.push(text), self._stop.found
+        return text
 
     def flush(self) -> str:
         """The rest, at the end of the answer; nothing behind a stop string."""
-        if self.stopped or self._stream is None:
+        if self.stop is not None or self._stream is None:
             return ""
-        rest = self._stop.push(self._stream.flush())
-        return rest if self.stopped else rest + self._stop.flush()
+        rest = self._watched(self._stream.flush())
+        return rest if self.stop is not None else rest + self._stop.flush()
 
 
 class StopStrings:
@@ -206,11 +204,13 @@ class Delivery:
         whole: nothing limits the queue: the consumer waits for the end, or must not hold up others.
         ended: set when `end` was called.
         at_end: called by `end`, or None.
+        empty: whether `get` would wait.
     """
 
     def __init__(self, wake: Callable[[], object]):
         self._wake = wake
         self._queue: SimpleQueue[Piece | None] = SimpleQueue()
+        self.empty = self._queue.empty
         self._notify: Callable[[], object] | None = None
         self.at_end: Callable[[], object] | None = None
         self.ended, self.whole = threading.Event(), False
@@ -238,14 +238,10 @@ class Delivery:
 
     # by the consumer
 
-    @property
-    def empty(self) -> bool:
-        """Whether `get` would wait."""
-        return self._queue.empty()
-
     def get(self) -> Piece | None:
         """The next piece, as soon as there is one; None at the end."""
-        return self._taken(next_of(self._queue))
+        queue = self._queue
+        return self._taken(queue.get() if TICK is None else next_of(queue))
 
     async def aget(self) -> Piece | None:
         """`get` for coroutines, all in one event loop."""

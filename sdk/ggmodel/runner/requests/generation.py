@@ -13,7 +13,7 @@ import numpy as np
 
 from ...concurrency import until_set
 from ...errors import Cancelled, ConfigError, GraphError, TokenizerError
-from ...resources import as_error, reported
+from ...resources import as_error
 from ..engine.engine import Engine
 from ..engine.sequences import Lookup
 from ..sampling import Sampler, log_probabilities
@@ -145,7 +145,7 @@ class Generation:
         if self.lookup is not None:
             self.lookup.push(token)
         self._delivery.put(piece)
-        if self._text.stopped or (self._may_finish and self._sampling.finished):
+        if self._text.stop is not None or (self._may_finish and self._sampling.finished):
             self.finish("stop")
         elif len(self.tokens) >= self._max:
             self.finish("length")
@@ -202,9 +202,10 @@ class Generation:
         try:
             self.begin()
             while True:
-                if self._delivery.empty:
+                if self._delivery.empty():
                     self.consumer = threading.get_ident()
-                    self._engine.check_process()
+                    if self._engine.forked:
+                        self._engine.check_process()
                 piece = self._delivery.get()
                 if piece is None:
                     return self._raise_error()
@@ -348,7 +349,6 @@ class Stream(_Answer, Generator[Piece, None, None]):
         super().__init__(request)
         self._pieces = request.pieces()
 
-    @reported
     def send(self, value: None = None, /) -> Piece:
         """The next piece."""
         try:
@@ -356,9 +356,9 @@ class Stream(_Answer, Generator[Piece, None, None]):
         except StopIteration:
             self._complete = not self._cut_off
             raise
-        except BaseException:
+        except BaseException as error:
             self._cut_off = True
-            raise
+            raise as_error(error)  # noqa: B904 (it has its cause)
 
     def throw(self, *error: Any) -> Piece:
         """Ends the request with an error."""
