@@ -111,7 +111,7 @@ def test_requests_are_taken_in_while_others_wait_for_a_computation(model: Loaded
         assert begun.wait(DEADLINE)
         threads.append(start(lambda: found.append(model.memory.size())))
         time.sleep(0.2)  # now it waits
-        asking = start(lambda: model.engine._thread.submit(lambda: None))
+        asking = start(lambda: model.engine._send(lambda: None))
         asking.join(DEADLINE / 6)
         assert not asking.is_alive() and not found
     finally:

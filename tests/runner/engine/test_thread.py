@@ -245,15 +245,15 @@ def test_work_that_nobody_waits_for_ends(both: LoadedModel):
 def test_work_whose_caller_is_interrupted_before_it_waits_ends(
     both: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ):
-    work, thread = Endless(both), both.engine._thread
-    submit = thread.submit
+    work, thread = Endless(both), both.engine
+    submit = thread._send
 
     def interrupted(message: Any) -> None:
         submit(message)
         assert work.began.wait(DEADLINE)
         raise Interrupted
 
-    monkeypatch.setattr(thread, "submit", interrupted)
+    monkeypatch.setattr(thread, "_send", interrupted)
     with pytest.raises(Interrupted):
         both.engine.call(work)
     assert work.ended.wait(DEADLINE)
@@ -526,7 +526,7 @@ def test_the_engine_does_not_begin_while_its_memory_is_told(both: LoadedModel):
     ask = threading.Thread(target=both.logits, args=([1, 2],), daemon=True)
     ask.start()
     ask.join(0.3)
-    begun = both.engine._thread._thread
+    begun = both.engine._thread
     enough.set()
     ask.join(DEADLINE)
     assert begun is None and not ask.is_alive()

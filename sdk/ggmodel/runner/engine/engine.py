@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,14 +19,11 @@ from .sequences import Request, Slots
 from .step import Batches, StepRunner
 from .thread import EngineThread
 
-T = TypeVar("T")
 
-
-class Engine:
+class Engine(EngineThread):
     """Owns cache, graphs and slots of a loaded model, and the thread that computes on them.
 
-    Requests, and whatever else computes, are messages to that thread (`submit`, `call`). Methods
-    that say so may be called there only.
+    Requests, and whatever else computes, are messages to that thread (`submit`, `call`).
 
     Args:
         context_length: positions a sequence may have.
@@ -52,13 +48,13 @@ class Engine:
         batch_size: int,
         parallel: int,
     ):
+        super().__init__(backend.turn)
         self.model, self.backend, self.kv_type = model, backend, kv_type
         self.context_length, self.batch_size = context_length, batch_size
         specs = [spec for entry in self._declared_caches() for spec in several(entry)]
         self.single_step = any(s.single_step for s in specs)
         self.can_rewind = all(s.can_rewind for s in specs)
-        self._thread = EngineThread(self)
-        self.images = MultimodalStore(model, backend, self._in_thread)
+        self.images = MultimodalStore(model, backend, self.in_thread)
         self.inputs = InputTable(any(s.stores_images for s in specs), model.bidirectional_images)
         self.worst = Reservation(model, backend, self.images, self.inputs)
         self.inputs.forget(())
@@ -109,55 +105,6 @@ class Engine:
 
     # messages from any thread
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Runs `work` in the engine's thread, between two steps, and returns or raises as it does.
-
-        Raises:
-            GraphError: the engine is closed, or belongs to another process.
-            Busy: the engine's own thread asks, from a callback.
-        """
-        self.backend.turn.check()  # a feed that waits for this thread would wait for ever
-        return self._thread.call(lambda: self._in_turn(work))
-
-    def _in_turn(self, work: Callable[[], T]) -> T:
-        """Calls `work` while no other thread computes on the backend: it may read results that the
-        next graph overwrites."""
-        with self.backend.turn.lock:
-            return work()
-
-    def post(self, message: Callable[[], object]) -> None:
-        """Has the engine's thread call something brief between two steps; never waits."""
-        self._thread.post(message)
-
-    @property
-    def here(self) -> bool:
-        """Whether the calling thread is the engine's."""
-        return self._thread.here
-
-    def _in_thread(self, work: Callable[[], None]) -> None:
-        """`call`, or just a call within a step."""
-        return work() if self._thread.here else self.call(work)
-
-    def between_steps(self, work: Callable[[], T]) -> T:
-        """Runs `work` between steps, and returns its result; also in a closed engine, or in one of
-        its callbacks."""
-        if not self._thread.here:
-            self.backend.turn.check()
-        return self._thread.between_steps(lambda: self._in_turn(work), self.backend.turn.lock)
-
-    def check_wanted(self) -> None:
-        """Raises Cancelled in a `call` whose caller waits no longer."""
-        self._thread.check_wanted()
-
-    def check_process(self) -> None:
-        """Raises GraphError in a forked child, where no thread computes."""
-        self._thread.check_process()
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a child of the one that loaded the model."""
-        return self._thread.forked
-
     def submit(self, request: Request) -> None:
         """Takes a request in; it is served as soon as a slot is free, first come, first served.
 
@@ -166,24 +113,19 @@ class Engine:
             Busy: the engine's own thread asks, from a callback.
             PromptError: inputs that must be computed together exceed a batch.
         """
-        self._thread.check_caller()
-        self.backend.turn.check()
+        self.check_caller()
         group = self.inputs.largest_group(request.prompt.tolist())
         if group > self.planner.most:
             raise PromptError(
                 f"{group} inputs of the prompt must be computed together, and a batch has at most "
                 f"{self.planner.most}; load the model with a larger batch_size"
             )
-        self._thread.submit(lambda: self.scheduler.waiting.append(request))
+        self._send(lambda: self.scheduler.waiting.append(request))
 
     def cancel(self, request: Request) -> None:
         """Ends a request, after the step under way. A request that is done stays so."""
         request.cancelled = True
-        self._thread.wake()
-
-    def wake(self) -> None:
-        """A request may want more than when it was last asked."""
-        self._thread.wake()
+        self.wake()
 
     def number(self, inputs: Sequence[Input]) -> np.ndarray:
         """Inputs as numbers int32 [n], which mean something as long as this array lives."""
@@ -198,33 +140,9 @@ class Engine:
         """Has these numbers int32 [n] mean something as long as this array lives."""
         return self.call(lambda: self.inputs.keep(numbers))
 
-    def close(self, timeout: float | None = None) -> bool:
-        """Frees graphs and cache, after the step under way; requests that are not done fail.
-        Idempotent. Does nothing in a forked child.
-
-        Args:
-            timeout: seconds to wait for that step; None waits for its end.
-
-        Returns:
-            Whether everything is freed.
-
-        Raises:
-            GraphError: a feed of the backend asks, which the engine's thread would wait for.
-            Busy: the engine's own thread asks, from a callback.
-        """
-        if self.forked:
-            return True
-        self.backend.turn.check()
-        return self._thread.close(timeout)
-
     # in the engine's thread
 
     def step(self) -> bool:
-        """Computes a batch; False if there is nothing to compute."""
-        with self.backend.turn.lock:
-            return self._step()
-
-    def _step(self) -> bool:
         self.scheduler.sweep()
         chunks = self.scheduler.collect()
         if chunks:
@@ -234,16 +152,13 @@ class Engine:
         return self.scheduler.sweep() or bool(chunks)
 
     def stalled(self) -> bool:
-        """Called when nothing can be computed; whether something can now."""
         return self.scheduler.refuse_stuck()
 
     def end(self) -> None:
-        """Ends all requests, and frees graphs and cache."""
         self.abandon(GraphError("the model was closed while it generated"))
         self.graphs.close()
         self.images.encoders.close()
         self.cache.close()
 
     def abandon(self, error: BaseException) -> None:
-        """Ends all requests with an error."""
         self.scheduler.fail_all(error)

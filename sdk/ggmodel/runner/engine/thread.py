@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...concurrency import result_of
 from ...errors import Busy, Cancelled, GraphError
+from ...ml.executable import Turn
+from ...platforms.processes import after_fork
 
 T = TypeVar("T")
 
 _EXIT = 5.0  # seconds that the end of the process waits for a step under way
-
-
-class Steps(Protocol):
-    """The work of an engine between jobs. All of it is called in the engine's thread."""
-
-    def step(self) -> bool:
-        """Computes a batch; False if there is nothing to compute."""
-        ...
-
-    def stalled(self) -> bool:
-        """Nothing can be computed until a message comes; True if something can be after all."""
-        ...
-
-    def end(self) -> None:
-        """Ends all requests and frees everything; idempotent."""
-        ...
-
-    def abandon(self, error: BaseException) -> None:
-        """A step raised, which none should: ends all requests with the error."""
-        ...
 
 
 @dataclass(eq=False)
@@ -66,29 +48,57 @@ class _Job:
             self.result.set_result(value)
 
 
-class EngineThread:
-    """Takes steps and runs jobs, one at a time, in one thread.
+class EngineThread(ABC):
+    """Takes steps and runs jobs, one at a time, in one thread and in the turn of its backend: a job
+    may read results that the next graph overwrites.
 
     The thread starts with the first message. It ends with `close`, with the process, or when the
     engine is no longer referred to.
 
     Ctrl-C reaches the main thread alone. It may end a wait there, never a step or a job.
+
+    Args:
+        turn: of the backend that steps and jobs compute on. Waiting methods raise GraphError in
+            functions that it calls while it computes: these would wait for ever.
+
+    Attributes:
+        forked: this process is a child of the one that has the thread.
     """
 
-    def __init__(self, steps: Steps):
-        self._steps = steps
+    def __init__(self, turn: Turn):
+        self._turn = turn
+        self.forked = False
+        _all.add(self)
         self._inbox: SimpleQueue[_Job | Callable[[], object] | None] = SimpleQueue()
         self._jobs: deque[_Job] = deque()
         self._running: _Job | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._process, self._ident = os.getpid(), 0
+        self._ident = 0
         self._closed = self._ending = False
+
+    # the work between jobs, in the thread
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Computes a batch; False if there is nothing to compute."""
+
+    @abstractmethod
+    def stalled(self) -> bool:
+        """Nothing can be computed until a message comes; True if something can be after all."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Ends all requests and frees everything; idempotent."""
+
+    @abstractmethod
+    def abandon(self, error: BaseException) -> None:
+        """A step raised, which none should: ends all requests with the error."""
 
     # for other threads
 
     def post(self, message: Callable[[], object]) -> None:
-        """Has the thread call something brief between two steps. Never waits: finalizers may call
+        """Has the thread call something brief between two steps; never waits. Finalizers may call
         it in any thread."""
         self._inbox.put(message)
 
@@ -96,7 +106,7 @@ class EngineThread:
         """Has the thread look whether there is something to compute."""
         self._inbox.put(_nothing)
 
-    def submit(self, message: Callable[[], object] | _Job) -> None:
+    def _send(self, message: Callable[[], object] | _Job) -> None:
         """`post`, of what needs the thread to run.
 
         Raises:
@@ -111,7 +121,7 @@ class EngineThread:
             self._inbox.put(message)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Runs `work` in the engine's thread, and returns or raises as it does.
+        """Runs `work` in the engine's thread, between two steps, and returns or raises as it does.
 
         Ctrl-C ends the wait: work that has not begun never does then, and `check_wanted` ends work
         under way.
@@ -123,27 +133,35 @@ class EngineThread:
         self.check_caller()
         job = _Job(work)
         try:
-            self.submit(job)
+            self._send(job)
             return result_of(job.result)
         finally:  # also by Ctrl-C, which may come as soon as the job is submitted
             job.abandoned = True
 
-    def between_steps(self, work: Callable[[], T], turn: AbstractContextManager[Any]) -> T:
-        """`call`, or just a call where no step can run at the same time.
-
-        Args:
-            turn: a lock that the work takes, and that may be held for long.
-        """
+    def between_steps(self, work: Callable[[], T]) -> T:
+        """`call`, or just a call where no step can run at the same time: also in a closed engine,
+        or in one of its callbacks."""
         if self.forked or self.here:  # the lock may be held for ever in a child
-            return work()
+            return self._in_turn(work)
+        self._turn.check()
         if self._thread is None:
-            with turn, self._lock:  # in this order: nobody waits for a turn with the lock
+            with self._turn.lock, self._lock:  # nobody waits for a turn with the lock
                 if self._thread is None:  # nor does it begin meanwhile
                     return work()
-        return work() if self._closed else self.call(work)
+        return self._in_turn(work) if self._closed else self.call(work)
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        with self._turn.lock:
+            return work()
+
+    def in_thread(self, work: Callable[[], None]) -> None:
+        """`call`, or just a call within a step."""
+        return work() if self.here else self.call(work)
 
     def check_caller(self) -> None:
-        """Raises Busy in the engine's own thread, which cannot wait for itself."""
+        """Raises Busy in the engine's own thread, which cannot wait for itself, and GraphError in a
+        feed, which the thread may wait for."""
+        self._turn.check()
         if self.here:
             raise Busy(
                 "a sampler or another callback asks the very model that calls it; ask when it has "
@@ -154,11 +172,6 @@ class EngineThread:
     def here(self) -> bool:
         """Whether the calling thread is the engine's."""
         return threading.get_ident() == self._ident
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a child of the one that has the thread."""
-        return os.getpid() != self._process
 
     def check_process(self) -> None:
         """Raises GraphError in a forked child, where the thread does not exist."""
@@ -174,7 +187,8 @@ class EngineThread:
             raise Cancelled("the caller no longer waits for this")
 
     def close(self, timeout: float | None = None) -> bool:
-        """Ends the thread after the step under way. Jobs that have not begun fail. Idempotent.
+        """Ends the thread after the step under way, and frees everything. Requests that are not
+        done fail, and jobs that have not begun. Idempotent. Does nothing in a forked child.
 
         Args:
             timeout: seconds to wait for that step; None waits for its end.
@@ -183,13 +197,15 @@ class EngineThread:
             Whether the thread has ended.
 
         Raises:
-            Busy: the engine's own thread asks, from a callback.
+            Busy, GraphError: see `check_caller`.
         """
+        if self.forked:
+            return True
         self.check_caller()
         with self._lock:
             self._closed = True
         if self._thread is None:
-            self._steps.end()
+            self.end()
             return True
         self._inbox.put(None)
         self._thread.join(timeout)
@@ -197,7 +213,6 @@ class EngineThread:
 
     def _start(self) -> None:
         weakref.finalize(self, self._inbox.put, None).atexit = False
-        _started.add(self)
         thread = threading.Thread(
             target=_serve,
             args=(self._inbox, weakref.ref(self)),
@@ -216,19 +231,25 @@ class EngineThread:
                 self._take_in(self._inbox.get_nowait())
             if self._ending:
                 break
-            idle = not self._guarded(self._steps.step) and self._inbox.empty()
-            if idle and not self._guarded(self._steps.stalled) and not self._jobs:
+            computed = False
+            try:
+                with self._turn.lock:
+                    computed = self.step()
+            except BaseException as error:  # the thread must live
+                self._give_up(error)
+            idle = not computed and self._inbox.empty()
+            if idle and not self._guarded(self.stalled) and not self._jobs:
                 return True
             if self._jobs:  # one between two steps: both get on
                 self._running = self._jobs.popleft()
-                self._running.run()
+                self._in_turn(self._running.run)
                 self._running = None
         while self._jobs:
             job = self._jobs.popleft()
             if job.result.set_running_or_notify_cancel():
                 job.result.set_exception(closed())
         self._closed = True
-        self._guarded(self._steps.end)
+        self._guarded(self.end)
         self._ident = 0  # another thread may get the number
         return False
 
@@ -244,10 +265,13 @@ class EngineThread:
     def _guarded(self, call: Callable[[], object]) -> object:
         try:
             return call()
-        except BaseException as error:  # the thread must live
-            with suppress(BaseException):
-                self._steps.abandon(error)
+        except BaseException as error:
+            self._give_up(error)
             return None
+
+    def _give_up(self, error: BaseException) -> None:
+        with suppress(BaseException):
+            self.abandon(error)
 
 
 def _nothing() -> None:
@@ -273,12 +297,21 @@ def _serve(inbox: SimpleQueue[Any], owner: weakref.ref[EngineThread]) -> None:
         del thread
 
 
-_started: weakref.WeakSet[EngineThread] = weakref.WeakSet()
+_all: weakref.WeakSet[EngineThread] = weakref.WeakSet()
 
 
 @atexit.register
 def _end_all() -> None:
     """No thread may compute while the process takes its memory apart."""
-    for thread in list(_started):
-        if not thread.forked:
+    for thread in list(_all):
+        if thread._thread is not None:
             thread.close(_EXIT)
+
+
+def _leave_all() -> None:
+    """Runs in forks of this process."""
+    for thread in list(_all):
+        thread.forked = True
+
+
+after_fork(_leave_all)
