@@ -6,6 +6,8 @@ A batch is offline inference, from a file of requests to a file of answers.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +19,10 @@ from ..storage import check_target
 from .loading import Loading, LoadingForMany
 from .options import Force, RayCpus, RayGpus, RayReplicas, complete_model, expanded
 from .serving import Serving
-from .terminal import note, printable, progress_bar, say
+from .terminal import count, note, printable, progress_bar, say
 
 if TYPE_CHECKING:
+    from ..serve.replicas import Plan
     from ..serve.server import Server, Settings
 
 _EXPOSED = "warning: other machines can reach this server, and need no key; give --api-key-file"
@@ -92,11 +95,10 @@ def serve(
         _serve_here(models, settings, serving, pinned=pin or (), stores=not only, **stays, **same)
         return
     from ..serve.replicas import Plan
-    from .replicas import check_options, serve_replicas
 
-    check_options(keep_alive, pin, serving.manage)
+    _refuse_options(keep_alive, pin, serving.manage)
     plan = Plan(models, ray, cpus=ray_cpus, gpus=ray_gpus, **same)
-    serve_replicas(plan, settings, serving, lambda url: _tell(url, settings))
+    _serve_replicas(plan, settings, serving)
 
 
 def _serve_here(models: dict[str, str], settings: Settings, serving: Serving, **how: Any) -> None:
@@ -112,6 +114,32 @@ def _serve_here(models: dict[str, str], settings: Settings, serving: Serving, **
     pool = ModelPool(models, **how)
     pool.check()
     listen(Server(pool, settings), serving.listening(), lambda url: _tell(url, settings))
+
+
+def _refuse_options(keep_alive: float | None, pin: list[str] | None, manage: bool) -> None:
+    """Raises ConfigError where one of them is given: replicas have no use for it."""
+    given = {"--keep-alive": keep_alive is not None, "--pin": pin, "--manage": manage}
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"leave out {option} or --ray: models on Ray are those that are named, and stay "
+                "loaded on all replicas"
+            )
+
+
+def _serve_replicas(plan: Plan, settings: Settings, serving: Serving) -> None:
+    """Starts the replicas, and serves until the process is told to end."""
+    from ..serve.listening import reserved
+    from ..serve.replicas import deployed
+    from ..serve.server import Server
+
+    plan.check()
+    with reserved(settings, serving.listening()) as serve, ExitStack() as stack:
+        with progress_bar("loading") as progress:
+            models = stack.enter_context(deployed(plan, progress))
+        for name in plan.named:
+            note(f"{name} is on {count(plan.replicas, 'replica')}")
+        serve(Server(models, settings), lambda url: _tell(url, settings))
 
 
 def named(models: Any) -> dict[str, str]:
@@ -149,13 +177,10 @@ def options_of(loading: LoadingForMany) -> dict[str, Any]:
 def need_libraries() -> None:
     """Raises Unsupported unless the libraries of the server are installed."""
     try:
-        import msgspec
-        import prometheus_client
-        import starlette
-        import uvicorn
+        for name in ("msgspec", "prometheus_client", "starlette", "uvicorn"):
+            import_module(name)
     except ImportError as error:
         raise Unsupported(f"the server needs {error.name}: {install_command('serve')}") from None
-    del msgspec, prometheus_client, starlette, uvicorn
 
 
 def reachable(url: str) -> str:
@@ -197,8 +222,7 @@ NamedModels = Annotated[
 def batch(
     requests: RequestFile,
     answers: Annotated[
-        Path,
-        typer.Argument(metavar="ANSWERS.jsonl", help="The file to write.", show_default=False),
+        Path, typer.Argument(metavar="ANSWERS.jsonl", help="The file to write.", show_default=False)
     ],
     model: NamedModels = None,
     ray: RayReplicas = None,
