@@ -20,7 +20,7 @@ from .options import (
     checkpoint_folder,
     complete_model,
     expanded,
-    token_ids,
+    prompt_of,
 )
 from .requests import Item
 from .terminal import console, count, report, table
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..workbench.activations import Activations, Errors
     from ..workbench.diff import Diff, ModuleDiff
 
-_TEXT = "The quick brown fox jumps over the lazy dog."
 _STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "elsewhere": "dim"}
 
 
@@ -45,12 +44,10 @@ _HFDir = Annotated[
     ),
 ]
 _Reference = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Compare with saved activations, without torch."),
+    str | None, typer.Option(metavar="FILE", help="Compare with saved activations, without torch.")
 ]
 _SaveReference = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Save the activations of transformers, as .npz."),
+    str | None, typer.Option(metavar="FILE", help="Save the activations of transformers, as .npz.")
 ]
 _HTML = Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML report.")]
 _All = Annotated[
@@ -93,17 +90,16 @@ def diff(
         check_target(path)
     saved = None if reference is None else Activations.load(reference)
     differs = ""
-    with _loaded(loading, file, hf_dir, saved, (prompt, tokens)) as (model, remarks):
+    text, folder = prompt_of(prompt, tokens), hf_dir or (file if Path(file).is_dir() else None)
+    with _loaded(loading, file, folder, saved, text) as (model, remarks):
         if saved is None:
-            folder = hf_dir or (file if Path(file).is_dir() else None)
             if folder is None:
                 raise ConfigError("give HF_DIR, or --reference with activations saved before")
-            saved, differs = _run(model, folder, prompt, tokens, item.one(tokens))
+            saved, differs = _run(model, folder, text, item.one(tokens))
             if save_reference is not None:
                 saved.save(save_reference)
-        else:
-            if prompt is not None or tokens is not None:
-                same_prompt(saved, _ids(model, prompt, tokens), reference or "")
+        elif prompt is not None or tokens is not None:
+            same_prompt(saved, model.prompts.read(text).tolist(), reference or "")
         result = compare(model, saved)
     result.prompt = differs
     result.remarks += remarks
@@ -116,15 +112,14 @@ def diff(
 def _loaded(
     loading: Loading,
     file: str,
-    hf_dir: str | None,
+    folder: str | None,
     saved: Activations | None,
-    asked: tuple[str | None, str | None],
+    prompt: str | list[int],
 ) -> Iterator[tuple[LoadedModel, list[str]]]:
     """The model, loaded with the context length that goes with the reference, and remarks on it."""
     from ..convert.checkpoint import Checkpoint
     from ..workbench.diff import fitting_context
 
-    folder = hf_dir or (file if Path(file).is_dir() else None)
     context, remarks = None, []
     if loading.context_length is None and (saved is not None or folder is not None):
         config: Mapping[str, Any] = {}
@@ -138,7 +133,7 @@ def _loaded(
     exact = {"kv_type": "f32", "flash_attention": "off", "rpc": ()}
     if context is not None:
         with loading.load(file, **exact, context_length=context) as model:
-            n = len(saved.ids) if saved is not None else _length(model, *asked)
+            n = len(saved.ids) if saved is not None else model.length(prompt)
             if n <= context:
                 remarks.append(
                     f"LongRoPE: loaded with --context-length {context}, for transformers takes the "
@@ -153,8 +148,7 @@ def _loaded(
 def _run(
     model: LoadedModel,
     folder: str,
-    prompt: str | None,
-    tokens: str | None,
+    prompt: str | list[int],
     item: tuple[str, str] | None,
 ) -> tuple[Activations, str]:
     """The results of transformers, and how the prompts differ."""
@@ -173,13 +167,12 @@ def _run(
     data: dict[str, Any] = {}
     differs = ""
     if item is None:
-        ids = _ids(model, prompt, tokens)
-        inputs = {"input_ids": np.array(ids, np.int32)}
+        inputs = {"input_ids": np.array(model.prompts.read(prompt), np.int32)}
     else:
+        assert isinstance(prompt, str)  # ids and an item are not given together
         kind, path = item
         modality = model.engine.images.modality(kind)
-        text = prompt or _TEXT
-        text = text if modality.marker in text else f"{modality.marker}{text}"
+        text = prompt if modality.marker in prompt else f"{modality.marker}{prompt}"
         opened = modality.open(path)
         prepared = modality.prepare(opened)
         data = dict(prepared.data)
@@ -190,21 +183,6 @@ def _run(
         )
     embeds = model.model.only_embeds
     return reference.run(folder, names, inputs, image=data, embeds=embeds), differs
-
-
-def _ids(model: LoadedModel, prompt: str | None, tokens: str | None) -> list[int]:
-    if tokens is not None:
-        if prompt is not None:
-            raise ConfigError("give --prompt or --tokens, not both")
-        return model.prompts.read(token_ids(tokens)).tolist()
-    return model.prompts.read(_TEXT if prompt is None else prompt).tolist()
-
-
-def _length(model: LoadedModel, prompt: str | None, tokens: str | None) -> int:
-    """Tokens of the prompt, which may be longer than the context."""
-    if tokens is not None:
-        return len(token_ids(tokens))
-    return model.length(_TEXT if prompt is None else prompt)
 
 
 def _print(d: Diff, everything: bool) -> None:

@@ -231,8 +231,7 @@ Prompt = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Prompt to compute.", show_default=False)
 ]
 Tokens = Annotated[
-    str | None,
-    typer.Option(metavar="1,2,3", help="Prompt as token ids, in place of a text."),
+    str | None, typer.Option(metavar="1,2,3", help="Prompt as token ids, in place of a text.")
 ]
 FlashAttention = Annotated[
     str, typer.Option(metavar="auto|on|off", help="Flash attention: attention as one fused op.")
@@ -281,6 +280,19 @@ def overrides(given: list[str] | None) -> dict[str, str]:
             raise ConfigError(f"--override-tensor {text!r}: give PATTERN=DEVICE")
         found.setdefault(pattern, device)
     return found
+
+
+def prompt_of(prompt: str | None, tokens: str | None) -> str | list[int]:
+    """The text of --prompt, the ids of --tokens, or a text of our own.
+
+    Raises:
+        ConfigError: both are given, or tokens that are no numbers.
+    """
+    if prompt is not None and tokens is not None:
+        raise ConfigError("give --prompt or --tokens, not both")
+    if tokens is not None:
+        return token_ids(tokens)
+    return "The quick brown fox jumps over the lazy dog." if prompt is None else prompt
 
 
 def token_ids(text: str) -> list[int]:

@@ -9,14 +9,13 @@ import typer
 
 from ..errors import ConfigError
 from .loading import Loading
-from .options import File, Json, Prompt, Tokens, expanded, token_ids
+from .options import File, Json, Prompt, Tokens, expanded, prompt_of
 from .requests import Item
 from .terminal import console, count, report, table
 
 if TYPE_CHECKING:
     from ..workbench.trace import OperandValue, Statistics, Trace, Value
 
-_TEXT = "The quick brown fox jumps over the lazy dog."
 _NUMBERS = ("min", "max", "mean", "rms")
 
 
@@ -49,17 +48,15 @@ def trace(
     from ..workbench.trace import save as write
     from ..workbench.trace import trace as look
 
-    if prompt is not None and tokens is not None:
-        raise ConfigError("give --prompt or --tokens, not both")
-    seen = item.one(tokens)
+    inputs: Any = prompt_of(prompt or None, tokens)
+    media = item.one(tokens)
     if save is not None and not save.endswith((".npz", ".safetensors")):
         raise ConfigError(f"{save}: values are saved as .npz or .safetensors")
     if save is not None:
         check_target(save)
-    given: Any = (prompt or _TEXT) if tokens is None else token_ids(tokens)
     with loading.load(file, rpc=()) as model:
-        prepared = None if seen is None else (seen[0], model.engine.images.prepare(*seen))
-        found = look(model, given, item=prepared, names=pattern, keep=save is not None)
+        prepared = None if media is None else (media[0], model.engine.images.prepare(*media))
+        found = look(model, inputs, item=prepared, names=pattern, keep=save is not None)
     if save is not None:
         write(save, found.kept)
     values = asdict(replace(found, kept={})) | {"ok": found.ok}
