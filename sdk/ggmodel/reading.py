@@ -107,10 +107,7 @@ def _read(file: int, expected: int, most: int) -> bytes:
 
 
 def given_bytes(
-    source: str | Path | bytes | bytearray | memoryview,
-    kind: str,
-    limit: str,
-    error: type[Error],
+    source: str | Path | bytes | bytearray | memoryview, kind: str, limit: str, error: type[Error]
 ) -> tuple[bytes, str]:
     """The bytes of a picture, a sound or a video that a caller gives, and its name in messages.
 

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 Program = Annotated[
     str | None,
     typer.Option(
-        "--for",
-        metavar="llama.cpp",
-        help="Write a file that this program can load, or refuse.",
+        "--for", metavar="llama.cpp", help="Write a file that this program can load, or refuse."
     ),
 ]
 
@@ -117,8 +115,7 @@ def quantize(
     allow_requantize: Annotated[
         bool,
         typer.Option(
-            "--allow-requantize",
-            help="Quantise tensors that are quantised already; costs quality.",
+            "--allow-requantize", help="Quantise tensors that are quantised already; costs quality."
         ),
     ] = False,
     force: Force = False,

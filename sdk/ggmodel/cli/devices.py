@@ -112,8 +112,7 @@ def worker(
     threads: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="CPU threads; default: one a core, at 127.0.0.1 one less, for the client.",
+            min=1, help="CPU threads; default: one a core, at 127.0.0.1 one less, for the client."
         ),
     ] = None,
 ) -> None:

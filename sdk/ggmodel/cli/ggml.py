@@ -80,10 +80,7 @@ def build(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Unpacked source package; default: downloaded.",
-        ),
+        typer.Option(metavar="FOLDER", help="Unpacked source package; default: downloaded."),
     ] = None,
 ) -> None:
     """Build the newest ggml for this machine.

@@ -28,13 +28,13 @@ class Items:
 
     def given(self) -> dict[str, list[str]]:
         """By option of a request, such as "images"; those that were not given left out."""
-        found = {"images": self.image, "audio": self.audio, "videos": self.video}
-        return {name: paths for name, paths in found.items() if paths}
+        from ..chat.messages import OPTIONS
+
+        return {OPTIONS[kind]: paths for kind, paths in vars(self).items() if paths}
 
     def each(self) -> list[tuple[str, str]]:
         """Kind and path of each."""
-        kinds = {"image": self.image, "audio": self.audio, "video": self.video}
-        return [(kind, path) for kind, paths in kinds.items() for path in paths or ()]
+        return [(kind, path) for kind, paths in vars(self).items() for path in paths or ()]
 
 
 @dataclass(kw_only=True)

@@ -34,8 +34,7 @@ def run(
         bool, typer.Option("--chat", help="Apply the chat template, as `ggmodel chat` does.")
     ] = False,
     echo: Annotated[
-        bool,
-        typer.Option("--echo/--no-echo", help="Print the prompt before the answer."),
+        bool, typer.Option("--echo/--no-echo", help="Print the prompt before the answer.")
     ] = True,
     *,
     items: Items,
@@ -157,11 +156,7 @@ class _Conversation:
     """The messages so far, and the model that answers."""
 
     def __init__(
-        self,
-        model: LoadedModel,
-        template: str | None,
-        system: str | None,
-        options: RequestOptions,
+        self, model: LoadedModel, template: str | None, system: str | None, options: RequestOptions
     ):
         self.system, self.history = system, list[dict[str, Any]]()
         self._items: list[tuple[str, Any]] = []  # that go with the next question

@@ -49,9 +49,7 @@ class Serving:
     )
     manage: bool = option(False, "Allow requests to download, create and remove models.")
     log_requests: bool = option(
-        True,
-        "Log each request in a line on standard error.",
-        "--log-requests/--no-log-requests",
+        True, "Log each request in a line on standard error.", "--log-requests/--no-log-requests"
     )
     timeout: float = option(3600.0, "Seconds that a request may take (0 = no limit).")
     drain: int = option(30, "Seconds that running requests have to finish at shutdown.")

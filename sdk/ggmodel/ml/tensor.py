@@ -54,15 +54,7 @@ def to_float32(raw: np.ndarray, dtype: DType, ne: tuple[int, ...]) -> np.ndarray
 
 @checked_methods(own=("dim", "stride"))
 class Tensor(
-    Elementwise,
-    Products,
-    Reductions,
-    Shaping,
-    Indexing,
-    Attention,
-    Spatial,
-    Windows,
-    Recurrent,
+    Elementwise, Products, Reductions, Shaping, Indexing, Attention, Spatial, Windows, Recurrent
 ):
     """An n-dimensional array in a recorded graph. Only `copy`, `set_rows` and `set_inplace` write
     to an operand.

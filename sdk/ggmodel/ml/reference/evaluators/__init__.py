@@ -3,10 +3,4 @@
 from ..elements import BYTEWISE, EVALUATORS, Evaluator
 from . import arithmetic, shaping
 
-__all__ = [
-    "BYTEWISE",
-    "EVALUATORS",
-    "Evaluator",
-    "arithmetic",
-    "shaping",
-]
+__all__ = ["BYTEWISE", "EVALUATORS", "Evaluator", "arithmetic", "shaping"]
