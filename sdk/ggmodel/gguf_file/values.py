@@ -245,6 +245,11 @@ def read_value(buffer: Buffer, at: int, what: str) -> tuple[Any, str, int]:
 
 
 def value_type(buffer: Buffer, at: int, what: str) -> ValueType:
+    """The type whose number stands at an offset.
+
+    Raises:
+        FormatError: GGUF has no such type.
+    """
     number = buffer.u32(at, what)
     kind = VALUE_TYPES.get(number)
     if kind is None:
@@ -255,6 +260,11 @@ def value_type(buffer: Buffer, at: int, what: str) -> ValueType:
 
 
 def read_scalar(buffer: Buffer, kind: ValueType, at: int) -> int | float | bool:
+    """The number at an offset.
+
+    Raises:
+        FormatError: a bool is neither 0 nor 1.
+    """
     value = struct.unpack_from("<" + kind.code, *buffer.near(at, kind.size))[0]
     if kind.name != "bool":
         return value

@@ -163,6 +163,7 @@ def share_last(layers: Sequence[S], n: int) -> list[S]:
 
 
 def need_span(what: str, n: int) -> None:
+    """Raises ConfigError unless a window or chunk has a position."""
     if n < 1:
         raise ConfigError(f"a {what} of {n} positions; it must be at least 1")
 

@@ -47,6 +47,7 @@ def keys_read(
 
 
 def transformers_root() -> Path | None:
+    """The folder of transformers, which is not imported; None where it is not installed."""
     try:
         spec = importlib.util.find_spec("transformers")
     except (ImportError, ValueError):

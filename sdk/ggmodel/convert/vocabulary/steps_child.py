@@ -16,6 +16,7 @@ LONGEST = 8_000_000  # letters of all results; the texts asked about have 100,00
 
 
 def main(memory: int, seconds: int) -> None:
+    """Answers the request on standard input, within limits: bytes and seconds."""
     request = json.loads(sys.stdin.buffer.read())
     empty = {"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}}
     try:
@@ -31,6 +32,7 @@ def main(memory: int, seconds: int) -> None:
 
 
 def bound(memory: int, seconds: int) -> None:
+    """Limits this process to so many bytes of memory and seconds of processor time."""
     if sys.platform == "win32":
         from ggmodel.platforms import processes
 
@@ -47,6 +49,8 @@ def bound(memory: int, seconds: int) -> None:
 
 
 class Answers:
+    """Results of a tokenizer's steps, within a limit on their letters."""
+
     def __init__(self, steps: Any):
         self.steps = steps
         self.room = LONGEST

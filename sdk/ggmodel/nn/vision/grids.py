@@ -195,6 +195,8 @@ class _Stacked(Module):
 
 
 class GridTower(Module):
+    """A vision tower whose positions are interpolated to the grid of a picture of any size."""
+
     config: Any
     patches: FramePatchEmbedding = gguf(
         "patch_embd", hf="patch_embed.proj", shape=("patch", "patch", 3, "vit_width")

@@ -209,6 +209,7 @@ def _token(one: Mapping[str, Any], listed: int = 0) -> Token:
 
 
 def ended_of(event: Mapping[str, Any]) -> Ended:
+    """The end of an answer, from llama-server's last event."""
     times = event.get("timings") or {}
     return Ended(
         "length" if event.get("stop_type") == "limit" else "stop",
@@ -224,6 +225,11 @@ def ended_of(event: Mapping[str, Any]) -> Ended:
 
 
 def as_base64(item: Any) -> str:
+    """A media item as llama-server takes it.
+
+    Raises:
+        PromptError: it is neither bytes nor a data URL.
+    """
     if isinstance(item, str) and item[:5].lower() == "data:":
         return item.partition(",")[2]
     if not isinstance(item, (bytes, bytearray)):
@@ -238,6 +244,7 @@ def _one_of(texts: list[str]) -> str:
 
 
 def cut_to(row: list[float], most: int, normalize: bool) -> list[float]:
+    """The first numbers of an embedding, of length 1 if that is asked for."""
     row = row[:most]
     length = math.sqrt(sum(x * x for x in row)) if normalize else 1.0
     return [x / (length or 1.0) for x in row]

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 
 def main(process: int) -> None:
+    """Waits for the end of standard input, then kills the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all
     while os.read(0, 1):
         pass
