@@ -21,7 +21,8 @@ from ggmodel.runner import LoadedModel
 from ggmodel.runner.loading.sources import open_source
 from ggmodel.workbench import golden
 from ggmodel.workbench.check import check
-from ggmodel.workbench.diff import Diff, diff
+from ggmodel.workbench.diff import diff
+from ggmodel.workbench.diff.report import Diff
 from tests.faults.processed import RECORDED, differing_inputs, prepares_otherwise
 from tests.faults.rules import RULES, Seed
 from tests.faults.source import MODELS, Source, files, spelled

@@ -20,7 +20,7 @@ from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.models.gemma3n.config import Gemma3nConfig
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.scoring import Apart
-from ggmodel.workbench.diff import same_tokens
+from ggmodel.workbench.diff.inputs import same_tokens
 from ggmodel.workbench.golden import Golden, laid_out, nmse, source_of
 from ggmodel.workbench.observe import prompt_with
 from tests.conftest import Vary

@@ -21,17 +21,9 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.model import PermuteRope, Pixels, find
 from ggmodel.workbench import golden
 from ggmodel.workbench.activations import errors
-from ggmodel.workbench.diff import (
-    Diff,
-    ModuleDiff,
-    diff,
-    fitting_context,
-    placeholder_of,
-    same_item,
-    same_tokens,
-    worst,
-)
-from ggmodel.workbench.diff.report import Wiring, judge
+from ggmodel.workbench.diff import diff
+from ggmodel.workbench.diff.inputs import fitting_context, placeholder_of, same_item, same_tokens
+from ggmodel.workbench.diff.report import Diff, ModuleDiff, Wiring, judge, worst
 from tests.faults.source import MODELS, spelled
 from tests.golden.files import HERE as GOLDENS
 from tests.golden.gemma3 import cases as gemma3

@@ -28,7 +28,7 @@ from .terminal import console, count, report, table
 if TYPE_CHECKING:
     from ..runner import LoadedModel
     from ..workbench.activations import Activations, Errors
-    from ..workbench.diff import Diff, ModuleDiff
+    from ..workbench.diff.report import Diff, ModuleDiff
 
 _STYLES = {"diverges": "bold red", "unused": "bold red", "follows": "yellow", "elsewhere": "dim"}
 
@@ -118,7 +118,7 @@ def _loaded(
 ) -> Iterator[tuple[LoadedModel, list[str]]]:
     """The model, loaded with the context length that goes with the reference, and remarks on it."""
     from ..convert.checkpoint import Checkpoint
-    from ..workbench.diff import fitting_context
+    from ..workbench.diff.inputs import fitting_context
 
     context, remarks = None, []
     if loading.context_length is None and (saved is not None or folder is not None):
@@ -158,7 +158,8 @@ def _run(
     from ..convert.checkpoint import Checkpoint
     from ..convert.declaration import pairs
     from ..workbench import reference
-    from ..workbench.diff import need_same_kind, placeholder_of, same_item, same_tokens
+    from ..workbench.diff import need_same_kind
+    from ..workbench.diff.inputs import placeholder_of, same_item, same_tokens
 
     with Checkpoint.open(folder) as checkpoint:
         config = checkpoint.config
@@ -186,7 +187,7 @@ def _run(
 
 
 def _print(d: Diff, everything: bool) -> None:
-    from ..workbench.diff import by_layer, worst
+    from ..workbench.diff.report import by_layer, worst
 
     out = console()
     rows: list[tuple[tuple[str, ...], str]] = []

@@ -23,7 +23,7 @@ from .checkpoint import Checkpoint
 from .declaration import Entry, plan
 from .from_hf import normalize, read_config, read_preparation, value_of_entry, with_preparation
 from .imatrix import ImportanceMatrix
-from .keys import Watched, recorded, unread_keys, with_defaults
+from .keys import Watched, listed_classes, recorded, unread_keys, with_defaults
 from .metadata import clip_metadata, describe, pooling_type, text_metadata
 from .tensor_types import Candidate, Recipe, choose, plain_type, recipe_of
 from .write import info
@@ -157,9 +157,7 @@ class CheckpointSource(TensorSource):
         importance = None if imatrix is None else ImportanceMatrix.read(imatrix)
         checkpoint = Checkpoint.open(folder)
         try:
-            names = checkpoint.config.get("architectures") or []
-            names = [str(n) for n in names] if isinstance(names, list) else [str(names)]
-            served = find_hf(names, models)
+            served = find_hf(listed_classes(checkpoint.config), models)
             name = served.stored_as(checkpoint.config, program)
             architecture = served if name == served.architecture else find(name, models)
             return cls(checkpoint, architecture, recipe, contents, pre, importance, served)

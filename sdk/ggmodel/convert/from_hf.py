@@ -20,7 +20,7 @@ from ..model.config import DOCUMENTS, key_fields
 from ..model.operations import Computed
 from ..reading import read_json
 from .declaration import Entry, plan
-from .keys import Watched, recorded, reference_table, unread_keys, with_defaults
+from .keys import Watched, listed_classes, recorded, reference_table, unread_keys, with_defaults
 
 # The parts of a processor_config.json that stand in files of their own in older folders.
 _PARTS = {"preprocessor": "image_processor", "features": "feature_extractor"}
@@ -82,9 +82,7 @@ def with_preparation(hf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 def _keys(hf: Mapping[str, Any], named: Any, end: str) -> Mapping[str, Any]:
     """The keys that a processor reads: the one that its file names, or else the model's."""
     table = reference_table("processors")
-    classes = hf.get("architectures")
-    classes = classes if isinstance(classes, list) else [classes]
-    usual = (p for c in classes if isinstance(c, str) for p in table["of"].get(c, ()))
+    usual = (p for c in listed_classes(hf) for p in table["of"].get(c, ()))
     names = [str(named).removesuffix("Fast").removesuffix("Pil"), *usual]
     fitting = (n for n in names if n.endswith(end) and (end != "Processor" or _plain(n)))
     return next((table["keys"][n] for n in fitting if n in table["keys"]), {})

@@ -98,14 +98,19 @@ def reference_table(name: str) -> dict[str, dict[str, Any]]:
     return _tables()[name]
 
 
+def listed_classes(hf: Mapping[str, Any]) -> list[str]:
+    """The classes of transformers that a config.json names."""
+    names = hf.get("architectures") or []
+    return [str(name) for name in (names if isinstance(names, list) else [names])]
+
+
 def recorded(hf: Mapping[str, Any]) -> dict[str, Any] | None:
     """The keys that transformers reads for a config, with their defaults; None for a class that
     is not recorded. Texts of further kinds have records of their own: "CLASS:qwen3"."""
-    names, text = hf.get("architectures"), hf.get("text_config")
+    text = hf.get("text_config")
     kind = text.get("model_type") if isinstance(text, Mapping) else None
     tables = reference_table("keys")
-    said = [n for n in (names if isinstance(names, list) else [names]) if isinstance(n, str)]
-    each = (name for n in said for name in (f"{n}:{kind}", n))
+    each = (name for n in listed_classes(hf) for name in (f"{n}:{kind}", n))
     return next((tables[name] for name in each if name in tables), None)
 
 

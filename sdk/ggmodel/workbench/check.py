@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..convert.checkpoint_source import CheckpointSource
-from ..convert.keys import every_key, recorded
+from ..convert.keys import every_key, listed_classes, recorded
 from ..errors import Error, OutOfMemory
 from ..gguf_file import TensorSource
 from ..model import LoadReport
@@ -136,7 +136,8 @@ def _compare(steps: Preparation, source: TensorSource, result: Check) -> bool:
     left += [Finding("key", line) for line in report.unread_keys]
     if isinstance(source, CheckpointSource):
         config = source.checkpoint.config
-        reference = _reference(config)
+        name = next(iter(listed_classes(config)), "")
+        reference = keys_read(name, config) or recorded(config)
         found = source.unread_of(every_key(config) if reference is None else reference)
         more = [
             Finding("key", line) for key, line in found.items() if key not in source.unread_keys
@@ -147,13 +148,6 @@ def _compare(steps: Preparation, source: TensorSource, result: Check) -> bool:
             left += more
     (result.problems if steps.options.strict else result.warnings).extend(left)
     return not (report.missing or report.wrong)
-
-
-def _reference(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The keys that the model class of a config.json reads."""
-    names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names else names
-    return (keys_read(name, config) if isinstance(name, str) else None) or recorded(config)
 
 
 def _tensors(

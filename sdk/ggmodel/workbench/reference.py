@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..convert.checkpoint import Checkpoint
+from ..convert.keys import listed_classes
 from ..errors import ConfigError, NotInstalled, PromptError, Unsupported
 from .activations import Activations
 
@@ -152,10 +153,9 @@ def _need(name: str) -> ModuleType:
 
 
 def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, Any]) -> Any:
-    listed = config.get("architectures")
-    name = listed[0] if isinstance(listed, list) and listed else None
+    name = next(iter(listed_classes(config)), "")
     try:
-        cls = getattr(transformers, name, None) if isinstance(name, str) else None
+        cls = getattr(transformers, name, None)
     except ImportError as error:  # transformers imports its modules only now
         raise NotInstalled(
             f"transformers cannot import {name}: {error.__cause__ or error}"

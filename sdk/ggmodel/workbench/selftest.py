@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -80,7 +80,7 @@ def self_test() -> SelfTest:
     """
     from .. import native
 
-    pieces = dict(_pieces())
+    pieces = _pieces()
     weights = _weights()
     wanted = _computed(weights, pieces, "reference", BackendParams())
     devices = [None, *(d for d in discover() if d.library != "CPU")]
@@ -169,16 +169,13 @@ def _weights() -> dict[str, Any]:
     return found
 
 
-def _pieces() -> Iterator[tuple[str, Build]]:
-    for name, (type, columns) in _PRODUCTS.items():
-        yield name, _product(type, columns)
-    yield _FUSED, _attention
-    yield "the gated layers", _gated
-    yield "the choice of experts", _experts
-    yield "a convolution of a picture", _convolution
-    yield "a convolution of states", _states
-    yield "the delta rule", _delta_rule
-    yield "sums and logarithms", _elementwise
+def _pieces() -> dict[str, Build]:
+    products = {name: _product(*product) for name, product in _PRODUCTS.items()}
+    return products | {
+        _FUSED: _attention, "the gated layers": _gated, "the choice of experts": _experts,
+        "a convolution of a picture": _convolution, "a convolution of states": _states,
+        "the delta rule": _delta_rule, "sums and logarithms": _elementwise,
+    }  # fmt: skip
 
 
 def _weight(backend: Backend, name: str) -> Tensor:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ...convert.declaration import pairs, plan
+from ...convert.keys import listed_classes
 from ...errors import ArchitectureError, ConfigError, LoadError
 from ...ml.node import Node
 from ...ml.tensor import to_float32
@@ -21,21 +22,8 @@ from ...runner import LoadedModel
 from ..activations import EXACT, TABLE, Activations, bound_of, errors, laid_out
 from ..nodes import module_of
 from ..observe import Begin, Call, Recording, See, prompt_with, watch_decode, watch_item, watch_text
-from .inputs import fitting_context, item_kind, placeholder_of, same_item, same_tokens
-from .report import Diff, ModuleDiff, Wiring, blame_author, by_layer, judge, within, worst
-
-__all__ = [
-    "Diff",
-    "ModuleDiff",
-    "by_layer",
-    "diff",
-    "fitting_context",
-    "need_same_kind",
-    "placeholder_of",
-    "same_item",
-    "same_tokens",
-    "worst",
-]
+from .inputs import fitting_context, item_kind, placeholder_of
+from .report import Diff, ModuleDiff, Wiring, blame_author, judge, within
 
 _MOST = 4096  # rows that are matched: their distances are a square matrix
 
@@ -153,8 +141,7 @@ def _decoded(
 def need_same_kind(model: LoadedModel, config: dict, what: str) -> None:
     """Raises `LoadError` unless a config names the model's architecture."""
     mine = type(model.model).hf_architectures
-    listed = config.get("architectures")
-    theirs = listed[0] if isinstance(listed, list) and listed else None
+    theirs = next(iter(listed_classes(config)), None)
     if mine and theirs not in mine and _stored_as(theirs, config) != model.model.architecture:
         raise LoadError(
             f"{what} is {theirs!r}, and {model.source.name} is {model.model.architecture!r}, which "

@@ -183,21 +183,19 @@ def check(
         FormatError: a golden is missing or damaged.
         Error: as raised by loading or running the model.
     """
-    given = {"kv_type": "f32", "flash_attention": "off", **options}
-    wanted = Cases(Path(folder))
-    return each_case(wanted, case, lambda name: _checked(wanted, name, models, given))
+    cases = Cases(Path(folder))
+    loading = _Loading(cases, models, {"kv_type": "f32", "flash_attention": "off", **options})
 
+    def checked(name: str) -> Iterator[Outcome]:
+        golden = cases.load(name)
+        for outcome in _outcomes(loading, golden, name):
+            yield replace(outcome, versions=golden.versions)
 
-def _checked(
-    wanted: Cases, name: str, models: str | Path | None, given: dict[str, Any]
-) -> Iterator[Outcome]:
-    golden = wanted.load(name)
-    for outcome in _outcomes(_Loading(wanted, models, given), golden, name):
-        yield replace(outcome, versions=golden.versions)
+    return each_case(cases, case, checked)
 
 
 def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iterator[Outcome]:
-    bound = loading.wanted.bounds.get(name, EXACT)
+    bound = loading.cases.bounds.get(name, EXACT)
     if isinstance(golden, Embeddings):
         yield _embedded(loading, golden, name, bound)
         return
@@ -223,14 +221,14 @@ class _Loading:
         options: of `load`.
     """
 
-    wanted: Cases
+    cases: Cases
     models: str | Path | None
     options: Mapping[str, Any]
 
     def load(self, source: MemorySource, **options: Any) -> LoadedModel:
         model = runner.load(source, models=self.models, **{**self.options, **options})
         # Lets it find special tokens by name.
-        special = getattr(self.wanted.module, "SPECIAL", None)
+        special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:
             model.model.tokenizer = _Named(special)
         return model
@@ -303,7 +301,7 @@ def _rounded(loading: _Loading, golden: Golden, bound: float) -> Iterator[Run]:
 
 
 def _embedded(loading: _Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
-    ways = getattr(loading.wanted.module, "POOLING", (None,))
+    ways = getattr(loading.cases.module, "POOLING", (None,))
 
     def vectors(model: LoadedModel, groups: list[list[list[int]]]) -> np.ndarray:
         each = [np.concatenate([model.embed(g, pooling=way) for g in groups]) for way in ways]

@@ -65,8 +65,8 @@ class Files:
     def taken(self, cls: type[Module]) -> set[str]:
         """Names that a class has, also in the new file."""
         path = self.file_of(self.called(cls))
-        own = fields_in(self.sources[path], self.called(cls)) if path else set[str]()
-        return ({*declared(cls), *dir(cls)} - slots_of(cls)) | own
+        own = fields_in(self.sources[path], self.called(cls)) if path else ()
+        return {*declared(cls), *dir(cls)} - slots_of(cls) | {*own}
 
     def declare(self, cls: str, field: str, line: str, comment: str) -> None:
         """Adds or replaces a field of a class, and imports the names of its line."""

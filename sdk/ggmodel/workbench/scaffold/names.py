@@ -218,13 +218,10 @@ def _dim(n: int, widths: Mapping[str, int], alone: bool) -> str:
 
 def widths_of(config: Any) -> dict[str, int]:
     """The hyperparameters that are numbers, with their values."""
-    names = (*vars(config), *_properties(type(config)))
+    attributes = (item for base in type(config).__mro__ for item in vars(base).items())
+    names = (*vars(config), *(k for k, v in attributes if isinstance(v, property)))
     values = {name: _value(config, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _properties(cls: type) -> list[str]:
-    return [k for base in cls.__mro__ for k, v in vars(base).items() if isinstance(v, property)]
 
 
 def _value(config: Any, name: str) -> int | None:

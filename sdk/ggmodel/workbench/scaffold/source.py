@@ -75,7 +75,7 @@ def renamed(source: str, template: str, cls: str, config: str | None, name: str,
 def with_field(source: str, cls: str, field: str, line: str, comment: str) -> str:
     """The file with a field of a class declared by this line, in place of the class's own line or,
     below a comment, behind its fields."""
-    node = _field_of(source, cls, field)
+    node = fields_in(source, cls).get(field)
     if node is None:
         return with_fields(source, {cls: [line]}, comment)
     lines = source.splitlines()
@@ -100,7 +100,7 @@ def _without_others(source: str, template: str) -> str:
 def field_text(source: str, cls: str, field: str) -> tuple[str | None, str | None]:
     """The annotation of a field that a class of the file declares itself, and its declaration on
     one line if that calls a function (`gguf`, `kv`)."""
-    node = _field_of(source, cls, field)
+    node = fields_in(source, cls).get(field)
     if node is None:
         return None, None
     tagged = isinstance(node.value, ast.Call)
@@ -108,11 +108,11 @@ def field_text(source: str, cls: str, field: str) -> tuple[str | None, str | Non
     return ast.unparse(node.annotation), text and re.sub(r"\n\s*", " ", text)
 
 
-def fields_in(source: str, cls: str) -> set[str]:
+def fields_in(source: str, cls: str) -> dict[str, ast.AnnAssign]:
     """The fields that a class of the file declares itself."""
     classes = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls)
     fields = (n for node in classes for n in node.body if isinstance(n, ast.AnnAssign))
-    return {n.target.id for n in fields if isinstance(n.target, ast.Name)}
+    return {n.target.id: n for n in fields if isinstance(n.target, ast.Name)}
 
 
 def with_name(line: str, before: str, after: str) -> str:
@@ -127,14 +127,6 @@ def with_name(line: str, before: str, after: str) -> str:
     if before and found:
         return f"{head}{quoted(after)}{tail}"
     return f"{line.rstrip()[:-1]}, hf={quoted(after)})"
-
-
-def _field_of(source: str, cls: str, field: str) -> ast.AnnAssign | None:
-    classes = (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == cls)
-    fields = (n for node in classes for n in node.body if isinstance(n, ast.AnnAssign))
-    return next(
-        (n for n in fields if isinstance(n.target, ast.Name) and n.target.id == field), None
-    )
 
 
 def with_class(source: str, text: str, before: str) -> str:
