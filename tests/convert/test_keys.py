@@ -378,7 +378,7 @@ def test_a_watched_config_notes_what_is_looked_at():
     config = {"a": 1, "b": {"c": 2, "d": 3}, "e": 4}
     watched = Watched(config)
     assert watched.get("a") == 1 and watched["b"]["c"] == 2 and watched.get("x") is None
-    assert watched.seen == {"a", "b.c"}
+    assert watched.looked_up == {"a", "b.c"}
     assert list(watched) == ["a", "b", "e"] and len(watched) == 3
     assert watched.config is config
 

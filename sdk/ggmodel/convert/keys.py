@@ -66,18 +66,18 @@ class Watched(Mapping[str, Any]):
 
     Attributes:
         config: the same, without being watched.
-        seen: the keys.
+        looked_up: the keys.
     """
 
     def __init__(self, config: Mapping[str, Any], seen: set[str] | None = None, prefix: str = ""):
         self.config, self._prefix = config, prefix
-        self.seen: set[str] = set() if seen is None else seen
+        self.looked_up: set[str] = set() if seen is None else seen
 
     def __getitem__(self, key: str) -> Any:
         value = self.config[key]
         if isinstance(value, Mapping):
-            return Watched(value, self.seen, _below(self._prefix + key))
-        self.seen.add(f"{self._prefix}{key}")
+            return Watched(value, self.looked_up, _below(self._prefix + key))
+        self.looked_up.add(f"{self._prefix}{key}")
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -185,7 +185,7 @@ def unread_keys(
     reference = reference or {}
     declared = config_class(architecture)
     named = [h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str)]
-    read = hf.seen.union(named)  # before assumed values are computed
+    read = hf.looked_up.union(named)  # before assumed values are computed
     known = recorded(given) is not None
     assumed = _assumed(declared)
     prepared = {n.partition(":")[0] for n in (*named, *assumed) if ":" in n}

@@ -112,14 +112,14 @@ def laid_out(theirs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | str:
     if theirs.size != math.prod(shape):
         return f"the reference's is {_listed(theirs.shape)}"
     plain = theirs.reshape([n for n in theirs.shape if n > 1] or [1])
-    wanted = tuple(n for n in shape if n > 1) or (1,)
+    target = tuple(n for n in shape if n > 1) or (1,)
     turned = plain.swapaxes(0, 1) if plain.ndim == 3 else plain
-    if plain.ndim == 3 and plain.shape == wanted and turned.shape == wanted:
-        n = wanted[0]
+    if plain.ndim == 3 and plain.shape == target and turned.shape == target:
+        n = target[0]
         return f"dims 1 and 2 are both {n}: tokens or heads? take a prompt of another length"
-    if _merges(plain.shape, wanted):
+    if _merges(plain.shape, target):
         return plain.reshape(shape)
-    if turned.shape == wanted:
+    if turned.shape == target:
         return turned.reshape(shape)
     return f"the reference's is {_listed(theirs.shape)}"
 
@@ -228,30 +228,32 @@ class Activations:
             inputs = {
                 k.removeprefix("input."): v for k, v in arrays.items() if k.startswith("input.")
             }
-            found = cls(**{k: about[k] for k in _TEXTS}, inputs=inputs)
+            activations = cls(**{k: about[k] for k in _TEXTS}, inputs=inputs)
             values = arrays["values"].astype(np.float32, copy=False)
             for kind in ("given", "results"):
                 for name, (start, shape) in about[kind].items():
                     if start < 0 or min(shape, default=1) < 0:
                         raise ValueError(f"{name} lies at {start}")
                     part = values[start : start + math.prod(shape)]
-                    getattr(found, kind)[name] = part.reshape(shape)
+                    getattr(activations, kind)[name] = part.reshape(shape)
         except FormatError:
             raise
         except Exception as error:  # whatever the wrong parts lead to
             raise _broken(path, f"a part is missing: {type(error).__name__}: {error}") from None
-        _check(found, path)
-        return found
+        _check(activations, path)
+        return activations
 
 
-def _check(found: Activations, path: str | Path) -> None:
+def _check(record: Activations, path: str | Path) -> None:
     """Raises `FormatError` if a part has the wrong type."""
     kinds = {"order": list, "others": list}
-    ids = found.inputs.get("input_ids")
+    ids = record.inputs.get("input_ids")
     if (
-        not all(isinstance(getattr(found, name), kinds.get(name, dict)) for name in _TEXTS)
-        or not all(isinstance(text, str) for text in (*found.tensors, *found.order, *found.others))
-        or not all(isinstance(text, str) for text in found.versions.values())
+        not all(isinstance(getattr(record, name), kinds.get(name, dict)) for name in _TEXTS)
+        or not all(
+            isinstance(text, str) for text in (*record.tensors, *record.order, *record.others)
+        )
+        or not all(isinstance(text, str) for text in record.versions.values())
         or ids is None
         or ids.dtype.kind not in "iu"
         or not ids.size
@@ -265,7 +267,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     Raises:
         FormatError: the file is damaged, or something else.
     """
-    found: dict[str, np.ndarray] = {}
+    members: dict[str, np.ndarray] = {}
     try:
         most = _RATIO * Path(path).stat().st_size + _SPARE
         with zipfile.ZipFile(path) as file:
@@ -274,8 +276,8 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
                 if most < 0 or not info.filename.endswith(".npy"):
                     raise _broken(path, f"{info.filename!r:.60} is no array, or too large")
         with np.load(path, allow_pickle=False) as arrays:
-            found = dict(arrays)
-        for name, array in found.items():
+            members = dict(arrays)
+        for name, array in members.items():
             # Members that numpy does not know come as bytes.
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "bfiuU":
                 raise _broken(path, f"{name!r:.60} is no array of numbers, truths or text")
@@ -286,18 +288,18 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
         raise FormatError(f"{path}: {reason}; give a file that --save-reference wrote") from None
     except Exception as error:  # numpy and zipfile raise whatever a broken file leads them to
         raise _broken(path, str(error)) from None
-    return found
+    return members
 
 
 def _broken(path: str | Path, reason: str) -> FormatError:
     return FormatError(f"{path} holds no readable activations: {reason}")
 
 
-def same_prompt(found: Activations, ids: Mapping[str, Any] | list[int], path: str) -> None:
+def same_prompt(activations: Activations, ids: Mapping[str, Any] | list[int], path: str) -> None:
     """Raises `FormatError` if activations belong to another prompt."""
-    if found.ids != list(ids):
-        shown = found.ids[:8]
+    if activations.ids != list(ids):
+        shown = activations.ids[:8]
         raise FormatError(
             f"{path} has activations of another prompt, tokens {shown}"
-            f"{' …' * (len(found.ids) > len(shown))}; leave the prompt out to use that one"
+            f"{' …' * (len(activations.ids) > len(shown))}; leave the prompt out to use that one"
         )

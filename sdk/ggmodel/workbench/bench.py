@@ -270,11 +270,11 @@ def setting(model: LoadedModel) -> Setting:
     by_type: Counter[str] = Counter()
     for info in infos:
         by_type[info.dtype.name] += info.nbytes
-    known: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     version = threads = None
     if isinstance(model.backend, GGMLBackend):
         about = describe()
-        known, version = about["devices"], about["version"]
+        descriptions, version = about["devices"], about["version"]
         threads = model.backend.hardware.n_threads
     return Setting(
         model=model.source.name,
@@ -282,7 +282,7 @@ def setting(model: LoadedModel) -> Setting:
         type=max(by_type, key=by_type.__getitem__),
         size_bytes=sum(by_type.values()),
         parameters=sum(info.n_elements for info in infos),
-        devices={d.name: known.get(d.name, "") for d in (*memory.gpus, memory.cpu)},
+        devices={d.name: descriptions.get(d.name, "") for d in (*memory.gpus, memory.cpu)},
         threads=threads,
         ggml=version,
     )

@@ -138,9 +138,9 @@ def _compare(steps: Preparation, source: TensorSource, result: Check) -> bool:
         config = source.checkpoint.config
         name = next(iter(listed_classes(config)), "")
         reference = keys_read(name, config) or recorded(config)
-        found = source.unread_of(every_key(config) if reference is None else reference)
+        unread = source.unread_of(every_key(config) if reference is None else reference)
         more = [
-            Finding("key", line) for key, line in found.items() if key not in source.unread_keys
+            Finding("key", line) for key, line in unread.items() if key not in source.unread_keys
         ]
         if reference is None:
             result.warnings += more

@@ -145,7 +145,7 @@ def estimate_on(
         reports[length, GPULayersList()] = steps.backend.backend_memory()
         encoders = steps.engine.worst.encoders
     layers = choose_layers(
-        options.gpu_request, lambda found: measured(length, found), devices.found, blocks
+        options.gpu_request, lambda chosen: measured(length, chosen), devices.found, blocks
     )
     largest = 0
     if search:
@@ -169,20 +169,20 @@ def _devices(
     memory: BackendMemory, layers: GPULayersList, devices: Sequence[DeviceInfo], free: int
 ) -> list[DeviceEstimate]:
     """The reported memory of each device, with its free memory."""
-    known = {d.device_id: d for d in devices}
+    infos = {d.device_id: d for d in devices}
     placed = {g.device_id: list(g.layers) for g in layers}
-    found = []
+    estimates = []
     for m in memory.gpus:
-        info = known[m.device]
+        info = infos[m.device]
         room = max(0, info.free_memory - info.minimum_memory())
         own, about = placed.get(m.device, []), info.description
         parts = m.weights, m.cache, m.graph, room
-        found.append(DeviceEstimate(m.name, about, own, 0, *parts, info.integrated))
+        estimates.append(DeviceEstimate(m.name, about, own, 0, *parts, info.integrated))
     elsewhere = {n for own in placed.values() for n in own}
     cpu, embedded = memory.cpu, memory.input_weights
     own = [n for n in range(len(cpu.weights)) if n not in elsewhere]
     parts = cpu.weights, cpu.cache, cpu.graph, free
-    return [*found, DeviceEstimate(cpu.name, "", own, embedded, *parts)]
+    return [*estimates, DeviceEstimate(cpu.name, "", own, embedded, *parts)]
 
 
 def _room(devices: Sequence[DeviceEstimate]) -> list[int]:
@@ -192,7 +192,7 @@ def _room(devices: Sequence[DeviceEstimate]) -> list[int]:
     return room
 
 
-def largest_context(room: Callable[[int], Sequence[int]], known: int, limit: int) -> int:
+def largest_context(room: Callable[[int], Sequence[int]], first: int, limit: int) -> int:
     """The longest context that fits: a multiple of 256 or `limit` itself; 0 if none fits.
 
     Memory grows almost linearly with the context: two dry runs give the line, further ones verify
@@ -200,7 +200,7 @@ def largest_context(room: Callable[[int], Sequence[int]], known: int, limit: int
 
     Args:
         room: length of the context → bytes left on each device.
-        known: a length that was measured already.
+        first: a length that was measured already.
     """
     last = -(-limit // _STEP)  # lengths are numbered: multiples of 256, then the limit
     fits, fails = 0, last + 1
@@ -208,7 +208,7 @@ def largest_context(room: Callable[[int], Sequence[int]], known: int, limit: int
     above: _Point | None = None
     for run in range(_MOST_RUNS + 1):
         if run == 0:
-            number, length = known // _STEP, known
+            number, length = first // _STEP, first
         else:
             number = last if above is None else 1 if below is None else _crossing(below, above)
             number = max(fits + 1, min(number, fails - 1))

@@ -99,14 +99,14 @@ def in_use() -> InUse:
 def builds() -> list[Kept]:
     """The builds in the user's data folder, by name."""
     complete = kept.build_names()
-    found = [Kept(name, str(kept.path_of(name)), finished=False) for name in kept.unfinished()]
-    found = [one for one in found if one.name not in complete]
+    listed = [Kept(name, str(kept.path_of(name)), finished=False) for name in kept.unfinished()]
+    listed = [one for one in listed if one.name not in complete]
     for name in complete:
         path = kept.path_of(name)
         about = stamp.read_stamp(path) or stamp.Stamp("")
         chosen = choice.is_chosen(path)
-        found.append(Kept(name, str(path), about.version, about.options, chosen=chosen))
-    return sorted(found, key=lambda one: one.name)
+        listed.append(Kept(name, str(path), about.version, about.options, chosen=chosen))
+    return sorted(listed, key=lambda one: one.name)
 
 
 def build(
@@ -133,9 +133,9 @@ def build(
     path = kept.path_of(name)
     builder.refuse_others(path)
     options = [*requirements.options(parts), *options]
-    wanted = builder.requested(options)
-    found = stamp.read_stamp(path)
-    if found and (path / stamp.STAMP).exists() and found.options == wanted:
+    requested = builder.requested(options)
+    existing = stamp.read_stamp(path)
+    if existing and (path / stamp.STAMP).exists() and existing.options == requested:
         return None
     requirements.need_compilers()
     requirements.need_python_headers()
@@ -145,7 +145,7 @@ def build(
 
     def check(done: Path) -> None:
         result.update(_child(["-m", "ggmodel.workbench.selftest"], done, _COMPILING))
-        stamp.write_stamp(done, options=wanted, features=result["features"])
+        stamp.write_stamp(done, options=requested, features=result["features"])
 
     builder.build_ggml(path, options, root=root, progress=progress, check=check)
     choice.choose(path)
@@ -169,8 +169,8 @@ def use(name: str) -> InUse:
     else:
         path = kept.path_of(name)
         if name not in kept.build_names():
-            known = ", ".join([choice.INSTALLED, *kept.build_names()])
-            raise NativeError(f"no build is called {name!r}; there are: {known}; or give a path")
+            names = ", ".join([choice.INSTALLED, *kept.build_names()])
+            raise NativeError(f"no build is called {name!r}; there are: {names}; or give a path")
     choice.need_processor(path)
     described(path)
     choice.choose(path)
@@ -210,14 +210,14 @@ def _child(
         raise NativeError(f"ggml cannot be tried in a process of its own: {error}") from error
     with process:
         try:
-            printed, said = process.communicate(timeout=patience)
+            printed, errors = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             process.kill()
             raise NativeError(f"ggml did not answer in {patience:g} s; it may be broken") from None
         except BaseException:
             process.kill()
             raise
-    message = said.decode(errors="replace").strip()
+    message = errors.decode(errors="replace").strip()
     if process.returncode == 1 and message:
         raise NativeError(message[-4000:])
     if process.returncode:

@@ -30,7 +30,7 @@ See = Callable[[Node, np.ndarray], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class ModuleCall:
     """A call of a module that has returned.
 
     Attributes:
@@ -52,7 +52,7 @@ class Recording:
     """
 
     graph: Graph
-    calls: list[Call]
+    calls: list[ModuleCall]
 
 
 Begin = Callable[[Recording], See]
@@ -161,7 +161,7 @@ def _watched_item(
 
 
 def prompt_with(
-    model: LoadedModel, ids: list[int], placeholder: int, seen: list[MultimodalEmbedding]
+    model: LoadedModel, ids: list[int], placeholder: int, encoded: list[MultimodalEmbedding]
 ) -> np.ndarray:
     """A prompt for `watch_text` with images in place of the reference's placeholders.
 
@@ -170,11 +170,11 @@ def prompt_with(
     """
     inputs = [Input(token) for token in ids]
     of_token: dict[int, list[MultimodalEmbedding]] = {}
-    for embedding in seen:
+    for embedding in encoded:
         of_token.setdefault(embedding.token(placeholder), []).append(embedding)
     for token, embeddings in of_token.items():
         sizes = [1 if model.engine.inputs.whole else len(e) for e in embeddings]
-        free = [i for i, found in enumerate(ids) if found == token]
+        free = [i for i, token_id in enumerate(ids) if token_id == token]
         if len(free) != sum(sizes):
             raise PromptError(
                 f"the reference has {len(free)} placeholders (token {token}) for images, the "
@@ -204,14 +204,14 @@ class _Each:
 
 def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:
     everywhere = list(instances(model))
-    known = {id(one.module): one for one in reversed(everywhere)}
+    instance_of = {id(one.module): one for one in reversed(everywhere)}
     calls = []
     for call, args, result in graph.calls or ():
-        module = known.get(id(getattr(call, "__self__", None)))
+        module = instance_of.get(id(getattr(call, "__self__", None)))
         if module is not None:
-            calls.append(Call(module, _computed(args), _computed((result,))))
+            calls.append(ModuleCall(module, _computed(args), _computed((result,))))
     if output is not None:
-        calls.append(Call(everywhere[0], None, output))
+        calls.append(ModuleCall(everywhere[0], None, output))
     return Recording(graph, calls)
 
 

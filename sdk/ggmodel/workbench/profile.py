@@ -314,14 +314,14 @@ def _time(
     return whole[1:], np.array(apart[1:]).reshape(repetitions, -1)
 
 
-def _measure_rates(backend: GGMLBackend, graph: Graph, known: dict[str, float]) -> None:
+def _measure_rates(backend: GGMLBackend, graph: Graph, rates: dict[str, float]) -> None:
     """Adds the peak rate of products for each new dtype of weights, in its fastest arrangement."""
     for node in graph.schedule:
         dtype = _product_type(node)
-        if dtype is None or dtype.name in known:
+        if dtype is None or dtype.name in rates:
             continue
         places = (None, *backend.weights.extra_buffer_types)
-        known[dtype.name] = max(peaks.product_rate(backend.hardware, dtype, p) for p in places)
+        rates[dtype.name] = max(peaks.product_rate(backend.hardware, dtype, p) for p in places)
 
 
 def _product_type(node: Node) -> DType | None:

@@ -61,32 +61,32 @@ def run(
         modules = _located(net, checkpoint, [n for n in names if n])
         config = checkpoint.config
         tensors = {name: list(stored.shape) for name, stored in checkpoint.tensors.items()}
-    found = Activations(
+    activations = Activations(
         config=config,
         tensors=tensors,
         versions={m.__name__: m.__version__ for m in (torch, transformers)},
         inputs={k: np.asarray(v) for k, v in inputs.items()},
         image=dict(image or {}),
     )
-    given = {k: torch.from_numpy(np.array(v)) for k, v in found.inputs.items()}
-    given["input_ids"] = given["input_ids"].reshape(1, -1).long()
+    keywords = {k: torch.from_numpy(np.array(v)) for k, v in activations.inputs.items()}
+    keywords["input_ids"] = keywords["input_ids"].reshape(1, -1).long()
     if config.get("is_encoder_decoder"):
-        given["decoder_input_ids"] = given.pop("input_ids")
-    hooks = _Hooks(torch, found)
+        keywords["decoder_input_ids"] = keywords.pop("input_ids")
+    hooks = _Hooks(torch, activations)
     hooks.attach("", net.base_model if embeds else net)
     for name, module in modules.items():
         hooks.attach(name, module)
-    known = {id(module) for module in modules.values()}
+    recorded = {id(module) for module in modules.values()}
     for name, module in net.named_modules():
-        if name and id(module) not in known and next(module.parameters(False), None) is not None:
+        if name and id(module) not in recorded and next(module.parameters(False), None) is not None:
             hooks.note(name, module)
     try:
         with torch.no_grad():
-            net(**given, use_cache=False)
+            net(**keywords, use_cache=False)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise PromptError(f"transformers cannot compute this prompt: {reason}") from error
-    return found
+    return activations
 
 
 def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str, np.ndarray]:
@@ -110,11 +110,11 @@ def item_inputs(folder: str | Path, text: str, kind: str, item: Any) -> dict[str
         raise raised(
             f"the processor of {folder} does not take this {kind}: {type(error).__name__}: {error}"
         ) from error
-    found = {k: np.asarray(v) for k, v in made.items() if k not in ("attention_mask", "labels")}
-    ids = found.get("input_ids")
+    inputs = {k: np.asarray(v) for k, v in made.items() if k not in ("attention_mask", "labels")}
+    ids = inputs.get("input_ids")
     if ids is None:  # the text is the decoder's, and no more than what is given
         ids = np.asarray(processor.tokenizer(text, add_special_tokens=False)["input_ids"])
-    return found | {"input_ids": ids.reshape(-1)}
+    return inputs | {"input_ids": ids.reshape(-1)}
 
 
 def _processed(processor: Any, text: str, kind: str, item: Any) -> Mapping[str, Any]:
@@ -185,27 +185,27 @@ def _loaded(transformers: Any, torch: Any, folder: Path, config: Mapping[str, An
 class _Hooks:
     """Records the inputs and results of each module's first call."""
 
-    def __init__(self, torch: Any, found: Activations):
-        self.torch, self.found = torch, found
+    def __init__(self, torch: Any, record: Activations):
+        self.torch, self.record = torch, record
         self._known: dict[bytes, np.ndarray] = {}
 
     def attach(self, name: str, module: Any) -> None:
         def before(_: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            if name not in self.found.order:
-                self._keep(self.found.given, name, self._tensors((*args, *options.values()))[:1])
+            if name not in self.record.order:
+                self._keep(self.record.given, name, self._tensors((*args, *options.values()))[:1])
 
         def after(_: Any, args: tuple[Any, ...], result: Any) -> None:
-            if name not in self.found.order:
-                self.found.order.append(name)
-                self._keep(self.found.results, name, self._tensors((result,)))
+            if name not in self.record.order:
+                self.record.order.append(name)
+                self._keep(self.record.results, name, self._tensors((result,)))
 
         module.register_forward_pre_hook(before, with_kwargs=True)
         module.register_forward_hook(after)
 
     def note(self, name: str, module: Any) -> None:
         def called(*_: Any) -> None:
-            if name not in self.found.others:
-                self.found.others.append(name)
+            if name not in self.record.others:
+                self.record.others.append(name)
 
         module.register_forward_pre_hook(called)
 
@@ -219,14 +219,14 @@ class _Hooks:
             where[f"{name}#{i}" if i else name] = self._known.setdefault(digest, array)
 
     def _tensors(self, values: Iterable[Any]) -> list[Any]:
-        found = []
+        tensors = []
         for value in values:
             value = value.to_tuple() if hasattr(value, "to_tuple") else value
             if isinstance(value, (tuple, list)):
-                found += [v for v in value if isinstance(v, self.torch.Tensor)]
+                tensors += [v for v in value if isinstance(v, self.torch.Tensor)]
             elif isinstance(value, self.torch.Tensor):
-                found.append(value)
-        return found
+                tensors.append(value)
+        return tensors
 
 
 def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, An
             continue
         if same:
             renamed[name] = max(same, key=lambda other: (_alike(name, other), -other.count(".")))
-    found: dict[str, Any] = {}
+    located: dict[str, Any] = {}
     for name in names:
         votes: Counter[str] = Counter()
         for tensor, here in renamed.items():
@@ -256,8 +256,8 @@ def _located(net: Any, checkpoint: Checkpoint, names: list[str]) -> dict[str, An
                 votes[here[: -len(rest)]] += 1
         place = votes.most_common(1)[0][0] if votes else name
         if place in inside:
-            found[name] = inside[place]
-    return found
+            located[name] = inside[place]
+    return located
 
 
 def _fingerprint(values: np.ndarray) -> tuple[tuple[int, ...], bytes]:

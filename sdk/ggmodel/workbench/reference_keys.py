@@ -41,9 +41,9 @@ def keys_read(
     home = None if root is None else source_of(root, "modeling", name)
     if root is None or home is None:
         return None
-    found: dict[str, Any] = {}
-    _collect(_Reading(root).start(home, name), config_of(home, name), "", config or {}, found)
-    return dict(sorted(found.items()))
+    keys: dict[str, Any] = {}
+    _collect(_Reading(root).start(home, name), config_of(home, name), "", config or {}, keys)
+    return dict(sorted(keys.items()))
 
 
 def transformers_root() -> Path | None:
@@ -143,8 +143,8 @@ class _Reading:
                 self._note_call(node)
 
     def _note_call(self, call: ast.Call) -> None:
-        asked = isinstance(call.func, ast.Name) and call.func.id == "getattr"
-        if asked and _is_config(call.args[0]):
+        is_getattr = isinstance(call.func, ast.Name) and call.func.id == "getattr"
+        if is_getattr and _is_config(call.args[0]):
             for key in _strings(call.args[1:2]):
                 self.keys[key] = value_of(call.args[2]) if len(call.args) > 2 else _UNKNOWN
         elif _last(call.func) == "get" and _is_rope(_owner(call.func)):
@@ -242,8 +242,8 @@ class _ConfigClass:
 
     def _compute(self, method: ast.FunctionDef) -> None:
         if method.name == "__init__":  # before configs were dataclasses
-            given = method.args.args[-len(method.args.defaults) :] if method.args.defaults else []
-            for argument, default in zip(given, method.args.defaults, strict=True):
+            names = method.args.args[-len(method.args.defaults) :] if method.args.defaults else []
+            for argument, default in zip(names, method.args.defaults, strict=True):
                 self.fields[argument.arg] = value_of(default)
         for node in ast.walk(method):
             if isinstance(node, ast.Attribute) and _last(node.value) == "self":
@@ -276,8 +276,8 @@ def config_of(module: Source, name: str) -> _ConfigClass | None:
         for method in (i for i in cls.body if isinstance(i, ast.FunctionDef)):
             hints += [a.annotation for a in method.args.args if a.annotation is not None]
         for hint in hints:
-            found = _last(hint)
-            path, original = module.imported.get(found, (module.path, ""))
+            class_name = _last(hint)
+            path, original = module.imported.get(class_name, (module.path, ""))
             of_model = path.parent.parent.name == "models"
             if of_model and path.stem.startswith("configuration_") and path.is_file():
                 return _ConfigClass(source(path), original)
@@ -289,7 +289,7 @@ def _collect(
     cls: _ConfigClass | None,
     prefix: str,
     config: Mapping[str, Any],
-    found: dict[str, Any],
+    keys: dict[str, Any],
 ) -> None:
     """Adds the keys of a config's class and of its parts that are read."""
     if cls is None:
@@ -308,11 +308,11 @@ def _collect(
         own |= {f"rope_parameters.{key}": None for key in reads.rope}
     for key in cls.parts:
         own.pop(key, None)
-    found |= {f"{prefix}{k}": v for k, v in own.items() if not k.startswith("_")}
+    keys |= {f"{prefix}{k}": v for k, v in own.items() if not k.startswith("_")}
     for key, (name, model_type) in cls.parts.items():
-        given = config.get(key)
-        given = given if isinstance(given, Mapping) else {}
-        part = _part(reads.root, cls.module, name, given.get("model_type") or model_type)
+        part_config = config.get(key)
+        part_config = part_config if isinstance(part_config, Mapping) else {}
+        part = _part(reads.root, cls.module, name, part_config.get("model_type") or model_type)
         if part is None:
             continue
         inner = reads
@@ -320,7 +320,7 @@ def _collect(
         home = None if tower is None else source_of(reads.root, "modeling", tower)
         if home is not None and tower is not None:
             inner = reads.also(_Reading(reads.root).start(home, tower))
-        _collect(inner, part, f"{prefix}{key}.", given, found)
+        _collect(inner, part, f"{prefix}{key}.", part_config, keys)
 
 
 def _part(
@@ -340,5 +340,5 @@ def _mapped(root: Path, file: str, model_type: str | None) -> str | None:
     if model_type is None or not path.is_file():
         return None
     entry = rf'\(\s*"{re.escape(model_type)}",\s*"(\w+)"'
-    found = re.search(entry, path.read_text("utf-8"))
-    return found.group(1) if found else None
+    match = re.search(entry, path.read_text("utf-8"))
+    return match.group(1) if match else None

@@ -82,7 +82,7 @@ def self_test() -> SelfTest:
 
     pieces = _pieces()
     weights = _weights()
-    wanted = _computed(weights, pieces, "reference", BackendParams())
+    expected = _computed(weights, pieces, "reference", BackendParams())
     devices = [None, *(d for d in discover() if d.library != "CPU")]
     worst, comparisons = 0.0, 0
     for device in devices:
@@ -94,7 +94,7 @@ def self_test() -> SelfTest:
             for name, values in got.items():
                 allowed = ROUNDED if name in _PRODUCTS else NEAR
                 where = device.name if device else "CPU"
-                worst = max(worst, _difference(name, where, values, wanted[name], allowed))
+                worst = max(worst, _difference(name, where, values, expected[name], allowed))
             comparisons += len(got)
     about = native.describe()
     names = [device.name if device else "CPU" for device in devices]
@@ -124,11 +124,11 @@ def _computed(
             traced[name] = context, out
         made.allocate(*(context.graph for context, _ in traced.values()))
         made.load()
-        found: dict[str, np.ndarray] = {}
+        results: dict[str, np.ndarray] = {}
         for name, (context, out) in traced.items():
             context.compute(out)
-            found[name] = out.numpy().copy()
-        return found
+            results[name] = out.numpy().copy()
+        return results
 
 
 def _difference(name: str, device: str, got: np.ndarray, want: np.ndarray, allowed: float) -> float:
@@ -150,11 +150,11 @@ def _noise(*shape: int, seed: int = 0) -> np.ndarray:
 def _weights() -> dict[str, Any]:
     """Weights of a layer that no model has: a matrix of each type, those of attention, experts."""
     width = _HEADS * _HEAD
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     for name in TYPES:
         values = _noise(_OUT, _WIDTH) / np.float32(_WIDTH**0.5)
         data = encode(values, DType[name]).tobytes()
-        found[f"blk.0.{name}"] = (DType[name], (_WIDTH, _OUT), data)
+        weights[f"blk.0.{name}"] = (DType[name], (_WIDTH, _OUT), data)
     halves = {
         "q": (width, width), "k": (_KV_HEADS * _HEAD, width), "v": (_KV_HEADS * _HEAD, width),
         "gate": (2 * width, width), "up": (2 * width, width), "down": (width, 2 * width),
@@ -162,11 +162,11 @@ def _weights() -> dict[str, Any]:
     }  # fmt: skip
     for i, (name, shape) in enumerate(halves.items()):
         values = _noise(*shape, seed=i + 1) / np.float32(shape[-1] ** 0.5)
-        found[f"blk.0.{name}"] = values.astype(np.float16)
-    found["blk.0.norm"] = 1 + _noise(width, seed=20) / 4
-    found["blk.0.conv"] = _noise(width, 4, seed=21)
-    found["token_embd"] = _noise(11, width, seed=22)
-    return found
+        weights[f"blk.0.{name}"] = values.astype(np.float16)
+    weights["blk.0.norm"] = 1 + _noise(width, seed=20) / 4
+    weights["blk.0.conv"] = _noise(width, 4, seed=21)
+    weights["token_embd"] = _noise(11, width, seed=22)
+    return weights
 
 
 def _pieces() -> dict[str, Build]:
@@ -179,9 +179,9 @@ def _pieces() -> dict[str, Build]:
 
 
 def _weight(backend: Backend, name: str) -> Tensor:
-    found = backend.get(name if name == "token_embd" else f"blk.0.{name}")
-    assert found is not None
-    return found
+    weight = backend.get(name if name == "token_embd" else f"blk.0.{name}")
+    assert weight is not None
+    return weight
 
 
 def _input(context: Context, values: np.ndarray) -> Tensor:

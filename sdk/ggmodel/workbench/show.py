@@ -158,15 +158,15 @@ def _hyperparameters(
         config = declared.read(keys)
     except (ArchitectureError, ConfigError) as error:
         return None, str(error)
-    found = []
+    hyperparameters = []
     for name, field, _, _ in key_fields(declared):
         candidates = [full for key in field.names for full in (keys.full(key), key)]
         key = next((k for k in candidates if k in source.metadata), None)
         value = getattr(config, name)
         if isinstance(value, list) and len(value) > _SHOWN:
             value = ArraySummary(len(value), value[:_SHOWN])
-        found.append(Hyperparameter(name, value, key))
-    return found, None
+        hyperparameters.append(Hyperparameter(name, value, key))
+    return hyperparameters, None
 
 
 def _layers(infos: list[TensorInfo]) -> list[Layer]:

@@ -61,8 +61,8 @@ def _row(model: Stored, models: str | Path | None) -> Row:
             kind, architecture = _of_file(model.path)
             find(architecture or "", models)
     except (Error, OSError) as error:
-        known = architecture is not None and not reason
-        reason = reason or (f"no architecture {architecture}" if known else str(error))
+        unsupported = architecture is not None and not reason
+        reason = reason or (f"no architecture {architecture}" if unsupported else str(error))
     path = None if model.path is None else str(model.path)
     return Row(
         model.name,

@@ -127,22 +127,23 @@ def trace(
         PromptError: the prompt is invalid, or longer than a batch.
         ConfigError: no tensor's name matches.
     """
-    found = Trace(model.source.name, 0)
+    result = Trace(model.source.name, 0)
     if item is not None:
         kind, prepared = item
-        seen = watch_item(model, kind, prepared, _Look(found, model, kind, names, keep).begin)
-        prompt = model.prompts.with_items(prompt, {OPTIONS[kind]: [seen]})
+        look = _Look(result, model, kind, names, keep)
+        embeddings = watch_item(model, kind, prepared, look.begin)
+        prompt = model.prompts.with_items(prompt, {OPTIONS[kind]: [embeddings]})
     numbers = model.prompts.read(prompt)
-    found.tokens = len(numbers)
-    watch_text(model, numbers, _Look(found, model, "text", names, keep).begin)
-    if not found.values:
+    result.tokens = len(numbers)
+    watch_text(model, numbers, _Look(result, model, "text", names, keep).begin)
+    if not result.values:
         raise ConfigError(f"no tensor's name matches {names!r}; leave it out to see all names")
-    return found
+    return result
 
 
 class _Look:
-    def __init__(self, found: Trace, model: LoadedModel, part: str, names: str, keep: bool):
-        self.found, self.model, self.part = found, model, part
+    def __init__(self, result: Trace, model: LoadedModel, part: str, names: str, keep: bool):
+        self.result, self.model, self.part = result, model, part
         self.names, self.keep = names, keep
         self._known: dict[int, Statistics] = {}
         self._uses: Counter[str] = Counter()
@@ -168,28 +169,28 @@ class _Look:
             str(node.site or ""),
             statistics,
         )
-        if self.found.first is None and self._begins(node, statistics):
-            self.found.first = made
-            self.found.operands = [self._operand(x) for x in node.sources if x is not None]
+        if self.result.first is None and self._begins(node, statistics):
+            self.result.first = made
+            self.result.operands = [self._operand(x) for x in node.sources if x is not None]
         if not fnmatch.fnmatchcase(name, self.names):
             return
-        self.found.values.append(made)
+        self.result.values.append(made)
         if self.keep:
             key = name if self.part == "text" else f"{self.part}.{name}"
             raw = numbers if node.dtype.numpy is None else value
-            self.found.kept[key] = raw.reshape(node.shape[::-1]).copy()
+            self.result.kept[key] = raw.reshape(node.shape[::-1]).copy()
 
     def _begins(self, node: Node, statistics: Statistics) -> bool:
         """Whether a NaN or infinity first appears here."""
         if statistics.finite:
             return False
-        given = [x for x in node.sources if x is not None]
-        before = [self._known[x.uid] for x in given if x.uid in self._known]
+        operands = [x for x in node.sources if x is not None]
+        before = [self._known[x.uid] for x in operands if x.uid in self._known]
         if statistics.nan:
             return not any(s.nan for s in before)
         # Masks hide positions by infinities.
         masked = any(
-            isinstance(x.storage, (Feed, HostData)) and not x.dtype.is_integer for x in given
+            isinstance(x.storage, (Feed, HostData)) and not x.dtype.is_integer for x in operands
         )
         return not masked and all(s.finite for s in before)
 

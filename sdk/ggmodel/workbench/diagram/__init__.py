@@ -96,8 +96,8 @@ def record(
 
 
 def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recorded]:
-    model, found = steps.model, []
-    wanted = parts or ("vision", "text")
+    model, graphs = steps.model, []
+    chosen = parts or ("vision", "text")
     classes = {one.scope: type(one.module).__name__ for one in instances(model)}
     kinds = [*model.modalities()]
     if "vision" in parts and not kinds:
@@ -106,13 +106,13 @@ def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recor
         images = steps.engine.images
         items = [opened.enter_context(closing(images.largest(kind))) for kind in kinds]
         for kind, item in zip(kinds, items, strict=True):
-            if item.ctx is not None and "vision" in wanted:
-                found.append(_recorded(_title(model, kind), item.ctx, classes))
-        if "text" in wanted:
+            if item.ctx is not None and "vision" in chosen:
+                graphs.append(_recorded(_title(model, kind), item.ctx, classes))
+        if "text" in chosen:
             with closing(_text(steps, tokens, items[0] if items else None)) as traced:
                 n = f"{tokens} tokens" if tokens > 1 else "1 token"
-                found.append(_recorded(f"text: {n}", traced.ctx, classes, traced.output))
-    return found
+                graphs.append(_recorded(f"text: {n}", traced.ctx, classes, traced.output))
+    return graphs
 
 
 def _title(model: Model, kind: str) -> str:
@@ -201,7 +201,7 @@ def _need_layer(graphs: Sequence[Recorded], layer: int) -> None:
                 if item is not None:
                     lists.setdefault(".".join([*parts[:i], item[0]]), set()).add(item[1])
     if not any(layer in numbers for numbers in lists.values()):
-        there = ", ".join(f"{name} {ranges(sorted(found))}" for name, found in lists.items())
+        there = ", ".join(f"{name} {ranges(sorted(layers))}" for name, layers in lists.items())
         raise ConfigError(f"there is no layer {layer}; there is {plain(there) or 'none'}")
 
 
@@ -236,14 +236,14 @@ class _Builder:
         Args:
             path: of the module. level: its depth in the tree of modules.
         """
-        found = Diagram()
+        diagram = Diagram()
         owner: dict[int, Box] = {}
         for run in self._runs(ops, level):
             box = self._box(run, path, level)
-            found.boxes.append(box)
+            diagram.boxes.append(box)
             owner.update((op.uid, box) for op in run.ops)
-        self._connect(found, ops, owner)
-        return found
+        self._connect(diagram, ops, owner)
+        return diagram
 
     def _runs(self, ops: Sequence[Node], level: int) -> list[_Run]:
         runs = [
@@ -254,24 +254,24 @@ class _Builder:
             item = number_of(run.part)
             return ("", False) if item is None else (item[0], item[1] == self._layer)
 
-        found: list[_Run] = []
+        folded: list[_Run] = []
         for (name, opened), group in groupby(runs, folds_with):
             layers = list(group)
-            found += layers if not name or opened else self._folded(name, layers, level)
-        return found
+            folded += layers if not name or opened else self._folded(name, layers, level)
+        return folded
 
     def _folded(self, name: str, layers: list[_Run], level: int) -> list[_Run]:
         """One run for all layers that are alike, in the order of the first of each kind."""
         kinds: dict[object, list[_Run]] = {}
         for layer in layers:
             kinds.setdefault(_signature(layer.ops, level), []).append(layer)
-        found = []
+        folded = []
         for alike in kinds.values():
             numbers = [n for _, n in (number_of(one.part) or ("", 0) for one in alike)]
             ops = [op for one in alike for op in one.ops]
             part = alike[0].part if len(alike) == 1 else name
-            found.append(_Run(part, ops, numbers, alike[0].ops))
-        return found
+            folded.append(_Run(part, ops, numbers, alike[0].ops))
+        return folded
 
     def _box(self, run: _Run, path: str, level: int) -> Box:
         if not run.part:
@@ -301,9 +301,9 @@ class _Builder:
             lines.append(Line("op", plain(f"{name}: {n} op{'s'[: n != 1]}")))
         return Box("module", title, lines + _weight_lines(run))
 
-    def _connect(self, found: Diagram, ops: Sequence[Node], owner: dict[int, Box]) -> None:
+    def _connect(self, diagram: Diagram, ops: Sequence[Node], owner: dict[int, Box]) -> None:
         """Adds a box for each tensor that enters or leaves the diagram, or links two boxes."""
-        order = {box: i for i, box in enumerate(found.boxes)}
+        order = {box: i for i, box in enumerate(diagram.boxes)}
         read: dict[Node, list[Box]] = {}
         for op in ops:
             reader = owner[op.uid]
@@ -328,9 +328,9 @@ class _Builder:
                 continue
             drawn.add(same)
             tensor = Box("tensor", text)
-            found.boxes.append(tensor)
-            found.edges += [(source, tensor)] if source else []
-            found.edges += [(tensor, reader) for reader in readers]
+            diagram.boxes.append(tensor)
+            diagram.edges += [(source, tensor)] if source else []
+            diagram.edges += [(tensor, reader) for reader in readers]
 
 
 def _part(op: Node, level: int) -> str:

@@ -144,7 +144,7 @@ def _rows(diagram: Diagram) -> dict[Box, int]:
         number[box] = max((number[a] + 1 for a in before[box]), default=first)
     sources = [box for box in diagram.boxes if not before[box]]
     readers = {box: [number[b] for a, b in diagram.edges if a is box] for box in sources}
-    return number | {box: min(found) - 1 for box, found in readers.items() if found}
+    return number | {box: min(rows) - 1 for box, rows in readers.items() if rows}
 
 
 def _lanes(rows: list[list[Box]], first: int, last: int) -> Iterator[Box]:
@@ -163,8 +163,8 @@ def _arrange(rows: list[list[Box]], above: _Near, below: _Near) -> None:
         near = above if down else below
 
         def wish(box: Box, near: _Near = near) -> float:
-            found = near[box] or [box]
-            return sum(other.centre for other in found) / len(found)
+            neighbours = near[box] or [box]
+            return sum(other.centre for other in neighbours) / len(neighbours)
 
         for row in rows if down else rows[::-1]:
             row.sort(key=wish)

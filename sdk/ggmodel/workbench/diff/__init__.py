@@ -21,7 +21,16 @@ from ...model.walk import Instance, instances, tensors
 from ...runner import LoadedModel
 from ..activations import EXACT, TABLE, Activations, bound_of, errors, laid_out
 from ..nodes import module_of
-from ..observe import Begin, Call, Recording, See, prompt_with, watch_decode, watch_item, watch_text
+from ..observe import (
+    Begin,
+    ModuleCall,
+    Recording,
+    See,
+    prompt_with,
+    watch_decode,
+    watch_item,
+    watch_text,
+)
 from .inputs import fitting_context, item_kind, placeholder_of
 from .report import Diff, ModuleDiff, Wiring, blame_author, judge, within
 
@@ -93,8 +102,8 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
     else:
         taken = net.reference_item(kind, reference.inputs, reference.image)
         model.engine.images.modality(kind).check(kind, taken.values)
-        seen = watch_item(model, kind, taken, comparing.begin_tower)
-        numbers = prompt_with(model, ids, placeholder_of(reference.config, kind), seen)
+        embeddings = watch_item(model, kind, taken, comparing.begin_tower)
+        numbers = prompt_with(model, ids, placeholder_of(reference.config, kind), embeddings)
     watch_text(model, numbers, comparing.begin)
     rows = comparing.finish()
     if all(row.result is None for row in rows):
@@ -102,33 +111,33 @@ def diff(model: LoadedModel, reference: Activations) -> Diff:
             f"the reference has no result of the size of one in {model.source.name}; give the "
             "checkpoint that the file was made from"
         )
-    found = Diff(
+    comparison = Diff(
         model.source.name, net.architecture, rows, reference.others, reference.versions, ids
     )
     context = fitting_context(reference.config, len(ids))
     if context is not None and model.context_length > context:
-        found.remarks.append(
+        comparison.remarks.append(
             f"LongRoPE: transformers takes its factors for short texts for {len(ids)} tokens, this "
             f"model, loaded for {model.context_length}, those for long ones; load it with "
             f"context_length={context}"
         )
-    found.unread = plan(type(net), net.config, reference.tensors).report.unused_lines
-    if found.first is None and not net.only_embeds:
-        found.decode = _decoded(model, reference, numbers, rows)
-    return found
+    comparison.unread = plan(type(net), net.config, reference.tensors).report.unused_lines
+    if comparison.first is None and not net.only_embeds:
+        comparison.decode = _decoded(model, reference, numbers, rows)
+    return comparison
 
 
 def _decoded(
     model: LoadedModel, reference: Activations, numbers: np.ndarray, rows: list[ModuleDiff]
 ) -> list[ModuleDiff]:
     """See `Diff.decode`. `rows` are of the whole prompt."""
-    given = {row.path: row.input.nmse for row in rows if row.input is not None}
+    input_errors = {row.path: row.input.nmse for row in rows if row.input is not None}
     n, images = len(numbers), np.flatnonzero(numbers < 0)
     start = max(1, n - _MOST_ALONE, int(images[-1]) + 1 if images.size else 0)
     alone: list[_Comparing] = []
 
     def begin(i: int) -> Begin:
-        alone.append(_Comparing(model, reference, i, given))
+        alone.append(_Comparing(model, reference, i, input_errors))
         return alone[-1].begin
 
     if start < n:
@@ -162,7 +171,7 @@ class _Comparing:
 
     Args:
         token: index of the token that it computes; None for the whole prompt.
-        given: module → the error of its input in the whole prompt, which is in the cache.
+        input_errors: module → the error of its input in the whole prompt, which is in the cache.
     """
 
     def __init__(
@@ -170,12 +179,12 @@ class _Comparing:
         model: LoadedModel,
         reference: Activations,
         token: int | None = None,
-        given: Mapping[str, float] | None = None,
+        input_errors: Mapping[str, float] | None = None,
     ):
         self.model, self.reference, self.token = model, reference, token
         self.pairs = {p.path: p for p in pairs(model.model, reference.tensors)}
         self.rows: list[ModuleDiff] = []
-        self._wiring, self._orders = Wiring(cached=given or {}), Orders()
+        self._wiring, self._orders = Wiring(cached=input_errors or {}), Orders()
         self._in_tower = False
         self._places: dict[str, ModuleDiff] = {}  # names of ops → modules
         self._known: set[str] = set()
@@ -195,8 +204,8 @@ class _Comparing:
 
     def begin(self, recording: Recording) -> See:
         """The first call of each module becomes a row."""
-        wanted: dict[int, list[tuple[ModuleDiff, str]]] = {}
-        made: list[tuple[ModuleDiff, Call]] = []
+        rows_of: dict[int, list[tuple[ModuleDiff, str]]] = {}
+        made: list[tuple[ModuleDiff, ModuleCall]] = []
         tables = _tables(recording)
         for call in recording.calls:
             path = call.module.path
@@ -207,7 +216,7 @@ class _Comparing:
             made.append((row, call))
             for node, side in ((call.input, "input"), (call.result, "result")):
                 if node is not None:
-                    wanted.setdefault(node.uid, []).append((row, side))
+                    rows_of.setdefault(node.uid, []).append((row, side))
         self.rows += [row for row, _ in made]
         self._read |= {
             s.owner.uid for node in recording.graph.schedule for s in node.sources if s is not None
@@ -215,12 +224,12 @@ class _Comparing:
         self._wiring.add(recording, made)
 
         def see(node: Node, value: np.ndarray) -> None:
-            for row, side in wanted.get(node.uid, ()):
+            for row, side in rows_of.get(node.uid, ()):
                 self._compare(row, side, node, value)
 
         return see
 
-    def _row(self, call: Call, tables: list[str]) -> ModuleDiff:
+    def _row(self, call: ModuleCall, tables: list[str]) -> ModuleDiff:
         place, node = call.module, call.result
         pair = self.pairs.get(place.path)
         name = pair.name if pair else "" if not place.path else None
@@ -253,10 +262,10 @@ class _Comparing:
                 continue
             if self._in_tower and "[" in row.path:  # what is not in a layer has no other order
                 fitting = self._orders.turned(ours, fitting, max(EXACT, row.bound))
-            found, best = errors(ours, fitting), getattr(row, side)
+            error, best = errors(ours, fitting), getattr(row, side)
             # The nearest of several tensors that the reference's module returns is meant.
-            if best is None or found.nmse < best.nmse:
-                setattr(row, side, found)
+            if best is None or error.nmse < best.nmse:
+                setattr(row, side, error)
         if (
             side == "input"
             and row.input is not None
@@ -292,9 +301,11 @@ class _Comparing:
                 break
             yield source[key]
         if side == "result" and row in self._wiring.alone and name in source:
-            given = self.reference.given.get(name)
-            if given is not None and given.shape == source[name].shape:
-                yield source[name] - given  # it adds its result to an input that ours is not given
+            module_input = self.reference.given.get(name)
+            if module_input is not None and module_input.shape == source[name].shape:
+                yield (
+                    source[name] - module_input
+                )  # it adds its result to an input that ours is not given
 
     def _fitting(
         self, theirs: np.ndarray, row: ModuleDiff, side: str, node: Node

@@ -37,10 +37,10 @@ def placeholder_of(config: Mapping[str, Any], kind: str) -> int:
     names = f"{kind}_token_index", f"{kind}_token_id"
     if config.get("is_encoder_decoder"):
         names = ("decoder_start_token_id",)
-    found = next((config[key] for key in names if config.get(key)), None)
-    if not isinstance(found, int):
+    token = next((config[key] for key in names if config.get(key)), None)
+    if not isinstance(token, int):
         raise ConfigError(f"the reference's config names no {' or '.join(names)}")
-    return found
+    return token
 
 
 def same_tokens(model: LoadedModel, prompt: Sequence[Any], ids: Sequence[int], image: int) -> str:
@@ -98,12 +98,12 @@ def same_item(
         if mine.shape[1:] != theirs.shape[1:] or theirs[tiles:].any():
             return f"{made} {called} {list(mine.shape)}, the reference {list(theirs.shape)}"
         theirs = theirs[:tiles]
-    found = errors(mine.reshape(-1), np.ascontiguousarray(theirs).reshape(-1))
-    if found.nmse <= EXACT or found.relative <= _PIXEL:
+    error = errors(mine.reshape(-1), np.ascontiguousarray(theirs).reshape(-1))
+    if error.nmse <= EXACT or error.relative <= _PIXEL:
         return ""
     return (
-        f"{made} other {called} than the reference: NMSE {found.nmse:.1e}, largest error "
-        f"{found.largest:.2g}"
+        f"{made} other {called} than the reference: NMSE {error.nmse:.1e}, largest error "
+        f"{error.largest:.2g}"
     )
 
 

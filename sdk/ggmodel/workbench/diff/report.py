@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 from ...ml.node import Node
 from ..activations import Errors, factor_of
 from ..nodes import module_of
-from ..observe import Call, Recording
+from ..observe import ModuleCall, Recording
 
 GROWTH = 10
 """How much an error may grow in a module: norms, gates and softmax do that."""
@@ -112,10 +112,10 @@ class Diff:
         first = self.first
         if first is None or first.result is None:
             return None
-        given = 0.0 if first.input is None else first.input.nmse
+        input_error = 0.0 if first.input is None else first.input.nmse
         rows = self.rows if first.token is None else self.decode
         inside = (r for r in rows if r is not first and within(r.path, first.path))
-        most = max(GROWTH * given, first.bound)
+        most = max(GROWTH * input_error, first.bound)
         off = (r for r in inside if r.input is not None and r.input.nmse > most)
         return next((r for r in off if not _made_up_for(r, rows)), None)
 
@@ -177,7 +177,7 @@ class Wiring:
     tower: list[ModuleDiff] = field(default_factory=list)
     cached: Mapping[str, float] = field(default_factory=dict)
 
-    def add(self, recording: Recording, made: Sequence[tuple[ModuleDiff, Call]]) -> None:
+    def add(self, recording: Recording, made: Sequence[tuple[ModuleDiff, ModuleCall]]) -> None:
         """Adds the modules of a graph."""
         first: dict[int, ModuleDiff] = {}
         for row, call in made:
@@ -194,7 +194,7 @@ class Wiring:
 
 def find_readers(
     recording: Recording,
-    made: Sequence[tuple[ModuleDiff, Call]],
+    made: Sequence[tuple[ModuleDiff, ModuleCall]],
     readers: dict[ModuleDiff, list[tuple[ModuleDiff, bool]]],
 ) -> None:
     """Adds the readers of all modules in a graph."""
@@ -210,15 +210,15 @@ def find_readers(
     for row, call in made:
         if call.result is None:
             continue
-        found = readers.setdefault(row, [])
-        stack, seen = [(call.result, False)], set[int]()
+        next_readers = readers.setdefault(row, [])
+        stack, visited = [(call.result, False)], set[int]()
         while stack:
             node, mixed = stack.pop()
-            if node.uid in seen:
+            if node.uid in visited:
                 continue
-            seen.add(node.uid)
+            visited.add(node.uid)
             if node.uid in reads:
-                found += [(reader, mixed) for reader in reads[node.uid]]
+                next_readers += [(reader, mixed) for reader in reads[node.uid]]
                 continue
             for user in after.get(node.uid, ()):
                 stack.append((user, mixed or (user.op is not None and user.op.name == "add")))
@@ -232,8 +232,8 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
     """
     if row.result is None or row.verdict == "unused":
         return
-    found = row.result.nmse
-    if found <= row.bound:
+    error = row.result.nmse
+    if error <= row.bound:
         row.verdict = "equal"
         return
     inside = any(r.wrong and within(r.path, row.path) for r in before)
@@ -247,7 +247,7 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         )
         return
     allowed = row.bound + GROWTH * _inherited(row, before, wiring)
-    if inside or found <= allowed:
+    if inside or error <= allowed:
         row.verdict = "follows"
         return
     readers = _outermost(wiring.readers.get(row, []))
@@ -258,7 +258,7 @@ def judge(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) -> None
         return
     # A reader's other inputs may carry errors of their own, such as the rows of an image.
     fine = (r.result.nmse for r in before if r.result and r.verdict in ("equal", "follows"))
-    small = min(found / _CLEARLY, GROWTH * max(fine, default=0.0))
+    small = min(error / _CLEARLY, GROWTH * max(fine, default=0.0))
 
     def agrees(reader: ModuleDiff, mixed: bool) -> bool:
         limit = allowed if mixed else max(allowed, small)
@@ -289,8 +289,8 @@ def _inherited(row: ModuleDiff, before: Sequence[ModuleDiff], wiring: Wiring) ->
         fine = (r.result.nmse for r in makers if r.result and r.verdict in ("equal", "follows"))
         return max(fine, default=0.0)
     # It may read rows of an image.
-    seen = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
-    return max(seen, default=0.0)
+    fine = (r.result.nmse for r in wiring.tower if r.result and r.verdict in ("equal", "follows"))
+    return max(fine, default=0.0)
 
 
 def _outermost(readers: Sequence[tuple[ModuleDiff, bool]]) -> list[tuple[ModuleDiff, bool]]:
@@ -318,9 +318,9 @@ def blame_author(
         if row.wrong:
             return
         author = places.get(wiring.authors.get(row, ""))
-        given = 0.0 if row.input is None else row.input.nmse
+        input_error = 0.0 if row.input is None else row.input.nmse
         unjudged = author is not None and (not author.path or author.result is None)
-        if author is not None and unjudged and given > max(row.bound, GROWTH * largest):
+        if author is not None and unjudged and input_error > max(row.bound, GROWTH * largest):
             author.verdict = "diverges"
             author.note = f"the input of {row.path} is the first that differs"
             return
@@ -336,8 +336,14 @@ def page(d: Diff) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     html = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=folder)
     versions = ", ".join(f"{name} {version}" for name, version in d.versions.items())
-    given = {"d": d, "groups": by_layer(d.rows), "versions": versions, "worst": worst, "hue": _hue}
-    return html.get_template("page.html").render(given).lstrip() + "\n"
+    variables = {
+        "d": d,
+        "groups": by_layer(d.rows),
+        "versions": versions,
+        "worst": worst,
+        "hue": _hue,
+    }
+    return html.get_template("page.html").render(variables).lstrip() + "\n"
 
 
 def _hue(nmse: float) -> str:

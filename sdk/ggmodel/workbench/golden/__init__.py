@@ -114,8 +114,8 @@ class Outcome:
 
     def __str__(self) -> str:
         tokens = "" if self.greedy is None else f", {self.greedy[0]} of {self.greedy[1]} tokens"
-        said = f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
-        return "; ".join([said, *(str(run) for run in self.runs if not run.ok)])
+        text = f"{self.case}: NMSE {self.nmse:.1e} (bound {self.bound:.0e}){tokens}"
+        return "; ".join([text, *(str(run) for run in self.runs if not run.ok)])
 
 
 def source_of(
@@ -204,10 +204,10 @@ def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iter
         shift = runs.shifted(model, numbers, bound)
         exact = _in_float64(loading, golden)
         yield replace(first, runs=(*first.runs, shift, exact, *_rounded(loading, golden, bound)))
-        for seen, picture in golden.pictures.items():
+        for picture_name, picture in golden.pictures.items():
             encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
             rows = np.concatenate([e.rows for e in encoded])
-            title = f"{name}, {picture.kind} {seen}"
+            title = f"{name}, {picture.kind} {picture_name}"
             yield Outcome(title, len(rows), nmse(rows, picture.rows), bound)
         for outcome, _ in others:
             yield outcome
@@ -243,30 +243,30 @@ class _Named:
 
     def encode(self, text: str, *, add_special: bool = False) -> list[int]:
         """The ids of a text that a model lays among the rows of an item."""
-        found: list[int] = []
+        ids: list[int] = []
         while text:
             fitting = [name for name in self._ids if name and text.startswith(name)]
             if not fitting:
                 raise ConfigError(f"SPECIAL of cases.py names no beginning of {text!r:.80}")
             longest = max(fitting, key=len)
-            found.append(self._ids[longest])
+            ids.append(self._ids[longest])
             text = text[len(longest) :]
-        return found
+        return ids
 
 
 def _texts(
     model: LoadedModel, golden: Golden, name: str, bound: float
 ) -> Iterator[tuple[Outcome, np.ndarray]]:
     """The golden's prompts, the one without images first, and each as numbers."""
-    asked: dict[str, tuple[list[Any], Golden | Prompt]]
-    asked = {name: (golden.prompt.tolist(), golden)}
+    prompts: dict[str, tuple[list[Any], Golden | Prompt]]
+    prompts = {name: (golden.prompt.tolist(), golden)}
     for title, prompt in golden.prompts.items():
-        asked[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
-    for case, (items, want) in asked.items():
+        prompts[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
+    for case, (items, want) in prompts.items():
         numbers = model.prompts.read(items)
         logits = Apart(model.engine).all_logits(numbers)
-        found = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
-        same = sum(a == b for a, b in zip(found, want.greedy.tolist(), strict=False))
+        tokens = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
+        same = sum(a == b for a, b in zip(tokens, want.greedy.tolist(), strict=False))
         error = nmse(logits, want.logits)
         others = tuple(runs.Prompt(model, numbers, want.logits, bound).runs())
         yield Outcome(case, len(logits), error, bound, (same, len(want.greedy)), others), numbers
@@ -278,8 +278,8 @@ def _in_float64(loading: _Loading, golden: Golden) -> Run:
     with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
         errors = [nmse(model.logits(golden.prompt.tolist()), golden.logits)]
         for picture in golden.pictures.values():
-            seen = model.encode_media(picture.kind, picture.pixels, **picture.data)
-            errors.append(nmse(np.concatenate([e.rows for e in seen]), picture.rows))
+            encoded = model.encode_media(picture.kind, picture.pixels, **picture.data)
+            errors.append(nmse(np.concatenate([e.rows for e in encoded]), picture.rows))
         for prompt in golden.prompts.values():
             errors.append(nmse(model.logits(laid_out(model, golden, prompt)), prompt.logits))
     return Run("float64", max(errors), FLOAT64)
@@ -310,16 +310,16 @@ def _embedded(loading: _Loading, golden: Embeddings, name: str, bound: float) ->
     together, apart = [golden.texts], [[text] for text in golden.texts]
     with loading.load(source_of(golden, models=loading.models)) as model:
         error = nmse(vectors(model, together), golden.vectors)
-        found = [Run("each text alone", nmse(vectors(model, apart), golden.vectors), bound)]
+        others = [Run("each text alone", nmse(vectors(model, apart), golden.vectors), bound)]
         parts = _parts(model)
     with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
-        found.append(Run("float64", nmse(vectors(model, together), golden.vectors), FLOAT64))
+        others.append(Run("float64", nmse(vectors(model, together), golden.vectors), FLOAT64))
     for dtype, rounding in ROUNDING.items():
         source = source_of(golden, dtype, loading.models)
         with loading.load(source) as model, loading.load(in_float32(source)) as exact:
             off = nmse(vectors(model, together), vectors(exact, together))
-        found.append(Run(dtype.name, off, bound + rounding * parts))
-    return Outcome(name, len(golden.texts), error, bound, None, tuple(found))
+        others.append(Run(dtype.name, off, bound + rounding * parts))
+    return Outcome(name, len(golden.texts), error, bound, None, tuple(others))
 
 
 def _parts(model: LoadedModel) -> int:

@@ -62,16 +62,16 @@ class Cases:
             )
 
     def _by_case(self, name: str, kind: type) -> Mapping[str, Any]:
-        found = getattr(self.module, name, {})
-        pairs = found.items() if isinstance(found, Mapping) else [(None, None)]
+        table = getattr(self.module, name, {})
+        pairs = table.items() if isinstance(table, Mapping) else [(None, None)]
         for case, value in pairs:
             # The case names its file.
             if not (isinstance(case, str) and Path(case).name == case and isinstance(value, kind)):
                 raise ConfigError(
-                    f"{self.folder / 'cases.py'}: {name} = {found!r:.60}: write a dictionary of "
+                    f"{self.folder / 'cases.py'}: {name} = {table!r:.60}: write a dictionary of "
                     f"cases, each a {kind.__name__}"
                 )
-        return found
+        return table
 
     @property
     def names(self) -> list[str]:
@@ -189,8 +189,8 @@ class _Results:
 
     def described(self, *more: str) -> dict[str, Any]:
         """Attributes for JSON, types among them."""
-        found = {name: getattr(self, name) for name in (*JSON, *more)}
-        return found | {"types": {name: dtype.name for name, dtype in self.types.items()}}
+        attributes = {name: getattr(self, name) for name in (*JSON, *more)}
+        return attributes | {"types": {name: dtype.name for name, dtype in self.types.items()}}
 
 
 @dataclass
@@ -226,15 +226,15 @@ class Golden(_Results):
         """
         with _reading(path) as file:
             values = _texts(file, JSON) | {name: file[name] for name in ARRAYS}
-            seen = _texts(file, ["pictures"])["pictures"] if "pictures" in file else {}
+            listed = _texts(file, ["pictures"])["pictures"] if "pictures" in file else {}
             pictures = {
                 name: Picture(name, tuple(shape), data, file[f"pictures.{name}.rows"], *kind)
-                for name, (shape, data, *kind) in seen.items()
+                for name, (shape, data, *kind) in listed.items()
             }
-            asked = _texts(file, ["prompts"])["prompts"] if "prompts" in file else {}
+            layouts = _texts(file, ["prompts"])["prompts"] if "prompts" in file else {}
             prompts = {
                 name: Prompt(parts, *(file[f"prompts.{name}.{key}"] for key in OF_A_PROMPT))
-                for name, parts in asked.items()
+                for name, parts in layouts.items()
             }
         return cls(path.parent, **values, pictures=pictures, prompts=prompts)
 
@@ -251,10 +251,10 @@ class Golden(_Results):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays, by their names in the file."""
-        found = {name: getattr(self, name) for name in ARRAYS}
+        arrays = {name: getattr(self, name) for name in ARRAYS}
         for name, prompt in self.prompts.items():
-            found |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
-        return found | {f"pictures.{name}.rows": p.rows for name, p in self.pictures.items()}
+            arrays |= {f"prompts.{name}.{key}": getattr(prompt, key) for key in OF_A_PROMPT}
+        return arrays | {f"pictures.{name}.rows": p.rows for name, p in self.pictures.items()}
 
 
 @dataclass
@@ -299,14 +299,14 @@ def _reading(path: Path) -> Iterator[Any]:
 
 
 def _texts(file: Any, names: Iterable[str]) -> dict[str, Any]:
-    found = {name: json.loads(str(file[name])) for name in names}
-    if "tensors" in found:
-        shapes = found["tensors"] = {n: tuple(shape) for n, shape in found["tensors"].items()}
+    values = {name: json.loads(str(file[name])) for name in names}
+    if "tensors" in values:
+        shapes = values["tensors"] = {n: tuple(shape) for n, shape in values["tensors"].items()}
         kinds = {n: DType.Q8_0.name for n, shape in shapes.items() if lossy(n, shape)}
         if "types" in file:
             kinds = json.loads(str(file["types"]))
-        found["types"] = {name: DType[kind] for name, kind in kinds.items()}
-    return found
+        values["types"] = {name: DType[kind] for name, kind in kinds.items()}
+    return values
 
 
 def _encoded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def loaded(config: dict[str, Any], weights: dict[str, Array]) -> Any:
         model, info = class_of(config).from_pretrained(
             folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
         )
-    wrong = {key: found for key, found in info.items() if found}
+    wrong = {key: names for key, names in info.items() if names}
     if wrong:
         raise ConfigError(f"transformers did not load the checkpoint as it is: {wrong}")
     return model.eval()
@@ -186,13 +186,13 @@ def class_of(config: dict[str, Any]) -> Any:
         ConfigError: transformers has no such class.
     """
     name = (config.get("architectures") or [None])[0]
-    found = getattr(transformers, str(name), None)
-    if found is None:
+    cls = getattr(transformers, str(name), None)
+    if cls is None:
         raise ConfigError(
             f"transformers {transformers.__version__} has no {name}: `architectures` of a config "
             "names the class"
         )
-    return found
+    return cls
 
 
 def layout(config: dict[str, Any]) -> tuple[Shapes, dict[str, Any]]:
@@ -228,12 +228,12 @@ def _continuation(models: list[Reference], prompt: list[int], pictures: list[Pic
     tokens: list[int] = []
     smallest = [float("inf")] * GREEDY
     for model in models:
-        found, margins = model.greedy(prompt, pictures)
-        if len(set(found)) < DISTINCT:
+        ids, margins = model.greedy(prompt, pictures)
+        if len(set(ids)) < DISTINCT:
             raise Fragile(f"fewer than {DISTINCT} different tokens follow")
-        if tokens and found != tokens:
+        if tokens and ids != tokens:
             raise Fragile(f"weights in {model.dtype.name} go on otherwise")
-        tokens = found
+        tokens = ids
         _check_routers(model, prompt + tokens, pictures)
         smallest = [min(pair) for pair in zip(smallest, margins, strict=True)]
     return tokens, smallest
@@ -295,8 +295,8 @@ class Case:
         """The golden of the first prompts with robust continuations, or of those in `want`."""
         self._tell(self.name)
         tensors, saved = layout(self.config)
-        found = _types(self.cases, self.name, tensors, self.models) if want is None else want.types
-        models = {run: Reference(self, tensors, found, dtype) for run, dtype in RUNS.items()}
+        types = _types(self.cases, self.name, tensors, self.models) if want is None else want.types
+        models = {run: Reference(self, tensors, types, dtype) for run, dtype in RUNS.items()}
         if want is None:
             usual = getattr(self.module, "PROMPT", PROMPT)
             length = getattr(self.module, "LENGTHS", {}).get(self.name, usual)
@@ -312,14 +312,14 @@ class Case:
             saved_config=saved,
             versions=VERSIONS,
             tensors=tensors,
-            types=found,
+            types=types,
             prompt=np.array(prompt, dtype=np.int32),
             **{run: model.logits(prompt, []) for run, model in models.items()},
             greedy=np.array(tokens, dtype=np.int32),
             greedy_margins=np.array(margins, dtype=np.float32),
         )
-        wanted = getattr(self.module, "PICTURES", {}).get(self.name, {})
-        for name, (shape, data, *kind) in wanted.items():
+        pictures = getattr(self.module, "PICTURES", {}).get(self.name, {})
+        for name, (shape, data, *kind) in pictures.items():
             picture = golden.pictures[name] = Picture(name, shape, data)
             picture.kind = kind[0] if kind else "image"
             picture.rows = models["logits"].rows(picture)

@@ -56,8 +56,8 @@ def nmse(got: np.ndarray, want: np.ndarray) -> float:
     if got.shape != want.shape:
         return float("inf")
     got, want = got.astype(np.float64), want.astype(np.float64)
-    found = ((got - want) ** 2).sum() / (want**2).sum()
-    return float(found) if np.isfinite(found) else float("inf")
+    error = ((got - want) ** 2).sum() / (want**2).sum()
+    return float(error) if np.isfinite(error) else float("inf")
 
 
 class Prompt:
@@ -197,21 +197,21 @@ def _blocks(model: LoadedModel, tokens: np.ndarray) -> dict[int, tuple[Module, i
     empty if one serves several."""
     engine, net = model.engine, model.model
     modules = {id(one.module): one.module for one in instances(net)}
-    found: dict[int, tuple[Module, int | None]] = {}
+    blocks: dict[int, tuple[Module, int | None]] = {}
 
     def forward(ctx: Context, batch: Batch) -> Tensor:
         ctx.graph.calls = []
         result = net(ctx, batch)
         for call, args, _ in ctx.graph.calls:  # inner modules come before outer ones
             module = modules.get(id(getattr(call, "__self__", None)))
-            given = [i for i, memory in enumerate(batch.cache) if any(a is memory for a in args)]
-            if module is not None and len(given) == 1:
-                found[given[0]] = module, getattr(batch.cache[given[0]], "shares", None)
+            layers = [i for i, memory in enumerate(batch.cache) if any(a is memory for a in args)]
+            if module is not None and len(layers) == 1:
+                blocks[layers[0]] = module, getattr(batch.cache[layers[0]], "shares", None)
         return result
 
     with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
         list(Apart(engine).batches(graphs, 0, tokens, 0, len(tokens) - 1))
-    return found if len({id(b) for b, _ in found.values()}) == len(found) else {}
+    return blocks if len({id(b) for b, _ in blocks.values()}) == len(blocks) else {}
 
 
 @contextmanager

@@ -100,15 +100,15 @@ def types_of(architecture: type[Model] | None, hf: Mapping[str, Any], tensors: S
         tensors: name → shape in numpy's order.
     """
     filled = {} if architecture is None else _filled(architecture, hf, tensors)
-    found: Types = {}
+    types: Types = {}
     for name, shape in tensors.items():
         dtype = filled.get(name)
         if dtype is None:
             dtype = DType.Q8_0 if 2 <= len(shape) <= 3 else DType.F32
         if dtype is not DType.F32:
             fits = dtype is DType.Q8_0 and shape[-1] % DType.Q8_0.block_size == 0
-            found[name] = DType.Q8_0 if fits else DType.F16
-    return found
+            types[name] = DType.Q8_0 if fits else DType.F16
+    return types
 
 
 def _filled(architecture: type[Model], hf: Mapping[str, Any], tensors: Shapes) -> Types:
@@ -124,11 +124,11 @@ def _filled(architecture: type[Model], hf: Mapping[str, Any], tensors: Shapes) -
         return {}
     numbers = [c for entry, c in made if entry.join is None or entry.join.dtype is None]
     chosen = choose(_Q8_0, metadata, numbers)
-    found: Types = {}
+    types: Types = {}
     for entry, _ in made:
         for source in entry.sources:
-            found.setdefault(source, chosen.get(entry.name, DType.F32))
-    return found
+            types.setdefault(source, chosen.get(entry.name, DType.F32))
+    return types
 
 
 def _shape(entry: Entry, config: Any, tensors: Shapes) -> tuple[int, ...]:
@@ -144,11 +144,11 @@ def stored_as(
     """GGUF tensor → its type in a file of `dtype`, given the types of a Q8_0 file. A tensor that is
     made of several has the type that all of them have, else F32."""
     _, config = read_config(architecture, normalize(hf))
-    found: dict[str, DType] = {}
+    stored: dict[str, DType] = {}
     for entry in plan(architecture, config, tensors).entries:
         kinds = {narrowed(types.get(source), dtype) for source in entry.sources}
-        found[entry.name] = kinds.pop() if len(kinds) == 1 else DType.F32
-    return found
+        stored[entry.name] = kinds.pop() if len(kinds) == 1 else DType.F32
+    return stored
 
 
 def narrowed(in_q8_0: DType | None, dtype: DType) -> DType:

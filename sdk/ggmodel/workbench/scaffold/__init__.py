@@ -94,10 +94,10 @@ def scaffold(
         config = _small_config(cls) | {"architectures": [guess], "model_type": name}
         sources = _sources(cls, name, guess)
     else:
-        given, shapes = _checkpoint(hf)
-        fit = best_fit(name, given, shapes, [template] if template else supported(models), models)
-        cls, config, begun.missing = fit.cls, shrunk(given), _folded(fit.report.missing)
-        sources = _sources(cls, name, listed_class(given) or guess)
+        theirs, shapes = _checkpoint(hf)
+        fit = best_fit(name, theirs, shapes, [template] if template else supported(models), models)
+        cls, config, begun.missing = fit.cls, shrunk(theirs), _folded(fit.report.missing)
+        sources = _sources(cls, name, listed_class(theirs) or guess)
         extension = Extension(name, Files(sources, fit), shapes, models)
         extension.extend()
         begun.proposals, begun.keys = extension.proposals, extension.keys
@@ -145,24 +145,24 @@ def _golden_test(
     written = {}
     for path, template in templates.items():
         text = (_TEMPLATES / template).read_text(encoding="utf-8")
-        written[path] = re.sub(r"@(\w+)@", lambda found: values[found[1]], text)
+        written[path] = re.sub(r"@(\w+)@", lambda match: values[match[1]], text)
     return written
 
 
 def _folded(missing: Iterable[Missing]) -> list[str]:
     """Fields without a tensor, those of several layers on one line: "layers[0-3].ffn_norm: no
     tensor model.layers.0.post_attention_layernorm.weight"."""
-    found: dict[tuple[str, str], list[int]] = {}
+    layers: dict[tuple[str, str], list[int]] = {}
     tried: dict[tuple[str, str], str] = {}
     for m in missing:
         head, number, tail = _LAYER.sub(r"\1\0\2\0\3", m.field.partition(" ")[0]).split("\0")
-        found.setdefault((head, tail), []).append(int(number or -1))
+        layers.setdefault((head, tail), []).append(int(number or -1))
         tried.setdefault((head, tail), f": no tensor {m.tried[0]}" if m.tried else "")
     return [
         f"{head}[{ranges(numbers)}]{tail}{tried[head, tail]}"
         if numbers[0] >= 0
         else f"{head}{tried[head, tail]}"
-        for (head, tail), numbers in found.items()
+        for (head, tail), numbers in layers.items()
     ]
 
 

@@ -35,16 +35,16 @@ from .translate import VISION_KEYS, Correction, declared_fields
 
 def correct(files: Files) -> list[str]:
     """Gives fields their names in the checkpoint, and lists them."""
-    corrections, said = files.fit.translation.corrections.values(), list[str]()
+    corrections, lines = files.fit.translation.corrections.values(), list[str]()
     shared: dict[type[Module], list[Correction]] = {}
     for c in corrections:
         if files.file_of(files.called(c.field.owner)) is None:
             shared.setdefault(c.field.owner, []).append(c)
         else:
-            said.append(_correct_field(files, files.called(c.field.owner), c))
+            lines.append(_correct_field(files, files.called(c.field.owner), c))
     for owner, several in shared.items():
-        said += _subclass(files, owner, several)
-    return said
+        lines += _subclass(files, owner, several)
+    return lines
 
 
 def _correct_field(files: Files, cls: str, c: Correction) -> str:
@@ -63,15 +63,15 @@ def _correct_field(files: Files, cls: str, c: Correction) -> str:
 
 def _subclass(files: Files, owner: type[Module], corrections: list[Correction]) -> list[str]:
     """A subclass with other names, in place of a class that other architectures share."""
-    said = "With other names in checkpoints."
-    own = files.subclass(owner, corrections[0].field.holder, said)
+    docstring = "With other names in checkpoints."
+    own = files.subclass(owner, corrections[0].field.holder, docstring)
     if own is None:
         files.left += [f"{owner.__name__}.{c.field.name} is called {c.hf}" for c in corrections]
         return []
     return [_correct_field(files, own, c) for c in corrections]
 
 
-def add_keys(files: Files, known: Mapping[str, KnownKey], widths: dict[str, int]) -> list[str]:
+def add_keys(files: Files, known_keys: Mapping[str, KnownKey], widths: dict[str, int]) -> list[str]:
     """Adds hyperparameters for keys that the template does not read, and gives their lines.
 
     Args:
@@ -85,7 +85,7 @@ def add_keys(files: Files, known: Mapping[str, KnownKey], widths: dict[str, int]
         for key, value in files.fit.hyperparameters.unread.items()
         if key.rpartition(".")[2] == TWICE
     ]
-    lines = propose_keys(files.fit.hyperparameters, config_class(files.fit.cls), known)
+    lines = propose_keys(files.fit.hyperparameters, config_class(files.fit.cls), known_keys)
     added = [line for _, line in lines.values()]
     for name, (key, _) in lines.items():
         value = files.fit.hyperparameters.unread[key]
@@ -160,16 +160,16 @@ class Extension:
         architectures = list(_all(self.models))
         self._known, self._known_keys = learn(architectures), learn_keys(architectures)
         self._widths = widths_of(self.fit.config)
-        given = self.fit.translation.given
-        self._there = {name: self.shapes[theirs] for name, theirs in given.items()}
+        spellings = self.fit.translation.names
+        self._there = {name: self.shapes[theirs] for name, theirs in spellings.items()}
 
     def extend(self) -> None:
         """Adds to the files what the template does not read, and corrects names."""
         self.keys = add_keys(self.files, self._known_keys, self._widths)
         self.corrections = correct(self.files)
         owned, apart = self._leftovers()
-        for found in owned:
-            self._add_field(found)
+        for tensor in owned:
+            self._add_field(tensor)
         for (owner, at), names in apart.items():
             self._add_module(owner, at, names)
         self._relax()
@@ -181,17 +181,18 @@ class Extension:
         that it lacks the names of all others. (class of the module around it, name) → names."""
         owned, apart = [], {}
         unused = self.fit.report.unused
-        seen: set[str] = set()
-        for found in unread(self._there, unused):
-            if found.parent in ("", "model"):  # fields of the model
-                found = replace(found, parent="", name=f"{found.parent}.{found.name}".strip("."))
-            if found.parent in self.fit.owners or not found.parent:
-                owned.append(found)
+        visited: set[str] = set()
+        for tensor in unread(self._there, unused):
+            if tensor.parent in ("", "model"):  # fields of the model
+                name = f"{tensor.parent}.{tensor.name}".strip(".")
+                tensor = replace(tensor, parent="", name=name)
+            if tensor.parent in self.fit.owners or not tensor.parent:
+                owned.append(tensor)
                 continue
-            around, at = self._around(found.parent)
-            if folded(at) in seen and (around, at) not in apart:
+            around, at = self._around(tensor.parent)
+            if folded(at) in visited and (around, at) not in apart:
                 continue  # of another layer
-            seen.add(folded(at))
+            visited.add(folded(at))
             apart[around, at] = [n for n in unused if n.startswith(f"{at}.")]
         return owned, apart
 
@@ -205,13 +206,13 @@ class Extension:
                 return around, ".".join(parts[: i + 1])
         return None, ".".join(parts[: 1 + (parts[0] == "model" and len(parts) > 1)])
 
-    def _add_field(self, found: Unread) -> None:
-        cls = self.fit.owners[found.parent] if found.parent else self.fit.cls
-        owner = self._owner(cls, found.parent)
+    def _add_field(self, tensor: Unread) -> None:
+        cls = self.fit.owners[tensor.parent] if tensor.parent else self.fit.cls
+        owner = self._owner(cls, tensor.parent)
         taken = self.files.taken(cls)
         tags = (tag for tag, _ in module_fields(cls).values())
         files = {name for tag in tags for name in tag.names}
-        proposal = propose(found, owner, self._known, self._widths, taken, files, self.name)
+        proposal = propose(tensor, owner, self._known, self._widths, taken, files, self.name)
         self.proposals.append(proposal)
         if owner is not None:
             name = proposal.line.partition(":")[0]
@@ -286,8 +287,8 @@ class Extension:
         """Lets fields be None that only some of the layers have."""
         lacking: dict[str, list[int]] = {}
         for missing in self.fit.report.missing:
-            if found := re.match(r"(?:\w+\.)*layers\[(\d+)\]\.(\w+) \(", missing.field):
-                lacking.setdefault(found[2], []).append(int(found[1]))
+            if match := re.match(r"(?:\w+\.)*layers\[(\d+)\]\.(\w+) \(", missing.field):
+                lacking.setdefault(match[2], []).append(int(match[1]))
         layers = getattr(self.fit.config, "layers", 0)
         fields = {f.name: f for f in declared_fields(self.fit.cls)}
         for name, numbers in lacking.items():

@@ -77,12 +77,12 @@ class Files:
         kinds = words & {*vars(nn), Tensor.__name__} - bound(text)
         self.sources[path] = with_imports(text, {**imports_of(kinds), "gguf": "ggmodel"})
 
-    def subclass(self, cls: type[Module], holder: Declared | None, said: str) -> str | None:
+    def subclass(self, cls: type[Module], holder: Declared | None, docstring: str) -> str | None:
         """Writes a subclass in place of a class that other architectures share.
 
         Args:
             holder: the field that has it.
-            said: the docstring.
+            docstring: the docstring.
 
         Returns:
             its name; None if the class is none of `ggmodel.nn`, or no field of the files has it.
@@ -92,7 +92,7 @@ class Files:
         if holder is None or path is None or cls.__name__ not in vars(nn):
             return None
         shared, own = f"nn.{cls.__name__}", usable(cls.__name__, bound(self.sources[path]))
-        text = f'class {own}({shared}):\n    """{said}"""\n'
+        text = f'class {own}({shared}):\n    """{docstring}"""\n'
         self.sources[path] = with_class(self.sources[path], text, outer)
         kind, line = field_text(self.sources[path], outer, holder.name)
         kind = (kind or annotation(self.sources[path], holder)).replace(shared, own)

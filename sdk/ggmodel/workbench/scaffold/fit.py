@@ -34,19 +34,19 @@ class Hyperparameters:
     Attributes:
         config: the hyperparameters; those that are missing have placeholders.
         unread: key that nothing reads, as `hf=` names it → its value.
-        given: names of hyperparameters that the config gives.
+        present: names of hyperparameters that the config gives.
         missing: names of those that it does not, and that are required.
         failed: names of those that cannot be computed from the config → the reason.
     """
 
     config: Any
     unread: dict[str, Any] = field(default_factory=dict)
-    given: set[str] = field(default_factory=set)
+    present: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, architecture: type[Model], given: Mapping[str, Any]) -> Hyperparameters:
+    def of(cls, architecture: type[Model], hf_config: Mapping[str, Any]) -> Hyperparameters:
         """
         Raises:
             Error: the declaration is wrong, or the config is none.
@@ -54,30 +54,30 @@ class Hyperparameters:
         from ...convert.from_hf import normalize
         from ...convert.keys import Watched, every_key, recorded, unread_keys, with_defaults
 
-        hf = with_defaults(architecture, given, normalize(given), recorded(given))
+        hf = with_defaults(architecture, hf_config, normalize(hf_config), recorded(hf_config))
         reads, kind = Watched(hf), config_class(architecture)
         metadata: dict[str, Any] = {"general.architecture": architecture.architecture}
         result = cls(None)
         for name, tag, value_kind, optional in key_fields(kind):
             key = f"{architecture.architecture}.{tag.names[0]}"
-            watched, found = Watched(hf), None
+            watched, value = Watched(hf), None
             try:
-                found = kind.published(name, watched)
+                value = kind.published(name, watched)
             except Error as error:
                 result.failed[name] = str(error).partition("\n")[0]
             else:
-                reads.seen |= watched.seen
-            if found is not None:
-                result.given.add(name)
+                reads.looked_up |= watched.looked_up
+            if value is not None:
+                result.present.add(name)
             elif tag.default is MISSING and not optional and key not in metadata:
                 result.missing.append(name)
-                found = _PLACEHOLDERS[value_kind]
-            if found is not None:
-                metadata[key] = found
+                value = _PLACEHOLDERS[value_kind]
+            if value is not None:
+                metadata[key] = value
         result.config = kind.read(KeyValues(metadata, "config.json"))
         with author_code(f"config.json does not fit {architecture.architecture!r}", None):
-            unread = unread_keys(architecture, given, reads, every_key(given))
-        result.unread = {_as_read(path): descend(given, path) for path in unread}
+            unread = unread_keys(architecture, hf_config, reads, every_key(hf_config))
+        result.unread = {_as_read(path): descend(hf_config, path) for path in unread}
         return result
 
 
@@ -107,7 +107,7 @@ def learn_keys(architectures: Iterable[type[Model]]) -> dict[str, KnownKey]:
 
 
 def propose_keys(
-    fit: Hyperparameters, config: type[Config], known: Mapping[str, KnownKey]
+    fit: Hyperparameters, config: type[Config], known_keys: Mapping[str, KnownKey]
 ) -> dict[str, tuple[str, str]]:
     """A hyperparameter for each key that nothing reads: its name → the key, its line. One for a key
     of files that a field of the template has takes the place of that field. A key that counts twice
@@ -119,7 +119,7 @@ def propose_keys(
     from ...convert.keys import TWICE  # slow
 
     taken = {*declared(config), *dir(config)}
-    free = {t.names[0]: n for n, t, _, _ in key_fields(config) if n not in fit.given}
+    free = {t.names[0]: n for n, t, _, _ in key_fields(config) if n not in fit.present}
     free |= {_EPS[t]: free[t] for t in _EPS.keys() & free.keys()}
     lines: dict[str, tuple[str, str]] = {}
     for path, value in fit.unread.items():
@@ -128,7 +128,7 @@ def propose_keys(
             continue
         if kind not in _PLACEHOLDERS or not path.replace(".", "_").isidentifier():
             continue
-        name, names = _names(path, value, known)
+        name, names = _names(path, value, known_keys)
         like = free.get(names[0])
         name = usable(name, taken) if like is None or like in lines else like
         taken.add(name)
@@ -140,7 +140,9 @@ def propose_keys(
     return lines
 
 
-def _names(path: str, value: Any, known: Mapping[str, KnownKey]) -> tuple[str, tuple[str, ...]]:
+def _names(
+    path: str, value: Any, known_keys: Mapping[str, KnownKey]
+) -> tuple[str, tuple[str, ...]]:
     """A name for the hyperparameter of a key, and its keys in files."""
     above, _, key = path.rpartition(".")
     if path == "layer_types" and _WINDOWS.issuperset(map(str, value)):
@@ -148,8 +150,8 @@ def _names(path: str, value: Any, known: Mapping[str, KnownKey]) -> tuple[str, t
     if above == "vision_config":
         name, own = VISION_KEYS.get(key, (f"vision_{key}", key))
         return name, (f"vision.{own}",)
-    if path in known:
-        return known[path].field, (known[path].gguf,)
+    if path in known_keys:
+        return known_keys[path].field, (known_keys[path].gguf,)
     if above and path not in KEYS:
         part = above.replace("_config", "")
         return f"{part.replace('.', '_')}_{key}", (f"{part}.{key}",)
@@ -196,7 +198,7 @@ class Fit:
 
 def best_fit(
     name: str,
-    given: Mapping[str, Any],
+    hf_config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
     names: list[str],
     models: str | Path | None,
@@ -207,9 +209,9 @@ def best_fit(
         Error: none can be tried; the last one's.
     """
     fits, errors = [], []
-    for known in names:
+    for template in names:
         try:
-            fits.append(_fit(name, find(known, models), given, shapes))
+            fits.append(_fit(name, find(template, models), hf_config, shapes))
         except Error as error:
             errors.append(error)
     if not fits:
@@ -220,24 +222,24 @@ def best_fit(
 def _fit(
     name: str,
     cls: type[Model],
-    given: Mapping[str, Any],
+    hf_config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Fit:
     from ...convert.declaration import plan
 
-    keys = Hyperparameters.of(cls, given)
+    keys = Hyperparameters.of(cls, hf_config)
     translation = translate(cls, name, shapes)
-    found = plan(cls, keys.config, translation.given)
-    read = {source for entry in found.entries for source in entry.sources}
-    owners = {pair.name: pair.module for pair in found.pairs}
-    named = listed_class(given) in cls.hf_architectures
-    towers = any(entry.sources and of_tower(entry.name) for entry in found.entries)
+    planned = plan(cls, keys.config, translation.names)
+    read = {source for entry in planned.entries for source in entry.sources}
+    owners = {pair.name: pair.module for pair in planned.pairs}
+    named = listed_class(hf_config) in cls.hf_architectures
+    towers = any(entry.sources and of_tower(entry.name) for entry in planned.entries)
     plain = towers or not cls.takes_items()
-    return Fit(cls, keys.config, named, plain, read, found.report, owners, translation, keys)
+    return Fit(cls, keys.config, named, plain, read, planned.report, owners, translation, keys)
 
 
-def listed_class(given: Mapping[str, Any]) -> str | None:
+def listed_class(hf_config: Mapping[str, Any]) -> str | None:
     """The class that a config names, if it names one."""
-    listed = given.get("architectures")
+    listed = hf_config.get("architectures")
     first = listed[0] if isinstance(listed, list) and listed else None
     return first if isinstance(first, str) and first.isidentifier() else None

@@ -40,10 +40,10 @@ def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
         for _, field, tag, kind in class_fields(architecture):
             if not (tag.names and tag.names[0]) or not kind.choices or kind.many:
                 continue
-            known = Known(field, tag.names[0], kind.choices[0].__name__)
+            candidate = Known(field, tag.names[0], kind.choices[0].__name__)
             names = [hf.rpartition(".")[2] for hf in tag.hf or () if isinstance(hf, str) and hf]
             for name in (*names, *([] if "." in tag.names[0] else tag.names[:1])):
-                votes.setdefault(name, Counter())[known] += 1
+                votes.setdefault(name, Counter())[candidate] += 1
     return {name: count.most_common(1)[0][0] for name, count in votes.items()}
 
 
@@ -80,15 +80,15 @@ def unread(shapes: Mapping[str, tuple[int, ...]], unused: Iterable[str]) -> list
             base, leaf = tensor, ""
         parent, _, name = base.rpartition(".")
         groups.setdefault((folded(parent), name), {}).setdefault(leaf, []).append(tensor)
-    found = []
+    result = []
     for (_, name), leaves in groups.items():
         leaf = "weight" if "weight" in leaves else next(iter(leaves))
         first = leaves[leaf][0]
         end = len(name) + (len(leaf) + 1 if leaf else 0)
         parent = first[: len(first) - end].rstrip(".")
         shape = tuple(reversed(shapes[first]))
-        found.append(Unread(parent, name, tuple(x for x in leaves if x), shape, len(leaves[leaf])))
-    return found
+        result.append(Unread(parent, name, tuple(x for x in leaves if x), shape, len(leaves[leaf])))
+    return result
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class Proposal:
 
 
 def propose(
-    found: Unread,
+    tensor: Unread,
     owner: str | None,
-    known: Mapping[str, Known],
+    known_fields: Mapping[str, Known],
     widths: Mapping[str, int],
     taken: Collection[str],
     in_files: Collection[str],
@@ -126,14 +126,14 @@ def propose(
         in_files: names in files of its fields.
         architecture: the new one.
     """
-    base, last = f"{found.parent}.{found.name}".strip("."), found.name.rpartition(".")[2]
+    base, last = f"{tensor.parent}.{tensor.name}".strip("."), tensor.name.rpartition(".")[2]
     theirs = (gguf_name(folded(base), architecture) or "").removeprefix("blk.*.")
-    like = known.get(theirs) or known.get(last)
+    like = known_fields.get(theirs) or known_fields.get(last)
     field = usable(re.sub(r"\W", "_", like.field if like else last), taken)
     gguf = next((n for n in (theirs, like and like.gguf) if n and n not in in_files), last)
-    kind = like.kind if like else kind_of(found.name, found.leaves, found.shape)
-    line = field_line(field, kind, gguf, found.name, found.leaves, found.shape, widths)
-    return Proposal(owner, line, kind, found)
+    kind = like.kind if like else kind_of(tensor.name, tensor.leaves, tensor.shape)
+    line = field_line(field, kind, gguf, tensor.name, tensor.leaves, tensor.shape, widths)
+    return Proposal(owner, line, kind, tensor)
 
 
 def field_line(
@@ -163,14 +163,14 @@ def field_line(
 def declaration(like: Declared, kind: str) -> str:
     """The declaration of a template's field, with the annotation `kind`."""
     tag = like.tag
-    given = [quoted(n) for n in tag.names]
-    given += [f"hf={quoted(like.own)}"] * bool(like.own)
-    given += [f"op={tag.op!r}"] if tag.op else []
-    given += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
+    arguments = [quoted(n) for n in tag.names]
+    arguments += [f"hf={quoted(like.own)}"] * bool(like.own)
+    arguments += [f"op={tag.op!r}"] if tag.op else []
+    arguments += [f"n={quoted(tag.n) if isinstance(tag.n, str) else tag.n}"] if tag.n else []
     if tag.shape:
         dims = ", ".join(quoted(d) if isinstance(d, str) else str(d) for d in tag.shape)
-        given.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
-    return f"{like.name}: {kind} = gguf({', '.join(given)})"
+        arguments.append(f"shape=({dims}{',' * (len(tag.shape) == 1)})")
+    return f"{like.name}: {kind} = gguf({', '.join(arguments)})"
 
 
 def annotation(source: str, like: Declared) -> str:

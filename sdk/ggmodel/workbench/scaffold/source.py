@@ -57,10 +57,10 @@ def renamed(source: str, template: str, cls: str, config: str | None, name: str,
     register = re.compile(r'@register\(\s*"([^"]*)"\s*,?\s*([^()]*(?:\([^()]*\))?[^()]*)\)\n')
     pooled = "pooled=True"
 
-    def entered(found: re.Match[str]) -> str:
-        if found[1] != template:
+    def entered(match: re.Match[str]) -> str:
+        if match[1] != template:
             return ""
-        more = f", {pooled}" if pooled in found[2] else f", hf={quoted(hf)}"
+        more = f", {pooled}" if pooled in match[2] else f", hf={quoted(hf)}"
         return f'@register("{name}"{more})\n'
 
     source = register.sub(entered, source)
@@ -119,12 +119,12 @@ def with_name(line: str, before: str, after: str) -> str:
     """The declaration of a field, `name: type = call(…)`, with another `hf=`."""
     (node,) = ast.parse(line).body
     assert isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call)
-    given = next((k.value for k in node.value.keywords if k.arg == "hf"), None)
+    hf_value = next((k.value for k in node.value.keywords if k.arg == "hf"), None)
     there = quoted(before)
-    if given is not None and there not in (ast.get_source_segment(line, given) or ""):
-        return f"{line[: given.col_offset]}{quoted(after)}{line[given.end_col_offset :]}"
-    head, found, tail = line.rpartition(there)
-    if before and found:
+    if hf_value is not None and there not in (ast.get_source_segment(line, hf_value) or ""):
+        return f"{line[: hf_value.col_offset]}{quoted(after)}{line[hf_value.end_col_offset :]}"
+    head, separator, tail = line.rpartition(there)
+    if before and separator:
         return f"{head}{quoted(after)}{tail}"
     return f"{line.rstrip()[:-1]}, hf={quoted(after)})"
 
@@ -157,9 +157,9 @@ def with_fields(source: str, fields: Mapping[str, Sequence[str]], comment: str) 
         first = classes[name].body[0]
         at = (own[-1].end_lineno if own else first.end_lineno) or first.lineno
         above = next((x.strip() for x in reversed(lines[:at]) if "#" in x or "class " in x), "")
-        said = [f"    # {comment}"] if comment and above != f"# {comment}" else []
+        comments = [f"    # {comment}"] if comment and above != f"# {comment}" else []
         apart = [] if own else [""]
-        lines[at:at] = [*apart, *said, *(f"    {line}" for line in fields[name])]
+        lines[at:at] = [*apart, *comments, *(f"    {line}" for line in fields[name])]
     return "\n".join(lines) + "\n"
 
 
@@ -174,11 +174,11 @@ def with_imports(source: str, names: Mapping[str, str]) -> str:
         if name in there:
             continue
         statement = re.compile(rf"^from {re.escape(module)} import (.+)$", re.M)
-        found = statement.search(source)
-        if found and "(" not in found[1]:
-            all_names = sorted({*map(str.strip, found[1].split(",")), name}, key=str.swapcase)
+        match = statement.search(source)
+        if match and "(" not in match[1]:
+            all_names = sorted({*map(str.strip, match[1].split(",")), name}, key=str.swapcase)
             line = f"from {module} import {', '.join(all_names)}"
-            source = source[: found.start()] + line + source[found.end() :]
+            source = source[: match.start()] + line + source[match.end() :]
         else:
             source = _with_line(source, module, f"from {module} import {name}")
     return source

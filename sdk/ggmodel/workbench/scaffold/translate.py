@@ -100,16 +100,16 @@ def _names(architecture: str) -> dict[str, str]:
     from gguf.constants import MODEL_ARCH, MODEL_ARCH_NAMES
     from gguf.tensor_mapping import TensorNameMap
 
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     towers = MODEL_ARCH_NAMES[MODEL_ARCH.MMPROJ]
     for arch, name in MODEL_ARCH_NAMES.items():
         if _plain(name) == _plain(architecture) or (not architecture and name != towers):
             for hf, (_, gguf) in TensorNameMap(arch, 1).mapping.items():
-                found.setdefault(folded(hf), folded(gguf))
+                names.setdefault(folded(hf), folded(gguf))
     if not architecture:
         for hf, (_, gguf) in TensorNameMap(MODEL_ARCH.MMPROJ, 1).mapping.items():
-            found.setdefault(folded(hf), folded(gguf))
-    return found
+            names.setdefault(folded(hf), folded(gguf))
+    return names
 
 
 def _plain(name: str) -> str:
@@ -161,11 +161,11 @@ class Translation:
 
     Attributes:
         corrections: (class, field) → its names.
-        given: name of a tensor in the declaration's spelling → in the checkpoint's.
+        names: name of a tensor in the declaration's spelling → in the checkpoint's.
     """
 
     corrections: dict[tuple[type[Module], str], Correction]
-    given: dict[str, str]
+    names: dict[str, str]
 
 
 def declared_fields(cls: type[Model]) -> list[Declared]:
@@ -184,13 +184,13 @@ def _declared(
                 continue
             star = "*" if kind.many else ""
             file = _join("" if tag.root else gguf, f"{first}{suffix if leaf and first else ''}")
-            found = Declared(
+            declared = Declared(
                 cls, name, tag, kind, _join(hf, own, star), _join(file, star), own, holder
             )
-            yield found
+            yield declared
             for choice in () if leaf else kind.choices:
                 if issubclass(choice, Module):
-                    yield from _declared(choice, found.hf, found.gguf, tag.suffix, found)
+                    yield from _declared(choice, declared.hf, declared.gguf, tag.suffix, declared)
 
 
 def _leaf(kind: FieldType) -> bool:
@@ -219,7 +219,7 @@ def translate(cls: type[Model], architecture: str, tensors: Collection[str]) -> 
     fields = declared_fields(cls)
     done = Translation({}, {name: name for name in tensors})
     _move_root(done, cls, fields)
-    there = {folded(base_of(name)[0]) for name in done.given}
+    there = {folded(base_of(name)[0]) for name in done.names}
     leaves = [f for f in fields if f.leaf]
     unread = sorted(there - {f.hf for f in leaves})
     served = {(f.owner, f.name) for f in leaves if f.hf in there}
@@ -238,21 +238,21 @@ def translate(cls: type[Model], architecture: str, tensors: Collection[str]) -> 
             name = gguf_name(base, architecture)
             done.corrections[like.owner, like.name] = Correction(like, own, name)
             renames[base] = like.hf
-    done.given = {_renamed(name, renames): given for name, given in done.given.items()}
+    done.names = {_renamed(name, renames): theirs for name, theirs in done.names.items()}
     return done
 
 
 def _move_root(done: Translation, cls: type[Model], fields: list[Declared]) -> None:
     """Corrects where the text model lies: "model.text_model." instead of "model."."""
     roots = [f.hf.removesuffix("embed_tokens") for f in fields if f.gguf == "token_embd"]
-    places = [found[1] for name in done.given if (found := _ROOT.match(name))]
+    places = [match[1] for name in done.names if (match := _ROOT.match(name))]
     if not places or not roots or not roots[0] or places[0] in roots:
         return
     place, root = places[0], roots[0]
-    moved = {n: root + n.removeprefix(place) if n.startswith(place) else n for n in done.given}
+    moved = {n: root + n.removeprefix(place) if n.startswith(place) else n for n in done.names}
     if len(set(moved.values())) < len(moved):
         return
-    done.given = {moved[name]: given for name, given in done.given.items()}
+    done.names = {moved[name]: theirs for name, theirs in done.names.items()}
     for f in fields:
         if f.owner is cls and f.own.startswith(root):
             hf = place + f.own.removeprefix(root)
