@@ -2,8 +2,9 @@
 
 ggml's server answers nothing while it computes, and the system of a stopped worker goes on to
 acknowledge packets. So the silence itself has to decide: a thread of this process is in `recv` or
-`send` on the connection, and no byte travels. Neither this machine's own computing counts nor a
-slow network, nor the time that this process is stopped.
+`send` on the connection, and no byte travels: one that comes wakes the thread, one that goes leaves
+the queue of the system. Neither this machine's own computing counts nor a slow network, nor the
+time that this process is stopped.
 
 ggml sends a worker the next step before the last one is computed, unless it wants results. So the
 workers may have several to compute before they answer anything.
@@ -15,9 +16,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ...platforms.sockets import connections, limit
 from .protocol import Silence
@@ -28,7 +30,7 @@ _TELL = 0.5  # the share of the time after which the parent is told
 _TICK = 0.5  # seconds
 _QUEUE = 32  # steps that are sent at most before their end is waited for
 _LONGEST = 1e7  # seconds; the system knows no infinity
-_SENT, _RECEIVED = 44, 52  # offsets in `struct tcp_info`: the last data, milliseconds ago
+_SLEEPS = "\nvoluntary_ctxt_switches:"  # of proc_pid_status(5), the last but one line
 
 
 class Expectation:
@@ -142,29 +144,26 @@ class Patience:
     def _watch(self) -> None:
         tick = min(_TICK, self._seconds / 8)
         clock, before = 0.0, time.monotonic()
-        since: dict[int, float] = {}  # by connection, when it was first seen to be waited for
+        since: dict[Wait, float] = {}  # when each was first seen
         while True:
             time.sleep(tick)
             now = time.monotonic()
             clock += min(now - before, 2 * tick)  # not what passes while this process is stopped
             before = now
-            waiting = _waited_for() & self._ends.keys() if self._began is not None else set()
-            since = {number: since.get(number, clock) for number in waiting}
-            for number, first in since.items():
-                self._judge(number, clock - first)
+            waits = _waits(self._ends) if self._began is not None else ()
+            since = {wait: since.get(wait, clock) for wait in waits}
+            for wait, first in since.items():
+                self._judge(wait.connection, clock - first)
 
-    def _judge(self, number: int, waited: float) -> None:
+    def _judge(self, connection: int, seconds: float) -> None:
         """Tells the parent of a silence, and ends the connection when it is too long."""
-        allowed, (endpoint, end) = self.allowed, self._ends[number]
-        if waited < _TELL * allowed:
-            return
-        silent = min(_silent(end), waited)
-        given_up = silent >= allowed
-        if given_up or (silent >= _TELL * allowed and not self._told):
+        endpoint, end = self._ends[connection]
+        silence = Silence(endpoint, seconds, self.allowed)
+        if silence.given_up or (seconds >= _TELL * silence.allowed and not self._told):
             self._told = True
             with suppress(OSError):  # the parent is gone
-                self._tell(Silence(endpoint, silent, allowed))
-        if given_up:
+                self._tell(silence)
+        if silence.given_up:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)  # then ggml ends this process
 
@@ -178,28 +177,38 @@ def _tcp() -> Iterator[tuple[int, socket.socket]]:
             end.close()
 
 
-def _silent(end: socket.socket) -> float:
-    """Seconds since data went either way."""
-    if sys.platform != "linux":  # nobody asks, see `_tells_waits`
-        return 0.0
-    info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED + 4)
-    ages = [int.from_bytes(info[at : at + 4], sys.byteorder) for at in (_SENT, _RECEIVED)]
-    return min(ages) / 1000
+class Wait(NamedTuple):
+    """A thread in a system call on a connection. Once a byte has travelled, it is another wait.
+
+    Attributes:
+        connection: the system's number.
+        sleeps: how often the thread has slept so far.
+        unsent: bytes, as the system gives them.
+    """
+
+    connection: int
+    thread: str
+    sleeps: str
+    unsent: bytes
+
+
+def _waits(ends: Mapping[int, tuple[str, socket.socket]]) -> Iterator[Wait]:
+    """The waits of this process's threads, by the number that each gave first to the system call
+    that it is in."""
+    from fcntl import ioctl  # Windows has none
+    from termios import TIOCOUTQ
+
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError, ValueError, IndexError):  # has ended; "running"
+            number = int((task / "syscall").read_text().split()[1], 16)
+            if number in ends:
+                sleeps = (task / "status").read_text().partition(_SLEEPS)[2]
+                yield Wait(number, task.name, sleeps, ioctl(ends[number][1], TIOCOUTQ, bytes(4)))
 
 
 def _tells_waits() -> bool:
-    """Whether the system tells for which connections this process waits, and their silence."""
+    """Whether the system tells for which connections this process waits."""
     try:
         return sys.platform == "linux" and bool(Path("/proc/self/syscall").read_text())
     except OSError:
         return False
-
-
-def _waited_for() -> set[int]:
-    """Numbers that threads of this process gave first to the system calls they are in, such as that
-    of a connection."""
-    found = set()
-    for task in Path("/proc/self/task").glob("*/syscall"):
-        with suppress(OSError, ValueError, IndexError):  # has ended; "running"
-            found.add(int(task.read_text().split()[1], 16))
-    return found
