@@ -23,7 +23,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from .. import __version__
-from .ending import finish, prepare, told
+from .ending import finish, prepare, reporting_errors
 from .spellings import Command
 from .terminal import in_options, printable, say
 
@@ -57,14 +57,14 @@ _ELSEWHERE = {
 def _made(name: str) -> Any:
     """A command; its module is imported now, as most calls want one only."""
     module, _, function = _ELSEWHERE.get(name, name).partition(":")
-    found = getattr(importlib.import_module(f".{module}", __name__), function or name)
-    own = found
-    if not isinstance(found, typer.Typer):
-        own = typer.Typer(rich_markup_mode=None, add_completion=False)
-        own.command(name, cls=Command)(found)
-    made = typer.main.get_command(own)
-    made.name = name
-    return made
+    command = getattr(importlib.import_module(f".{module}", __name__), function or name)
+    group = command
+    if not isinstance(command, typer.Typer):
+        group = typer.Typer(rich_markup_mode=None, add_completion=False)
+        group.command(name, cls=Command)(command)
+    compiled = typer.main.get_command(group)
+    compiled.name = name
+    return compiled
 
 
 class _Commands(TyperGroup):
@@ -85,14 +85,14 @@ class _Commands(TyperGroup):
         def shown(message: object) -> str:
             return printable(in_options(str(message), self._options(ctx)), keep="\n")
 
-        with told(shown), warnings.catch_warnings():
+        with reporting_errors(shown), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: say(f"warning: {shown(message)}")
             result = super().invoke(ctx)
             sys.stdout.flush()
         return result
 
     def make_context(self, *args: Any, **more: Any) -> Any:
-        with told():  # --help and --version are printed here
+        with reporting_errors():  # --help and --version are printed here
             return super().make_context(*args, **more)
 
     def _options(self, ctx: Any) -> dict[str, str]:
@@ -120,8 +120,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(show: bool) -> None:
+    if show:
         print(f"ggmodel {__version__}")
         raise typer.Exit
 

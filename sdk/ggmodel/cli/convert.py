@@ -171,14 +171,14 @@ def imatrix(
 
     check_target(out, force=force, device=False)
     content = read_text(text, "")
-    found: ImportanceMatrix | None = None
+    matrix: ImportanceMatrix | None = None
     model = loading.load(file, context_length=context_length, batch_size=context_length)
     with model, progress_bar("reading") as progress:
-        for done, found in importance(
+        for done, matrix in importance(
             model, content, chunks=chunks, output=process_output, dataset=text
         ):
-            progress(done, f"chunk {found.chunks}")
-    assert found is not None  # a text has a chunk
-    found.write(out, force=force)
-    chunk = count(found.chunks, "chunk")
-    print(printable(f"{out}: {count(len(found.entries), 'tensor')}, {chunk} of {context_length}"))
+            progress(done, f"chunk {matrix.chunks}")
+    assert matrix is not None  # a text has a chunk
+    matrix.write(out, force=force)
+    chunk = count(matrix.chunks, "chunk")
+    print(printable(f"{out}: {count(len(matrix.entries), 'tensor')}, {chunk} of {context_length}"))

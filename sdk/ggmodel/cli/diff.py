@@ -83,8 +83,8 @@ def diff(
 
     if reference is not None:
         files = {f"--{kind}": path for kind, path in vars(item).items()}
-        for name, given in {"HF_DIR": hf_dir, **files, "--save-reference": save_reference}.items():
-            if given is not None:
+        for name, value in {"HF_DIR": hf_dir, **files, "--save-reference": save_reference}.items():
+            if value is not None:
                 raise ConfigError(f"give --reference or {name}, not both: nothing is computed anew")
     for path in filter(None, (html, save_reference)):
         check_target(path)
@@ -220,8 +220,8 @@ def _print(d: Diff, everything: bool) -> None:
 def _summary(layer: str, group: list[ModuleDiff], worst: Errors | None) -> tuple[str, ...]:
     """A layer as one line, with the numbers of the module that is furthest off."""
     counts = Counter(row.verdict for row in group)
-    said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    return f"  {layer}.*", "", "", *_numbers(worst), said
+    verdicts = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return f"  {layer}.*", "", "", *_numbers(worst), verdicts
 
 
 def _cells(row: ModuleDiff) -> tuple[str, ...]:
@@ -241,11 +241,11 @@ def _print_first(out: Any, d: Diff) -> None:
         of = " ".join(f"{name} {version}" for name, version in d.versions.items())
         alone = "; the last of them also one by one" if d.decode else ""
         if d.ok:
-            said = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
-            out.print(said + alone, style="bold green")
+            line = f"{d.model} agrees with its reference ({of}) on {count(len(d.tokens), 'token')}"
+            out.print(line + alone, style="bold green")
         return
-    said = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
-    out.print(said, style="bold red")
+    line = f"{row.path or 'the model'} ({row.kind}) is the first module that diverges"
+    out.print(line, style="bold red")
     if row.token is not None:
         out.print(
             f"  in token {row.token}, computed alone behind those before it; as one batch all "
@@ -257,13 +257,15 @@ def _print_first(out: Any, d: Diff) -> None:
         out.print(f"  {row.note}")
     if row.result is not None:
         e = row.result
-        given = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
-        out.print(f"  NMSE {e.nmse:.1e}, of its input {given}; rounding explains {row.bound:.0e}")
+        of_input = "not compared" if row.input is None else f"{row.input.nmse:.1e}"
+        out.print(
+            f"  NMSE {e.nmse:.1e}, of its input {of_input}; rounding explains {row.bound:.0e}"
+        )
         if row.line:
             out.print(f"  made at {row.line}")
         if (inner := d.seen_in) is not None and inner.input is not None:
-            said = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
-            out.print(said)
+            line = f"  first seen in the input of {inner.path}, NMSE {inner.input.nmse:.1e}"
+            out.print(line)
         out.print(f"  largest error at {list(e.at)}; there, from {e.start} on along dim 0:")
         samples = (("    ggmodel", e.ours), ("    reference", e.theirs))
         pairs = [[title, *(f"{v:.6g}" for v in values)] for title, values in samples]

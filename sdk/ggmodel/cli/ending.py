@@ -69,7 +69,7 @@ def prepare() -> None:
 
 
 @contextmanager
-def told(shown: Callable[[object], str] = str) -> Iterator[None]:
+def reporting_errors(shown: Callable[[object], str] = str) -> Iterator[None]:
     """Says what went wrong, and turns it into typer's way to end with a status.
 
     Args:
@@ -105,7 +105,7 @@ def _status(command: Callable[[], object]) -> Any:
     try:
         command()
     except SystemExit as error:
-        # Typer says nothing about a signal outside of `told`.
+        # Typer says nothing about a signal outside of `reporting_errors`.
         cause = error.__context__ and error.__context__.__cause__
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
@@ -167,7 +167,7 @@ def _failed(error: BaseException, shown: Callable[[object], str] = str) -> int:
     if isinstance(error, Error):
         status, message = UNAVAILABLE if isinstance(error, NotInstalled) else FAILED, shown(error)
     else:
-        status, message = _told(error)
+        status, message = _unexpected(error)
     if debugging():
         with suppress(OSError):
             traceback.print_exception(error)
@@ -188,7 +188,7 @@ def _interruption(error: BaseException | None) -> KeyboardInterrupt | None:
     return None
 
 
-def _told(error: BaseException) -> tuple[int, str]:
+def _unexpected(error: BaseException) -> tuple[int, str]:
     """The exit status of an error that no part of ggmodel expects, and a line that describes it."""
     if isinstance(error, MemoryError):
         return FAILED, "not enough memory; close other programs, or choose a smaller model"
@@ -200,8 +200,8 @@ def _told(error: BaseException) -> tuple[int, str]:
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({os.path.basename(f.filename)}:{f.lineno})" for f in last)
     first = str(error).strip().partition("\n")[0]
-    said = type(error).__name__ + (f": {_cut(first)}" if first else "")
-    return BUG, f"{said}{where}; a bug of ggmodel: GGMODEL_DEBUG=1 shows the traceback to report"
+    what = type(error).__name__ + (f": {_cut(first)}" if first else "")
+    return BUG, f"{what}{where}; a bug of ggmodel: GGMODEL_DEBUG=1 shows the traceback to report"
 
 
 def _cut(text: str) -> str:

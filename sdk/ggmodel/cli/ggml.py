@@ -43,7 +43,7 @@ def show(as_json: Json = False) -> None:
     from ..workbench.library import builds, in_use
 
     used, made = in_use(), builds()
-    value = {**asdict(used), "gain": used.gain, "builds": [asdict(one) for one in made]}
+    value = {**asdict(used), "gain": used.gain, "builds": [asdict(kept) for kept in made]}
     report(as_json, value, lambda: _print(used, made), ok=not used.problem)
 
 
@@ -51,8 +51,8 @@ class _TakesOptionsOfCmake(TyperCommand):
     """They come last, as arguments: else the h of -DNAME=/home would be `-h`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = [one for one in args if not one.startswith("-D")]
-        cmake = [one for one in args if one.startswith("-D")]
+        own = [arg for arg in args if not arg.startswith("-D")]
+        cmake = [arg for arg in args if arg.startswith("-D")]
         return super().parse_args(ctx, [*own, *([] if "--" in own else ["--"]), *cmake])
 
 
@@ -95,23 +95,23 @@ def build(
     for option in options or ():
         if not _OPTION.fullmatch(option):
             raise ConfigError(f"{option!r:.80} is no option; those of cmake are -DNAME=VALUE")
-    wanted = {"cuda": cuda, "vulkan": vulkan, "metal": metal}
-    parts = [part for part, wish in wanted.items() if wish]
+    backends = {"cuda": cuda, "vulkan": vulkan, "metal": metal}
+    parts = [part for part, wish in backends.items() if wish]
     name = name or "-".join(parts) or _NATIVE
-    given = [*([] if rpc else ["-DGGML_RPC=OFF"]), *(options or ())]
+    arguments = [*([] if rpc else ["-DGGML_RPC=OFF"]), *(options or ())]
     with progress_bar("building") as progress:
-        result = make(name, parts, given, unpacked=source, progress=progress)
+        result = make(name, parts, arguments, unpacked=source, progress=progress)
     if result is None:
-        told = (
+        message = (
             f"{name} is already built with these options; `ggmodel ggml use {name}` makes it "
             f"the default, and after `ggmodel ggml remove {name}` it can be built anew"
         )
     else:
-        told = (
+        message = (
             f"{name}: ggml {result['version']}, {result['comparisons']} results compared on "
             f"{', '.join(result['devices'])}; it is the default now"
         )
-    print(printable(told))
+    print(printable(message))
     if result is not None and os.environ.get(VARIABLE):
         note(f"{VARIABLE} is set and comes first")
 
@@ -175,12 +175,12 @@ def _print(used: InUse, made: list[Kept]) -> None:
         out.print()
         cells = [
             (
-                one.name,
-                "default" if one.chosen else "" if one.finished else "unfinished",
-                one.version,
-                " ".join(one.options),
+                kept.name,
+                "default" if kept.chosen else "" if kept.finished else "unfinished",
+                kept.version,
+                " ".join(kept.options),
             )
-            for one in made
+            for kept in made
         ]
         out.print(table(cells, ("build", "", "source", "options")))
 

@@ -104,8 +104,8 @@ def _cases(name: str, goldens: str | None, models: str | None, case: str | None)
     there = [folder for folder in tried if (folder / "cases.py").is_file()]
     cases = Cases((there or tried)[0])
     if case is not None and case not in cases.names:
-        known = ", ".join(cases.names)
-        raise ConfigError(f"{cases.folder / 'cases.py'} has no case {case!r}, only {known}")
+        others = ", ".join(cases.names)
+        raise ConfigError(f"{cases.folder / 'cases.py'} has no case {case!r}, only {others}")
     return cases
 
 
@@ -139,17 +139,17 @@ def _followed(
     """All results, and the error of the cases that have none, with a progress bar by cases."""
     n = 1 if case else len(cases.names)
     done = set[str]()
-    found: list[R] = []
+    collected: list[R] = []
     with progress_bar("computing") as progress:
         results = compute(lambda text: progress(len(done) / n, text))
         try:
-            for one in results:
-                found.append(one)
-                done.add(one.case.partition(",")[0])
-                progress(len(done) / n, one.case)
+            for result in results:
+                collected.append(result)
+                done.add(result.case.partition(",")[0])
+                progress(len(done) / n, result.case)
         except Error as error:
-            return found, error
-    return found, None
+            return collected, error
+    return collected, None
 
 
 def _print(outcomes: list[Outcome], everything: bool) -> None:

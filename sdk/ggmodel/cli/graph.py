@@ -51,11 +51,11 @@ def graph(
     from ..workbench.diagram import build, dot, record, svg
 
     write = _format(output)
-    wanted = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]
+    selected = [name for name, chosen in (("vision", vision), ("text", text)) if chosen]
     graphs = record(
         file,
         tokens=1 if decode else prompt_length,
-        parts=wanted,
+        parts=selected,
         mmproj=mmproj,
         flash_attention=flash_attention,
         kv_type=kv_type,

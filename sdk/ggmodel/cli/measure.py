@@ -88,12 +88,12 @@ def bench(
     report(as_json, rows, lambda: _print_speed(results, setting, times, peak))
 
 
-def _numbers(flag: str, given: list[str] | None, default: int) -> list[int]:
+def _numbers(flag: str, texts: list[str] | None, default: int) -> list[int]:
     try:
-        return [int(number) for text in given for number in text.split(",")] if given else [default]
+        return [int(number) for text in texts for number in text.split(",")] if texts else [default]
     except ValueError:
-        said = ",".join(given or ())
-        raise ConfigError(f"{flag} {said}: give numbers, such as 512 or 0,2048") from None
+        joined = ",".join(texts or ())
+        raise ConfigError(f"{flag} {joined}: give numbers, such as 512 or 0,2048") from None
 
 
 def _row(result: Measured) -> dict[str, object]:
@@ -330,10 +330,10 @@ def perplexity(
     report(as_json, asdict(scored), lambda: _print_perplexity(scored, context_length))
 
 
-def _print_perplexity(result: Perplexity, wanted: int) -> None:
+def _print_perplexity(result: Perplexity, length: int) -> None:
     chunks, tokens = count(result.chunks, "chunk"), count(result.tokens, "token")
-    if result.context < wanted:
+    if result.context < length:
         scored = "all scored but the first" if result.whole else f"two chunks of {result.context}"
         shorter = "one context" if result.whole else "two contexts"
-        print(f"the text has {result.of_tokens} tokens, less than {shorter} of {wanted}: {scored}")
+        print(f"the text has {result.of_tokens} tokens, less than {shorter} of {length}: {scored}")
     print(f"perplexity {result.value:.4f} ± {result.error:.4f} over {tokens} ({chunks})")

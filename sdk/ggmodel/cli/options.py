@@ -66,13 +66,13 @@ def expanded(*without: str) -> Callable[[Callable[..., None]], Callable[..., Non
                 parameters.append(own.replace(kind=_KEYWORD, annotation=kind))
 
         @wraps(command)
-        def with_options(**given: Any) -> None:
-            context = given.pop(_CONTEXT.name, None)
+        def with_options(**values: Any) -> None:
+            context = values.pop(_CONTEXT.name, None)
             for name, (kind, options) in groups.items():
-                made = given[name] = kind(**{option: given.pop(option) for option in options})
+                made = values[name] = kind(**{option: values.pop(option) for option in options})
                 if isinstance(made, Typed) and context is not None:
                     vars(made)["typed"] = frozenset(o for o in options if _is_typed(context, o))
-            command(**given)
+            command(**values)
 
         parameters.append(_CONTEXT)
         setattr(with_options, "__signature__", inspect.Signature(parameters))  # noqa: B010
@@ -95,7 +95,7 @@ def _options(kind: Any) -> list[inspect.Parameter]:
     ]
 
 
-_WHERE, _FOUND = "ggmodel.where", "ggmodel.found"  # in a context's `meta`
+_WHERE, _LOCATED = "ggmodel.where", "ggmodel.found"  # in a context's `meta`
 _COMPLETION_SECONDS = 0.5  # that the stores are looked through while a shell waits
 
 
@@ -117,27 +117,27 @@ def checkpoint_folder(context: typer.Context, file: str | None) -> str | None:
 def _located(context: typer.Context, file: str, checkpoint: bool = False) -> str:
     if context.resilient_parsing:  # the shell completes
         return file
-    found: Any = file
+    located: Any = file
     if not os.path.exists(file):
         from ..names import find
 
-        found = find(file, checkpoint=checkpoint)
-    context.meta[_FOUND] = found
+        located = find(file, checkpoint=checkpoint)
+    context.meta[_LOCATED] = located
     if context.meta.get(_WHERE):
-        _say_where(found)
-    return found
+        _say_where(located)
+    return located
 
 
-def _where(context: typer.Context, wanted: bool) -> bool:
+def _where(context: typer.Context, show: bool) -> bool:
     """Either comes first, the option or the name."""
-    context.meta[_WHERE] = wanted
-    if wanted and _FOUND in context.meta:
-        _say_where(context.meta[_FOUND])
-    return wanted
+    context.meta[_WHERE] = show
+    if show and _LOCATED in context.meta:
+        _say_where(context.meta[_LOCATED])
+    return show
 
 
-def _say_where(found: Any) -> None:
-    note(printable(getattr(found, "where", f"{found}: a path")))
+def _say_where(located: Any) -> None:
+    note(printable(getattr(located, "where", f"{located}: a path")))
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -271,15 +271,15 @@ Rpc = Annotated[
 ]
 
 
-def overrides(given: list[str] | None) -> dict[str, str]:
+def overrides(texts: list[str] | None) -> dict[str, str]:
     """The argument `override_tensor` of `ggmodel.load`."""
-    found: dict[str, str] = {}
-    for text in given or ():
+    devices: dict[str, str] = {}
+    for text in texts or ():
         pattern, equals, device = text.rpartition("=")
         if not (pattern and equals and device):
             raise ConfigError(f"--override-tensor {text!r}: give PATTERN=DEVICE")
-        found.setdefault(pattern, device)
-    return found
+        devices.setdefault(pattern, device)
+    return devices
 
 
 def prompt_of(prompt: str | None, tokens: str | None) -> str | list[int]:
@@ -298,7 +298,7 @@ def prompt_of(prompt: str | None, tokens: str | None) -> str | list[int]:
 def token_ids(text: str) -> list[int]:
     """Token ids as they are written on a command line."""
     try:
-        return [int(one) for one in text.split(",")]
+        return [int(token) for token in text.split(",")]
     except ValueError:
         raise ConfigError(f"--tokens {text!r:.60}: give token ids, such as 1,2,3") from None
 
@@ -359,6 +359,6 @@ def read_prompt(prompt: str) -> str:
     return read_text("-", "").removesuffix("\n").removesuffix("\r")
 
 
-def workers(given: list[str] | None) -> list[str] | None:
+def workers(texts: list[str] | None) -> list[str] | None:
     """The argument `rpc` of `ggmodel.load`."""
-    return None if given is None else [one for text in given for one in text.split(",")]
+    return None if texts is None else [address for text in texts for address in text.split(",")]

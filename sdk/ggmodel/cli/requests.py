@@ -26,7 +26,7 @@ class Items:
         None, "Video for the prompt, or a folder of its frames; may be repeated.", metavar="FILE"
     )
 
-    def given(self) -> dict[str, list[str]]:
+    def by_option(self) -> dict[str, list[str]]:
         """By option of a request, such as "images"; those that were not given left out."""
         from ..chat.messages import OPTIONS
 
@@ -56,12 +56,12 @@ class Item:
         Raises:
             ConfigError: there are several.
         """
-        found = [(kind, path) for kind, path in vars(self).items() if path is not None]
-        if len(found) > 1:
+        files = [(kind, path) for kind, path in vars(self).items() if path is not None]
+        if len(files) > 1:
             raise ConfigError("give one of --image, --audio and --video")
-        if found and tokens is not None:
-            raise ConfigError(f"--{found[0][0]} goes with --prompt: the model lays out its tokens")
-        return found[0] if found else None
+        if files and tokens is not None:
+            raise ConfigError(f"--{files[0][0]} goes with --prompt: the model lays out its tokens")
+        return files[0] if files else None
 
 
 _OF_GRAMMAR = ("json_schema", "regex", "grammar")
@@ -130,12 +130,12 @@ class Answering(Typed):
 
     def options(self) -> RequestOptions:
         """For `LoadedModel.request`."""
-        given: Any = {f.name: getattr(self, f.name) for f in fields(self) if self._is_said(f)}
-        if "stop" in given:
-            given["stop"] = tuple(self.stop or ())
-        return given | {"grammar": self._grammar()}
+        values: Any = {f.name: getattr(self, f.name) for f in fields(self) if self._is_set(f)}
+        if "stop" in values:
+            values["stop"] = tuple(self.stop or ())
+        return values | {"grammar": self._grammar()}
 
-    def _is_said(self, option: Field[Any]) -> bool:
+    def _is_set(self, option: Field[Any]) -> bool:
         name = option.name
         changed = getattr(self, name) != option.default or name in self.typed
         return changed and name not in _OF_GRAMMAR
@@ -143,8 +143,8 @@ class Answering(Typed):
     def _grammar(self) -> Grammar | None:
         from ..runner import Grammar
 
-        given = [name for name in _OF_GRAMMAR if getattr(self, name) is not None]
-        if len(given) > 1:
+        names = [name for name in _OF_GRAMMAR if getattr(self, name) is not None]
+        if len(names) > 1:
             raise ConfigError("give one of --json-schema, --regex and --grammar")
         if self.json_schema is not None:
             is_text = self.json_schema.lstrip().startswith("{")
@@ -155,17 +155,17 @@ class Answering(Typed):
         return None if self.regex is None else Grammar.regex(self.regex)
 
 
-def print_answer(stream: Stream, said: list[str]) -> None:
+def print_answer(stream: Stream, pieces: list[str]) -> None:
     """Prints pieces as they come. Their last line is ended, also after an error or Ctrl-C.
 
     Args:
-        said: the text so far; each piece is added.
+        pieces: the text so far; each piece is added.
     """
     try:
         with stream:
             for piece in stream:
                 print(piece, end="", flush=True)
-                said.append(piece)  # after Ctrl-C the last line is that on the screen
+                pieces.append(piece)  # after Ctrl-C the last line is that on the screen
     finally:
-        if not "".join(said).endswith("\n"):
+        if not "".join(pieces).endswith("\n"):
             print(flush=True)

@@ -49,23 +49,23 @@ def run(
     from ..runner import Stream
 
     text = read_prompt(prompt)
-    options, given_items = answering.options(), items.given()
+    options, given_items = answering.options(), items.by_option()
     with loading.load(file) as model:
         if chat:
             question = {"role": "user", "content": text, **given_items}
-            given = model.chat_prompt([question])
+            inputs = model.chat_prompt([question])
         else:
-            given = model.prompts.with_items(text, given_items)
-        request = model.request(given, **options)
+            inputs = model.prompts.with_items(text, given_items)
+        request = model.request(inputs, **options)
         if answering.max_tokens is None and styled(sys.stderr):
             note("Ctrl-C ends the answer, -n N after N tokens")
-        said: list[str] = []
+        pieces: list[str] = []
         if echo:
             # An answer, unlike a continuation, has a line of its own.
-            said.append(text + "\n" * bool(given_items or chat))
-            print(dim(said[0], sys.stdout), end="", flush=True)
+            pieces.append(text + "\n" * bool(given_items or chat))
+            print(dim(pieces[0], sys.stdout), end="", flush=True)
         try:
-            print_answer(Stream(request), said)
+            print_answer(Stream(request), pieces)
         except KeyboardInterrupt:
             _print_usage(request.usage, model.context_length)
             raise
@@ -178,32 +178,32 @@ class _Conversation:
     def answer(self, question: str) -> None:
         """Prints the answer as it comes; the history keeps both, but not a question to which
         nothing was said because of an error or Ctrl-C."""
-        asked: dict[str, Any] = {"role": "user", "content": question}
+        message: dict[str, Any] = {"role": "user", "content": question}
         if self._items:
             items = [{"type": kind, kind: item} for kind, item in self._items]
-            asked["content"] = [*items, {"type": "text", "text": question}]
-        prompt = self._prompt(asked)
-        said: list[str] = []
+            message["content"] = [*items, {"type": "text", "text": question}]
+        prompt = self._prompt(message)
+        pieces: list[str] = []
         try:
-            print_answer(self._model.stream(prompt, **self._options), said)
+            print_answer(self._model.stream(prompt, **self._options), pieces)
         except (Error, KeyboardInterrupt):
-            if said:
-                self._keep(asked, said)
+            if pieces:
+                self._keep(message, pieces)
             raise
-        self._keep(asked, said)
-        full = self._model.length(prompt) + len(said) >= self._model.context_length
+        self._keep(message, pieces)
+        full = self._model.length(prompt) + len(pieces) >= self._model.context_length
         if full and not self._options.get("context_shift"):
             note("the context is full (see --context-length)")
 
-    def _keep(self, asked: dict[str, Any], said: list[str]) -> None:
-        self.history += [asked, {"role": "assistant", "content": "".join(said)}]
+    def _keep(self, question: dict[str, Any], pieces: list[str]) -> None:
+        self.history += [question, {"role": "assistant", "content": "".join(pieces)}]
         self._items = []
 
-    def _prompt(self, asked: dict[str, Any]) -> list[Any]:
+    def _prompt(self, question: dict[str, Any]) -> list[Any]:
         from ..chat import fitting
 
         begin = [] if self.system is None else [{"role": "system", "content": self.system}]
-        messages = [*begin, *self.history, asked]
+        messages = [*begin, *self.history, question]
         kept = fitting(messages, self._fits)
         prompt = self._encoded(kept)
         # Not for a question that is too long by itself.

@@ -118,8 +118,8 @@ def _serve_here(models: dict[str, str], settings: Settings, serving: Serving, **
 
 def _refuse_options(keep_alive: float | None, pin: list[str] | None, manage: bool) -> None:
     """Raises ConfigError where one of them is given: replicas have no use for it."""
-    given = {"--keep-alive": keep_alive is not None, "--pin": pin, "--manage": manage}
-    for option, is_given in given.items():
+    options = {"--keep-alive": keep_alive is not None, "--pin": pin, "--manage": manage}
+    for option, is_given in options.items():
         if is_given:
             raise ConfigError(
                 f"leave out {option} or --ray: models on Ray are those that are named, and stay "
@@ -150,28 +150,28 @@ def named(models: Any) -> dict[str, str]:
     """
     from ..names.grammar import is_path
 
-    found: dict[str, str] = {}
-    for given in models:
-        name, equals, source = given.partition("=")
-        if not equals or os.path.exists(given):
-            name = source = given
+    models_by_name: dict[str, str] = {}
+    for argument in models:
+        name, equals, source = argument.partition("=")
+        if not equals or os.path.exists(argument):
+            name = source = argument
         if os.path.exists(source):
             source = os.path.abspath(source)
-            if name == given:
+            if name == argument:
                 name = os.path.basename(source).removesuffix(".gguf")
         elif is_path(source):
             raise ConfigError(f"{source}: there is no such file or folder")
-        if name in found:
+        if name in models_by_name:
             raise ConfigError(f"two models are called {name!r}; give NAME={source}")
-        found[name] = source
-    return found
+        models_by_name[name] = source
+    return models_by_name
 
 
 def options_of(loading: LoadingForMany) -> dict[str, Any]:
     """The options that differ from the defaults of `ggmodel.load`, and the number of sequences."""
     defaults = Loading().arguments()
-    given = {k: v for k, v in loading.arguments().items() if v != defaults[k]}
-    return {"parallel": loading.parallel, **given}
+    changed = {k: v for k, v in loading.arguments().items() if v != defaults[k]}
+    return {"parallel": loading.parallel, **changed}
 
 
 def need_libraries() -> None:
@@ -244,21 +244,21 @@ def batch(
     options = options_of(loading)
     models = named(model or ())
     width = int(options["parallel"]) * _MORE
-    asked = Requests(requests)
-    with Answers(answers, asked, force=force) as written:
+    lines = Requests(requests)
+    with Answers(answers, lines, force=force) as written:
         before = written.done
         if before:
-            note(f"{before:,} of {asked.count:,} answers are there already")
+            note(f"{before:,} of {lines.count:,} answers are there already")
         with progress_bar("answering") as share:
 
             def progress(done: int) -> None:
-                share(done / asked.count)
+                share(done / lines.count)
 
             if ray is None:
                 import asyncio
 
                 server = make_server(models, options, width)
-                asyncio.run(answer_here(asked, written, server, width, progress))
+                asyncio.run(answer_here(lines, written, server, width, progress))
             else:
                 from ..serve.batch.on_ray import answer_on_ray
 
@@ -266,9 +266,9 @@ def batch(
                     return make_server(models, options, width)
 
                 answer_on_ray(
-                    asked, written, replica, width, ray, progress, cpus=ray_cpus, gpus=ray_gpus
+                    lines, written, replica, width, ray, progress, cpus=ray_cpus, gpus=ray_gpus
                 )
-    print(printable(f"{answers}: {asked.count:,} answers, {asked.count - before:,} of them new"))
+    print(printable(f"{answers}: {lines.count:,} answers, {lines.count - before:,} of them new"))
 
 
 def make_server(models: dict[str, str], options: dict[str, Any], width: int) -> Server:

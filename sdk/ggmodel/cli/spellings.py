@@ -61,11 +61,11 @@ def _explained(args: Sequence[str], options: dict[str, Sequence[str]]) -> str:
     Args:
         options: of the command: by argument, their spellings.
     """
-    known = {spelling for spellings in options.values() for spelling in spellings}
+    accepted = {spelling for spellings in options.values() for spelling in spellings}
     for arg in args[: args.index("--") if "--" in args else None]:
         spelled = arg.partition("=")[0]
         name = spelled.lstrip("-").replace("-", "_")
-        if spelled.startswith("-") and spelled not in known and (hint := _hint(name, options)):
+        if spelled.startswith("-") and spelled not in accepted and (hint := _hint(name, options)):
             return f"No such option: {spelled}; use {hint}"
     return ""
 

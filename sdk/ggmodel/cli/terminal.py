@@ -173,10 +173,10 @@ def progress_bar(what: str) -> Iterator[Callable[..., None]]:
 
 def with_progress(results: Iterable[R], names: Sequence[str]) -> list[R]:
     """All results, with a bar that shows the name of the one under way."""
-    found: list[R] = []
+    collected: list[R] = []
     with progress_bar(names[0]) as progress:
         for result in results:
-            found.append(result)
-            if len(found) < len(names):
-                progress(len(found) / len(names), names[len(found)])
-    return found
+            collected.append(result)
+            if len(collected) < len(names):
+                progress(len(collected) / len(names), names[len(collected)])
+    return collected

@@ -56,47 +56,47 @@ def trace(
         check_target(save)
     with loading.load(file, rpc=()) as model:
         prepared = None if media is None else (media[0], model.engine.images.prepare(*media))
-        found = look(model, inputs, item=prepared, names=pattern, keep=save is not None)
+        result = look(model, inputs, item=prepared, names=pattern, keep=save is not None)
     if save is not None:
-        write(save, found.kept)
-    values = asdict(replace(found, kept={})) | {"ok": found.ok}
+        write(save, result.kept)
+    values = asdict(replace(result, kept={})) | {"ok": result.ok}
     del values["kept"]
-    report(as_json, values, lambda: _print(found), found.ok)
+    report(as_json, values, lambda: _print(result), result.ok)
 
 
-def _print(found: Trace) -> None:
+def _print(result: Trace) -> None:
     out = console()
     header = ("  name", "op", "shape", "dtype", *_NUMBERS, "NaN", "Inf")
     rows = [
         (
-            ("→ " if v is found.first else "  ") + v.name,
+            ("→ " if v is result.first else "  ") + v.name,
             v.op,
             str(list(v.shape)),
             v.dtype,
             *_cells(v.statistics),
         )
-        for v in found.values
+        for v in result.values
     ]
     grid = table(rows, header, right="2456789", fold=0)
-    for line, value in zip(grid.rows, found.values, strict=True):
+    for line, value in zip(grid.rows, result.values, strict=True):
         line.style = "" if value.statistics.finite else "red"
     out.print(grid)
     out.print()
-    if found.first is None:
-        n, of = count(len(found.values), "tensor"), count(found.tokens, "token")
-        what = f"{found.model}: {n} of {of}, all finite"
-        masks = sum(not v.statistics.finite for v in found.values)
+    if result.first is None:
+        n, of = count(len(result.values), "tensor"), count(result.tokens, "token")
+        what = f"{result.model}: {n} of {of}, all finite"
+        masks = sum(not v.statistics.finite for v in result.values)
         if masks:
             what = what.replace("all finite", f"{masks} of them masks with infinities, no NaN")
         out.print(what, style="bold green")
         return
-    _print_first(out, found.first, found.operands)
+    _print_first(out, result.first, result.operands)
 
 
 def _print_first(out: Any, first: Value, operands: list[OperandValue]) -> None:
     what = "NaN" if first.statistics.nan else "infinity"
-    said = f"{first.name} is where the first {what} comes from: the result of {first.op}"
-    out.print(said, style="bold red")
+    verdict = f"{first.name} is where the first {what} comes from: the result of {first.op}"
+    out.print(verdict, style="bold red")
     out.print(f"  at {first.line}")
     rows = [
         (f"  {o.kind}", o.name, str(list(o.shape)), o.dtype, *_cells(o.statistics))

@@ -54,7 +54,7 @@ def transcribe(
     from ..transcript import transcribe as write_down
 
     with loading.load(file) as model, progress_bar("transcribing") as progress:
-        found = write_down(
+        transcript = write_down(
             model,
             sound,
             language=language,
@@ -65,14 +65,14 @@ def transcribe(
             seed=seed,
             progress=lambda done, all: progress(done / all),
         )
-    report(as_json, asdict(found), lambda: _print(found, timestamps, srt))
+    report(as_json, asdict(transcript), lambda: _print(transcript, timestamps, srt))
 
 
-def _print(found: Transcript, timestamps: bool, srt: bool) -> None:
+def _print(transcript: Transcript, timestamps: bool, srt: bool) -> None:
     from ..transcript import as_srt, as_text
 
     if srt or timestamps:
-        text = (as_srt if srt else as_text)(found.segments)
+        text = (as_srt if srt else as_text)(transcript.segments)
         print(printable(text, keep="\n"), end="")
     else:
-        print(printable(found.text, keep="\n"))
+        print(printable(transcript.text, keep="\n"))
