@@ -189,14 +189,14 @@ def _file_names(folder: Path) -> tuple[dict[str, str] | None, list[str]]:
         index = read_json(folder / _INDEX).get("weight_map")
         if not isinstance(index, dict) or not index:
             raise FormatError(f"{folder / _INDEX} has no weight_map; download it again")
-        for name in {str(v) for v in index.values()}:
+        names = sorted({str(v) for v in index.values()})
+        for name in names:
             # No folders: an index must not lead out of its own.
             if Path(name).name != name or not name.endswith(".safetensors"):
                 raise FormatError(
                     f"{folder / _INDEX} names the file {quote(name)}; only names of .safetensors "
                     "files in the same folder are allowed"
                 )
-        names = sorted({str(v) for v in index.values()})
     else:
         raise FormatError(_without_tensors(folder))
     return index, _dense_modules(folder) + names

@@ -84,12 +84,9 @@ def _keys(hf: Mapping[str, Any], named: Any, end: str) -> Mapping[str, Any]:
     table = reference_table("processors")
     usual = (p for c in listed_classes(hf) for p in table["of"].get(c, ()))
     names = [str(named).removesuffix("Fast").removesuffix("Pil"), *usual]
-    fitting = (n for n in names if n.endswith(end) and (end != "Processor" or _plain(n)))
+    others = ("ImageProcessor", "VideoProcessor") if end == "Processor" else ()
+    fitting = (n for n in names if n.endswith(end) and not n.endswith(others))
     return next((table["keys"][n] for n in fitting if n in table["keys"]), {})
-
-
-def _plain(name: str) -> bool:
-    return not name.endswith(("ImageProcessor", "VideoProcessor"))
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -72,12 +72,11 @@ class ImportanceMatrix:
             FormatError: it is no imatrix, is damaged, or holds NaN or infinity.
         """
         with closing(Buffer.open(Path(path))) as buffer:
-            begin = bytes(buffer.view[:4])
-        if begin == b"GGUF":
-            with open_gguf(path) as source:
-                found = cls(_entries_of(source), str(path), *_about(source))
-        else:
-            found = _read_legacy(Path(path))
+            if buffer.view[:4] == b"GGUF":
+                with open_gguf(path) as source:
+                    found = cls(_entries_of(source), str(path), *_about(source))
+            else:
+                found = _read_legacy(path, buffer.view)
         for name, entry in found.entries.items():
             if not np.isfinite(entry.sums).all():
                 raise FormatError(f"{path}: {name} holds NaN or infinity; make the file again")
@@ -183,13 +182,8 @@ def _entries_of(source: TensorSource) -> dict[str, Entry]:
     return found
 
 
-def _read_legacy(path: Path) -> ImportanceMatrix:
+def _read_legacy(path: str | Path, raw: memoryview) -> ImportanceMatrix:
     """The format before GGUF: little-endian int32 and float32, texts behind their lengths."""
-    with closing(Buffer.open(path)) as buffer:
-        return _legacy_entries(path, buffer.view)
-
-
-def _legacy_entries(path: Path, raw: memoryview) -> ImportanceMatrix:
     at = 0
 
     def take(size: int) -> memoryview:

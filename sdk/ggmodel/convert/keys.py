@@ -278,7 +278,8 @@ def _canonical(path: str) -> set[str]:
     objects around it too."""
     if ":" in path:
         document, _, key = path.partition(":")
-        names = {f"{document}:{'.'.join(p)}" for p in _beginnings(key.split("."))}
+        parts = key.split(".")
+        names = {f"{document}:{'.'.join(parts[: i + 1])}" for i in range(len(parts))}
         # The one file of older folders.
         other = {"features": "preprocessor", "preprocessor": "features"}.get(document)
         return names | ({f"{other}:{key}"} if other else set())
@@ -289,10 +290,6 @@ def _canonical(path: str) -> set[str]:
     if rest == "type" or rest.endswith(".type"):  # before it was called so
         rest = rest.removesuffix("type") + "rope_type"
     return {path, rest, *(f"{rope}.{rest}" for rope in _ROPES)}
-
-
-def _beginnings(parts: list[str]) -> Iterator[list[str]]:
-    return (parts[: i + 1] for i in range(len(parts)))
 
 
 def _has_no_effect(path: str) -> bool:

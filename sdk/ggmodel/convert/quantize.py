@@ -59,12 +59,10 @@ def encode(
     lib.ggml_quantize_init(int(dtype))
     source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(result)
 
-    each, matrices = rows, [ffi.NULL]
+    matrices = [ffi.NULL]
     if importance is not None:
-        each, matrices = (
-            rows // len(importance),
-            [ffi.from_buffer("float[]", w) for w in importance],
-        )
+        matrices = [ffi.from_buffer("float[]", w) for w in importance]
+    each = rows // len(matrices)
 
     def work(weights: Any, start: int, rows: int) -> None:
         piece = values.reshape(-1, width)[start : start + rows]
@@ -160,7 +158,12 @@ def quantize(
             )
 
     def data(t: TensorInfo) -> memoryview:
-        return requantized(source, t, matrix)
+        old = source.tensors[t.name]
+        if old.dtype is t.dtype:
+            return source.data(t.name)
+        values = decode(source.data(t.name), old.dtype, old.n_elements)
+        importance = None if matrix is None else matrix.of(t.name, old.shape)
+        return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name, importance).data
 
     metadata = {k: v for k, v in typed(source).items() if k not in _REPLACED}
     metadata["general.quantization_version"] = QUANTIZATION_VERSION
@@ -175,18 +178,6 @@ _REPLACED = frozenset(
     "general.quantization_version general.file_type "
     "split.no split.count split.tensors.count".split()
 )
-
-
-def requantized(
-    source: TensorSource, t: TensorInfo, matrix: ImportanceMatrix | None = None
-) -> memoryview:
-    """The bytes of a source's tensor in the type that `t` says."""
-    old = source.tensors[t.name]
-    if old.dtype is t.dtype:
-        return source.data(t.name)
-    values = decode(source.data(t.name), old.dtype, old.n_elements)
-    importance = None if matrix is None else matrix.of(t.name, old.shape)
-    return encode(values.reshape(-1, old.shape[0]), t.dtype, t.name, importance).data
 
 
 def typed(source: TensorSource) -> dict[str, Any]:

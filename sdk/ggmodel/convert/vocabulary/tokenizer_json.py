@@ -337,9 +337,8 @@ class TokenizerJson:
         check_count(f"{self.source}: merges", len(merges), "vocabulary_merges")
         pairs = [tuple(m.split(" ", 1)) if isinstance(m, str) else m for m in merges]
         for pair in pairs:
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-                raise self.wrong(f"a merge should be a pair, but is {pair!r:.80}")
-            if not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            fits = isinstance(pair, (tuple, list)) and [type(part) for part in pair] == [str, str]
+            if not fits:
                 raise self.wrong(f"a merge should be a pair of texts, but is {pair!r:.80}")
         return [(left, right) for left, right in pairs]
 
