@@ -83,16 +83,16 @@ class Checkpoint(Closing):
     def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
         self.folder, self.config, self._buffers = folder, config, buffers
         self.files: tuple[Path, ...] = tuple(Path(b.name) for b in buffers)
-        found: dict[str, Stored] = {}
+        tensors: dict[str, Stored] = {}
         for i, buffer in enumerate(buffers):
             parent = Path(buffer.name).parent
             prefix = "" if parent == folder else f"{parent.name}."
             for t in _read_header(buffer, i, prefix):
-                if t.name in found:
-                    other = buffers[found[t.name].file].name
+                if t.name in tensors:
+                    other = buffers[tensors[t.name].file].name
                     raise FormatError(f"{buffer.name}: tensor {quote(t.name)} is also in {other}")
-                found[t.name] = t
-        self.tensors: Mapping[str, Stored] = MappingProxyType(found)
+                tensors[t.name] = t
+        self.tensors: Mapping[str, Stored] = MappingProxyType(tensors)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -116,8 +116,8 @@ class Checkpoint(Closing):
         config = read_json(folder / "config.json")
         index, names = _file_names(folder)
         with ExitStack() as opened:
-            found = (_opened(folder, name, _INDEX if index else None) for name in names)
-            checkpoint = cls(folder, config, [opened.enter_context(closing(b)) for b in found])
+            buffers = (_opened(folder, name, _INDEX if index else None) for name in names)
+            checkpoint = cls(folder, config, [opened.enter_context(closing(b)) for b in buffers])
             _check_index(folder, index, checkpoint)
             opened.pop_all()
         return checkpoint
@@ -222,8 +222,8 @@ def _dense_modules(folder: Path) -> list[str]:
     """Files of the linear layers that sentence-transformers puts behind a model."""
     if not (folder / "modules.json").is_file():
         return []
-    found = sorted(folder.glob(f"*_Dense/{_WHOLE}"))
-    return [f"{path.parent.name}/{_WHOLE}" for path in found]
+    paths = sorted(folder.glob(f"*_Dense/{_WHOLE}"))
+    return [f"{path.parent.name}/{_WHOLE}" for path in paths]
 
 
 def _opened(folder: Path, name: str, index: str | None) -> Buffer:
@@ -239,9 +239,9 @@ def _opened(folder: Path, name: str, index: str | None) -> Buffer:
 
 def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpoint) -> None:
     for name, file in (index or {}).items():
-        found = checkpoint.tensors.get(name)
-        if found is None or checkpoint.files[found.file].name != file:
-            where = "not there" if found is None else f"in {checkpoint.files[found.file]}"
+        tensor = checkpoint.tensors.get(name)
+        if tensor is None or checkpoint.files[tensor.file].name != file:
+            where = "not there" if tensor is None else f"in {checkpoint.files[tensor.file]}"
             raise FormatError(
                 f"{folder / _INDEX} says that {quote(name)} is in {file}, but it is {where}; the "
                 "files do not belong together: download all of them again"
@@ -259,13 +259,13 @@ def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
     if length > limits.text_file_bytes:
         raise buffer.error(8, too_large("the header", f"{length:,} bytes", "text_file_bytes"))
     header = parse_json(buffer.read(8, length), f"{buffer.name}: the header")
-    start, found = 8 + length, []
+    start, tensors = 8 + length, []
     for name, entry in header.items():
         if name != "__metadata__":
-            found.append(_entry(buffer, file, start, prefix, name, entry))
+            tensors.append(_entry(buffer, file, start, prefix, name, entry))
     try:
         with safe_open(buffer.name, "np"):
-            return found
+            return tensors
     except SafetensorError as error:
         raise buffer.error(8, f"no valid safetensors ({error}); download it again") from None
 

@@ -63,7 +63,7 @@ class CheckpointSource(TensorSource):
 
     Attributes:
         architecture: the model class.
-        given: config.json, and the documents beside it as `with_preparation` gives them.
+        raw: config.json, and the documents beside it as `with_preparation` gives them.
         report: how the checkpoint fits the declaration.
         typed: the metadata without the vocabulary. Values stored as other types than u32 and f32
             are numpy's.
@@ -87,9 +87,9 @@ class CheckpointSource(TensorSource):
         self.files = (*checkpoint.files, checkpoint.folder / "config.json")
         reference = recorded(checkpoint.config)
         documents = read_preparation(checkpoint.folder)
-        self.given, self._prepared = with_preparation({**checkpoint.config, **documents})
-        given = self.given
-        hf = with_defaults(architecture, given, normalize(given), reference)
+        self.raw, self._prepared = with_preparation({**checkpoint.config, **documents})
+        raw = self.raw
+        hf = with_defaults(architecture, raw, normalize(raw), reference)
         if (pooling := pooling_type(checkpoint.folder)) is not None:
             hf["pooling_type"] = pooling
         self.hf = Watched(hf)
@@ -114,16 +114,16 @@ class CheckpointSource(TensorSource):
         if importance is not None:
             self.typed |= importance.metadata()
         # Without any tokenizer a model still takes token ids.
-        known = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
+        tokenized = any((checkpoint.folder / name).exists() for name in _TOKENIZERS)
         self.metadata: Mapping[str, Any] = _Metadata(
-            self.typed, lambda: self.vocabulary if known else {}
+            self.typed, lambda: self.vocabulary if tokenized else {}
         )
 
     def unread_of(self, reference: Mapping[str, Any] | None) -> dict[str, str]:
         """The keys of its config.json and of the files beside it that a reference reads and the
         architecture does not; see `unread_keys`."""
         both = {**(reference or {}), **self._prepared}
-        return unread_keys(self.served, self.given, self.hf, both)
+        return unread_keys(self.served, self.raw, self.hf, both)
 
     @classmethod
     def open(
@@ -231,15 +231,15 @@ class CheckpointSource(TensorSource):
     def _plan(self) -> dict[str, _Made]:
         """The tensors in the order of the checkpoint, by the last of their sources."""
         names = {name: i for i, name in enumerate(self.checkpoint.tensors)}
-        found = plan(self.architecture, self.config, names, self.contents != "all")
-        self.report, entries = found.report, found.entries
+        fit = plan(self.architecture, self.config, names, self.contents != "all")
+        self.report, entries = fit.report, fit.entries
         replace(self.report, unused=[]).check()
         self.unread = {n: self.report.nearest.get(n, "") for n in self.report.unused}
         entries.sort(key=lambda e: max((names[s] for s in e.sources), default=-1))
         made: dict[str, _Made] = {}
         for entry in entries:
-            wanted = self.contents == "all" or of_tower(entry.name) == (self.contents == "vision")
-            shape = self._shape(entry) if wanted else None
+            included = self.contents == "all" or of_tower(entry.name) == (self.contents == "vision")
+            shape = self._shape(entry) if included else None
             if shape is not None:
                 made[entry.name] = _Made(entry, shape, None)
         if self.contents == "vision" and not made:
@@ -270,11 +270,11 @@ class CheckpointSource(TensorSource):
             if join is not None and join.dtype is not None:
                 plain[name] = Candidate(name, shape, join.dtype)
                 continue
-            wanted = self._stored_as(made.entry)
+            matrices = self._stored_as(made.entry)
             if recipe is not None and not recipe.dtype.is_quantized:
-                wanted = recipe.dtype
+                matrices = recipe.dtype
             apart = self.contents == "vision"
-            dtype = plain_type(name, made.entry.sources, shape, wanted, apart)
+            dtype = plain_type(name, made.entry.sources, shape, matrices, apart)
             plain[name] = Candidate(name, shape, dtype)
         if recipe is None or not recipe.dtype.is_quantized:
             return {name: c.dtype for name, c in plain.items()}
@@ -295,7 +295,7 @@ class CheckpointSource(TensorSource):
 
     def _info(self, name: str, dtype: DType) -> TensorInfo:
         made = self._made[name]
-        found = replace(
+        index_entry = replace(
             info(name, made.shape[::-1] or (1,), dtype), file=len(self.checkpoint.files)
         )
         entry = made.entry
@@ -303,15 +303,15 @@ class CheckpointSource(TensorSource):
             stored = self.checkpoint.stored(entry.sources[0])
             if stored.dtype == _RAW.get(dtype):
                 self._made[name] = _Made(entry, made.shape, stored.name)
-                return replace(found, file=stored.file, offset=stored.offset)
-        return found
+                return replace(index_entry, file=stored.file, offset=stored.offset)
+        return index_entry
 
 
 class _Metadata(Mapping[str, Any]):
     """Metadata as readers give it; the vocabulary is read on first use."""
 
-    def __init__(self, known: Mapping[str, Any], vocabulary: Callable[[], Mapping[str, Any]]):
-        self._known = {k: encode_value(k, v) for k, v in known.items()}
+    def __init__(self, metadata: Mapping[str, Any], vocabulary: Callable[[], Mapping[str, Any]]):
+        self._known = {k: encode_value(k, v) for k, v in metadata.items()}
         self._vocabulary = vocabulary
         self._whole: dict[str, Any] | None = None
         self._lock = threading.Lock()
@@ -350,8 +350,8 @@ def _check_layers(checkpoint: Checkpoint, hf: Mapping[str, Any]) -> None:
 
 def _check_quantisation(checkpoint: Checkpoint) -> None:
     """Refuses checkpoints whose packed tensors no declaration can unpack."""
-    said = checkpoint.config.get("quantization_config")
-    method = said.get("quant_method") if isinstance(said, Mapping) else None
+    scheme = checkpoint.config.get("quantization_config")
+    method = scheme.get("quant_method") if isinstance(scheme, Mapping) else None
     if method not in (None, "mxfp4"):
         raise Unsupported(
             f"{checkpoint.folder} is quantised with {method!r}, which cannot be read; take the "

@@ -84,19 +84,19 @@ def plan(
         split: vision tensors have the names of a file of their own.
     """
     walk = _Planner(config, set(names))
-    found = walk.module(architecture(config), Slot(_Origin(split=split)))
+    fields = walk.module(architecture(config), Slot(_Origin(split=split)))
     entries: dict[str, Entry] = {}
     read: dict[str, str] = {}
-    for entry, path in found.bound:
+    for entry, path in fields.bound:
         entries.setdefault(entry.name, entry)
         for source in entry.sources:
             read.setdefault(source, path)
     # A field without a source is served by an alternate GGUF name that is written.
-    missing = [m for m in found.missing if not walk.served(m.field, entries)]
-    bound = [(entry.name, path) for entry, path in found.bound]
+    missing = [m for m in fields.missing if not walk.served(m.field, entries)]
+    bound = [(entry.name, path) for entry, path in fields.bound]
     report = LoadReport(architecture.architecture, bound, missing, what=walk.what)
     compare(report, read, names, architecture.ignore_hf)
-    return Plan(list(entries.values()), report, walk.pairs(found))
+    return Plan(list(entries.values()), report, walk.pairs(fields))
 
 
 def pairs(model: Model, names: Collection[str]) -> list[Pair]:
@@ -107,13 +107,13 @@ def pairs(model: Model, names: Collection[str]) -> list[Pair]:
         names: of the tensors in the checkpoint.
     """
     walk = _Planner(model.config, set(names))
-    found = walk.pairs(walk.module(model, Slot(_Origin())))
+    candidates = walk.pairs(walk.module(model, Slot(_Origin())))
     # Several that are made of one module's tensors, as experts may be, do not do what that does.
-    whole = Counter((p.path.rpartition(".")[0], p.name) for p in found if p.part is None)
-    left_out = tuple(f"{p.path}." for p in found if not p.module.compared)
+    whole = Counter((p.path.rpartition(".")[0], p.name) for p in candidates if p.part is None)
+    left_out = tuple(f"{p.path}." for p in candidates if not p.module.compared)
     return [
         p
-        for p in found
+        for p in candidates
         if (p.part or whole[p.path.rpartition(".")[0], p.name] == 1)
         and not f"{p.path}.".startswith(left_out)
     ]
@@ -229,8 +229,8 @@ class _Planner(Walk[_Origin]):
         names = self._alternates[label]
         return any(e == name or e.startswith(f"{name}.") for name in names for e in entries)
 
-    def pairs(self, found: Found[_Origin]) -> list[Pair]:
-        made = (self._pair(*module) for module in found.modules if module[0])
+    def pairs(self, fields: Found[_Origin]) -> list[Pair]:
+        made = (self._pair(*module) for module in fields.modules if module[0])
         return [pair for pair in made if pair is not None]
 
     def _pair(

@@ -67,9 +67,9 @@ def convert(
         sources: list[tuple[CheckpointSource, str | Path]] = []
         for contents, target in files:  # errors of both show before either is written
             kept = type is None or (contents == "vision" and recipe_of(type).dtype.is_quantized)
-            given = (None, None) if kept else (type, imatrix)
+            options = (None, None) if kept else (type, imatrix)
             source = CheckpointSource.open(
-                folder, given[0], models, contents, pre, imatrix=given[1], program=program
+                folder, options[0], models, contents, pre, imatrix=options[1], program=program
             )
             sources.append((opened.enter_context(source), target))
         sources[0][0].report.check(strict)  # both files come from the same tensors

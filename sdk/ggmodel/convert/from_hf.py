@@ -43,18 +43,19 @@ def read_preparation(folder: Path) -> dict[str, dict[str, Any]]:
         FormatError: a file is no JSON, or a part of one no object.
     """
     files = {name: folder / file for name, file in DOCUMENTS.items()}
-    said = {name: read_json(path) for name, path in files.items() if path.is_file()}
-    processor, common = said.get("processor", {}), said.get("preprocessor", {})
-    found: dict[str, dict[str, Any]] = {}
+    contents = {name: read_json(path) for name, path in files.items() if path.is_file()}
+    processor, common = contents.get("processor", {}), contents.get("preprocessor", {})
+    documents: dict[str, dict[str, Any]] = {}
     for name, part in _PARTS.items():
         inner = processor.get(part)
         if inner is not None and not isinstance(inner, dict):
             raise FormatError(f"{files['processor']}: {part} should be an object")
-        found[name] = inner or (said.get(name) if name == "video" else None) or common
-    found["preprocessor"] = found["preprocessor"] or found["features"]  # a model that only hears
-    found["processor"] = {k: v for k, v in processor.items() if k not in _PARTS.values()}
-    found["generation"] = said.get("generation", {})
-    present = {name: {k: v for k, v in d.items() if v is not None} for name, d in found.items()}
+        documents[name] = inner or (contents.get(name) if name == "video" else None) or common
+    # A model that only hears has the latter alone.
+    documents["preprocessor"] = documents["preprocessor"] or documents["features"]
+    documents["processor"] = {k: v for k, v in processor.items() if k not in _PARTS.values()}
+    documents["generation"] = contents.get("generation", {})
+    present = {name: {k: v for k, v in d.items() if v is not None} for name, d in documents.items()}
     return {f"{name}:": document for name, document in present.items() if document}
 
 
@@ -70,8 +71,8 @@ def with_preparation(hf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
         if not isinstance(document, Mapping):
             continue
         keys = _keys(hf, document.get(key), end)
-        known = {k: v for k, v in keys.items() if v is not None}
-        config[f"{name}:"] = full = {**known, **document}
+        usual = {k: v for k, v in keys.items() if v is not None}
+        config[f"{name}:"] = full = {**usual, **document}
         for key, default in keys.items():
             values = dict(_leaves(f"{name}:{key}", full.get(key)))
             defaults = dict(_leaves(f"{name}:{key}", default))
@@ -175,8 +176,8 @@ def from_hf(
         LoadError: required fields without a source, or tensors that no field reads.
     """
     reference = recorded(hf)
-    given, prepared = with_preparation(hf)
-    hf = Watched(with_defaults(architecture, given, normalize(given), reference))
+    raw, prepared = with_preparation(hf)
+    hf = Watched(with_defaults(architecture, raw, normalize(raw), reference))
     metadata, config = read_config(architecture, hf)
     made: dict[str, Any] = {}
     fit = plan(architecture, config, tensors)
@@ -190,7 +191,7 @@ def from_hf(
         else:
             made[entry.name] = value if store is None else store(entry.name, value)
     both = {**(reference or {}), **prepared}
-    fit.report.add_unread({}, unread_keys(architecture, given, hf, both))
+    fit.report.add_unread({}, unread_keys(architecture, raw, hf, both))
     fit.report.check(strict)
     return MemorySource(metadata, made, name="checkpoint")
 

@@ -74,15 +74,15 @@ class ImportanceMatrix:
         with closing(Buffer.open(Path(path))) as buffer:
             if buffer.view[:4] == b"GGUF":
                 with open_gguf(path) as source:
-                    found = cls(_entries_of(source), str(path), *_about(source))
+                    matrix = cls(_entries_of(source), str(path), *_about(source))
             else:
-                found = _read_legacy(path, buffer.view)
-        for name, entry in found.entries.items():
+                matrix = _read_legacy(path, buffer.view)
+        for name, entry in matrix.entries.items():
             if not np.isfinite(entry.sums).all():
                 raise FormatError(f"{path}: {name} holds NaN or infinity; make the file again")
-        if not found.entries:
+        if not matrix.entries:
             raise FormatError(f"{path} holds no importance of any tensor; make the file again")
-        return found
+        return matrix
 
     def write(self, path: str | Path, *, force: bool = False) -> None:
         """Writes a GGUF file as llama-imatrix does.
@@ -129,13 +129,13 @@ class ImportanceMatrix:
 
     def metadata(self) -> dict[str, Any]:
         """The metadata of a file quantised with this matrix, as llama-quantize writes it."""
-        found: dict[str, Any] = {"quantize.imatrix.file": _cut(self.path)}
+        metadata: dict[str, Any] = {"quantize.imatrix.file": _cut(self.path)}
         if self.datasets:
-            found["quantize.imatrix.dataset"] = _cut(self.datasets[0])
-        found["quantize.imatrix.entries_count"] = np.uint32(len(self.entries))
+            metadata["quantize.imatrix.dataset"] = _cut(self.datasets[0])
+        metadata["quantize.imatrix.entries_count"] = np.uint32(len(self.entries))
         if self.chunks > 0:
-            found["quantize.imatrix.chunks_count"] = np.uint32(self.chunks)
-        return found
+            metadata["quantize.imatrix.chunks_count"] = np.uint32(self.chunks)
+        return metadata
 
 
 def _cut(text: str) -> str:
@@ -160,7 +160,7 @@ def _about(source: TensorSource) -> tuple[list[str], int, int]:
 
 
 def _entries_of(source: TensorSource) -> dict[str, Entry]:
-    found = {}
+    entries = {}
     for t in source.tensors.values():
         if t.dtype is not DType.F32:
             raise FormatError(f"{source.name}: {t.name} is {t.dtype}, not F32; make the file again")
@@ -178,8 +178,8 @@ def _entries_of(source: TensorSource) -> dict[str, Entry]:
             raise FormatError(f"{source.name}: {name} has counts that are no numbers")
         # Halves are rounded away from zero, as lround does.
         rounded = (np.floor(np.abs(counts) + 0.5) * np.sign(counts)).astype(np.int64)
-        found[name] = Entry(sums.reshape(len(counts), -1), rounded)
-    return found
+        entries[name] = Entry(sums.reshape(len(counts), -1), rounded)
+    return entries
 
 
 def _read_legacy(path: str | Path, raw: memoryview) -> ImportanceMatrix:
@@ -209,8 +209,8 @@ def _read_legacy(path: str | Path, raw: memoryview) -> ImportanceMatrix:
             # A count of zero divides by nothing.
             yield name, Entry(sums[None], np.array([calls if calls > 0 else 1], np.int64))
 
-    found = dict(sorted(entries()))
+    by_name = dict(sorted(entries()))
     chunks = number() if at < len(raw) else 0
     size = number() if at < len(raw) else 0
     datasets = [bytes(take(size)).decode("utf-8", "replace")] if size > 0 else []
-    return ImportanceMatrix(found, str(path), datasets, chunks)
+    return ImportanceMatrix(by_name, str(path), datasets, chunks)

@@ -66,12 +66,12 @@ class Watched(Mapping[str, Any]):
 
     Attributes:
         config: the same, without being watched.
-        looked_up: the keys.
+        keys: the keys.
     """
 
-    def __init__(self, config: Mapping[str, Any], seen: set[str] | None = None, prefix: str = ""):
+    def __init__(self, config: Mapping[str, Any], keys: set[str] | None = None, prefix: str = ""):
         self.config, self._prefix = config, prefix
-        self.looked_up: set[str] = set() if seen is None else seen
+        self.looked_up: set[str] = set() if keys is None else keys
 
     def __getitem__(self, key: str) -> Any:
         value = self.config[key]
@@ -116,7 +116,7 @@ def recorded(hf: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def with_defaults(
     architecture: type[Model],
-    given: Mapping[str, Any],
+    raw: Mapping[str, Any],
     config: Mapping[str, Any],
     reference: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
@@ -125,27 +125,27 @@ def with_defaults(
     Spellings of local layers that the reference does not know are left out.
 
     Args:
-        given: the config.json, as it is.
+        raw: the config.json, as it is.
     """
-    known = {path.rpartition(".")[2] for path in reference or _SPELLINGS}
-    found = {k: v for k, v in config.items() if k in known or k not in _SPELLINGS}
+    names = {path.rpartition(".")[2] for path in reference or _SPELLINGS}
+    result = {k: v for k, v in config.items() if k in names or k not in _SPELLINGS}
     fields = key_fields(config_class(architecture))
     needed = {
         h for _, f, _, optional in fields if f.default is MISSING and not optional for h in f.hf
     }
-    nested = isinstance(found.get("rope_parameters"), Mapping)  # by kind of layer, bases included
+    nested = isinstance(result.get("rope_parameters"), Mapping)  # by kind of layer, bases included
     for path, default in (reference or {}).items():
         name = path.removeprefix("text_config.")
         part, _, key = name.rpartition(".")
         settled = name in needed or part in _ROPES or (nested and "rope" in key)
         within = f"{path.removesuffix(key)}rope_parameters.{key}"  # as transformers saves it
-        if default is None or settled or _present(given, path) or _present(given, within):
+        if default is None or settled or _present(raw, path) or _present(raw, within):
             continue
         if not part:
-            found.setdefault(key, default)
-        elif isinstance(found.get(part), Mapping):
-            found[part] = {key: default, **found[part]}
-    return found
+            result.setdefault(key, default)
+        elif isinstance(result.get(part), Mapping):
+            result[part] = {key: default, **result[part]}
+    return result
 
 
 def _present(hf: Any, path: str) -> bool:
@@ -163,7 +163,7 @@ def _below(path: str) -> str:
 
 def unread_keys(
     architecture: type[Model],
-    given: Mapping[str, Any],
+    raw: Mapping[str, Any],
     hf: Watched,
     reference: Mapping[str, Any] | None,
 ) -> dict[str, str]:
@@ -171,7 +171,7 @@ def unread_keys(
     neither its default nor one that the architecture assumes.
 
     Args:
-        given: the config.json, as it is.
+        raw: the config.json, as it is.
         hf: the same normalized, when all hyperparameters and computed tensors have been read.
         reference: the keys that the reference reads, and their defaults; None for an unknown
             reference, of which only the keys of ropes are known.
@@ -186,7 +186,7 @@ def unread_keys(
     declared = config_class(architecture)
     named = [h for _, field, *_ in key_fields(declared) for h in field.hf if isinstance(h, str)]
     read = hf.looked_up.union(named)  # before assumed values are computed
-    known = recorded(given) is not None
+    is_recorded = recorded(raw) is not None
     assumed = _assumed(declared)
     prepared = {n.partition(":")[0] for n in (*named, *assumed) if ":" in n}
     if architecture.takes_items():
@@ -194,12 +194,12 @@ def unread_keys(
     reference = {
         k: v for k, v in reference.items() if ":" not in k or k.partition(":")[0] in prepared
     }
-    leaves = dict(_leaves(given, reference))
+    leaves = dict(_leaves(raw, reference))
     text = {k for k in leaves if any("." not in name for name in _canonical(k))}
     checked = text.union(read, reference)  # not parts that no field reads
     _check_values({k: v for k, v in leaves.items() if k in checked})
-    absent = [k for k, v in reference.items() if v is not None and not _present(given, k)]
-    found: dict[str, str] = {}
+    absent = [k for k, v in reference.items() if v is not None and not _present(raw, k)]
+    unread: dict[str, str] = {}
     for path in (*leaves, *absent):
         names = _canonical(path)
         key = next(iter(names & assumed.keys()), None)
@@ -208,7 +208,7 @@ def unread_keys(
         grid = path.startswith("vision_config.") and _of_rope(path) is not None
         if value == "axial" and grid:
             value = "default"  # what transformers called the rope of rows and columns before
-        scores = path.endswith(TWICE) and not known
+        scores = path.endswith(TWICE) and not is_recorded
         if names.intersection(named if scores else read) or (
             key is None and not scores and (path not in leaves or _has_no_effect(path))
         ):
@@ -218,8 +218,8 @@ def unread_keys(
         counts = path in reference or _of_rope(path) is not None
         if counts and supported is not ... and (value or None) != (supported or None):
             only = _in_words(supported, grid) + (TWICE_SAID if scores else "")
-            found[path] = f"{path} is {value!r:.60}; supported: {only}"
-    return found
+            unread[path] = f"{path} is {value!r:.60}; supported: {only}"
+    return unread
 
 
 def _in_words(supported: Any, grid: bool) -> str:
@@ -246,9 +246,9 @@ def _check_values(leaves: Mapping[str, Any]) -> None:
             )
 
 
-def every_key(given: Mapping[str, Any]) -> dict[str, None]:
+def every_key(raw: Mapping[str, Any]) -> dict[str, None]:
     """A reference that reads all keys of a config.json."""
-    return dict.fromkeys(path for path, _ in _leaves(given, {}))
+    return dict.fromkeys(path for path, _ in _leaves(raw, {}))
 
 
 def _leaves(
@@ -312,7 +312,7 @@ def _default(path: str, reference: Mapping[str, Any]) -> Any:
 
 def _assumed(declared: type[Config]) -> dict[str, Any]:
     """The assumed values of a class and those that it inherits from."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for cls in reversed(declared.__mro__):
-        found |= vars(cls).get("assumed", {})
-    return found
+        values |= vars(cls).get("assumed", {})
+    return values

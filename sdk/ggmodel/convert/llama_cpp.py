@@ -39,7 +39,7 @@ class Fixed:
 
     def fits(self, value: Any, h: Any) -> bool:
         """Whether llama.cpp computes what this value means."""
-        return not self.matters(h) or any(_same(value, known) for known in self.values(h))
+        return not self.matters(h) or any(_same(value, other) for other in self.values(h))
 
 
 def _same(a: Any, b: Any) -> bool:

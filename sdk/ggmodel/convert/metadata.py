@@ -64,12 +64,12 @@ def text_metadata(metadata: Mapping[str, Any], text: str) -> dict[str, Any]:
     """The architecture's metadata without the keys of towers, as those of the architecture of the
     text's file."""
     own = f"{metadata['general.architecture']}."
-    found: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for key, value in metadata.items():
         bare = key.removeprefix(own)
         if not bare.startswith(_KEYS):
-            found[key if bare == key else f"{text}.{bare}"] = value
-    return found | {"general.architecture": text}
+            kept[key if bare == key else f"{text}.{bare}"] = value
+    return kept | {"general.architecture": text}
 
 
 def clip_metadata(
@@ -89,7 +89,7 @@ def clip_metadata(
             "convert it into one file, without --mmproj"
         )
     name = metadata["general.architecture"]
-    found: dict[str, Any] = {
+    clip: dict[str, Any] = {
         "general.architecture": "clip",
         "clip.projector_type": architecture.pairs.get(text, name),
     }
@@ -100,20 +100,20 @@ def clip_metadata(
         if key is not None and key.startswith("clip.audio.") and unheard:
             continue
         if key is not None and (kind is not str or value != tag.default):
-            found[key] = value
+            clip[key] = value
     width = metadata[f"{name}.embedding_length"]
-    if found.get("clip.audio.block_count"):
-        found |= {"clip.has_audio_encoder": True, "clip.audio.projection_dim": width}
-    if any(key.startswith("clip.vision.") for key in found):
-        found |= _of_vision(width, found)
+    if clip.get("clip.audio.block_count"):
+        clip |= {"clip.has_audio_encoder": True, "clip.audio.projection_dim": width}
+    if any(key.startswith("clip.vision.") for key in clip):
+        clip |= _of_vision(width, clip)
     for key, value in architecture.clip.items():
-        found[f"clip.{key}"] = value(config) if callable(value) else value
-    return {k: v for k, v in found.items() if v is not None}
+        clip[f"clip.{key}"] = value(config) if callable(value) else value
+    return {k: v for k, v in clip.items() if v is not None}
 
 
-def _of_vision(width: int, said: Mapping[str, Any]) -> dict[str, Any]:
-    activation = said.get("clip.vision.hidden_activation", "gelu")
-    found = {
+def _of_vision(width: int, clip: Mapping[str, Any]) -> dict[str, Any]:
+    activation = clip.get("clip.vision.hidden_activation", "gelu")
+    vision = {
         "clip.has_vision_encoder": True,
         "clip.vision.image_mean": [0.5] * 3,
         "clip.vision.image_std": [0.5] * 3,
@@ -121,8 +121,8 @@ def _of_vision(width: int, said: Mapping[str, Any]) -> dict[str, Any]:
         # As llama.cpp's flags say it; with neither it computes quick_gelu.
         "clip.use_gelu": activation.startswith("gelu"),
     }
-    found |= {"clip.use_silu": True} if activation in ("silu", "swish") else {}
-    return {**found, **said}
+    vision |= {"clip.use_silu": True} if activation in ("silu", "swish") else {}
+    return {**vision, **clip}
 
 
 QUANTIZATION_VERSION = 2  # of ggml's block formats
@@ -157,47 +157,47 @@ def describe(
     return {
         "general.architecture": metadata["general.architecture"],
         "general.type": kind,
-        **_said(folder, infos),
+        **_general_keys(folder, infos),
         **metadata,
         "general.file_type": number,
         "general.quantization_version": QUANTIZATION_VERSION,
     }
 
 
-def _said(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
+def _general_keys(folder: Path, infos: list[TensorInfo]) -> dict[str, Any]:
     from gguf import GGUFValueType, GGUFWriter, Metadata, size_label
 
     total, shared, expert, experts = _parameters(infos)
     folder = folder.resolve()
     generation = _check_files(folder)
     try:
-        found = Metadata.load(None, folder, None, total)
+        card = Metadata.load(None, folder, None, total)
     except Exception as error:  # of YAML and JSON, and whatever odd values lead to
         raise FormatError(
             f"{folder}: README.md, config.json or generation_config.json cannot be read: {error}"
         ) from error
-    found.name = found.name or folder.name
-    if found.size_label is None and total > 0:
-        found.size_label = size_label(total, shared, expert, experts)
-    if found.sampling_penalty_repeat is None:  # the package knows another name for it
-        found.sampling_penalty_repeat = generation.get("repetition_penalty")
+    card.name = card.name or folder.name
+    if card.size_label is None and total > 0:
+        card.size_label = size_label(total, shared, expert, experts)
+    if card.sampling_penalty_repeat is None:  # the package knows another name for it
+        card.sampling_penalty_repeat = generation.get("repetition_penalty")
     writer = GGUFWriter(None, "")
     try:
-        found.set_gguf_meta_model(writer)
-        said = {}
+        card.set_gguf_meta_model(writer)
+        keys = {}
         for key, value in writer.kv_data[0].items():
-            said[key] = value.value
+            keys[key] = value.value
             if value.type == GGUFValueType.INT32:
-                said[key] = np.int32(int(value.value))
+                keys[key] = np.int32(int(value.value))
             elif value.type == GGUFValueType.FLOAT32:
-                said[key] = _float32(key, value.value)
+                keys[key] = _float32(key, value.value)
             elif value.type == GGUFValueType.ARRAY:
                 # Tags and languages: YAML reads 3 and no as other things than texts.
-                said[key] = [str(v) if isinstance(v, int | float) else v for v in value.value]
+                keys[key] = [str(v) if isinstance(v, int | float) else v for v in value.value]
     except Exception as error:
         raise FormatError(f"{folder}: README.md or generation_config.json: {error}") from error
-    said.pop("general.architecture", None)
-    return said
+    keys.pop("general.architecture", None)
+    return keys
 
 
 def _float32(key: str, value: Any) -> np.float32:
@@ -253,5 +253,5 @@ def _file_type(infos: list[TensorInfo]) -> int:
     for t in infos:
         sizes[t.dtype] += t.n_elements
     dtype = sizes.most_common(1)[0][0] if sizes else DType.F32
-    found = (r.file_type for r in RECIPES.values() if r.dtype is dtype)
-    return next(found, RECIPES["f32"].file_type)
+    numbers = (r.file_type for r in RECIPES.values() if r.dtype is dtype)
+    return next(numbers, RECIPES["f32"].file_type)

@@ -183,10 +183,10 @@ _REPLACED = frozenset(
 def typed(source: TensorSource) -> dict[str, Any]:
     """The metadata of a file, its numbers in the types that they are stored in."""
     kinds = getattr(source, "metadata_types", {})
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for key, value in source.metadata.items():
         kind = kinds.get(key, "")
         if kind[:1] in ("u", "i", "f") and kind[1:].isdigit():
             value = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}").type(value)
-        found[key] = value
-    return found
+        metadata[key] = value
+    return metadata

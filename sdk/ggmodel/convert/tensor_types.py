@@ -245,13 +245,13 @@ def recipe_of(name: str) -> Recipe:
         ConfigError: there is none; lists all.
     """
     key = name.strip().lower()
-    found = RECIPES.get(_ALIASES.get(key, key))
-    if found is None:
+    recipe = RECIPES.get(_ALIASES.get(key, key))
+    if recipe is None:
         near = difflib.get_close_matches(key, RECIPES, 1)
         hint = f"; did you mean {RECIPES[near[0]].name}?" if near else "."
         names = ", ".join(r.name for r in RECIPES.values())
         raise ConfigError(f"no type {name[:40]!r}{hint} Types are {names}")
-    return found
+    return recipe
 
 
 @dataclass(frozen=True)
@@ -288,40 +288,40 @@ def choose(
     tied = "output" not in kinds
     # Rules count values among values, all others among layers.
     total = {"values": kinds.count("values")}
-    seen: Counter[str] = Counter()
-    found = {}
+    counts: Counter[str] = Counter()
+    types = {}
     for t in ordered:
-        found[t.name] = t.dtype
+        types[t.name] = t.dtype
         if not _changes(t, own):
             continue
-        found[t.name] = recipe.dtype
+        types[t.name] = recipe.dtype
         if recipe.dtype.is_quantized:
             kind = kind_of(t.name)
             if kind == "tokens" and tied:
                 kind = "output"
             named = model.experts > 1 and kind in _BY_LAYER and not recipe.tiny
-            i = _layer(t.name) if named else seen[kind]
-            seen[kind] += 1
+            i = _layer(t.name) if named else counts[kind]
+            counts[kind] += 1
             rule = recipe.rules.get(kind)
             ruled = rule and rule(i, total.get(kind, model.layers), model)
             mixed = _mixed(recipe, model, t, kind, ruled or recipe.dtype)
-            found[t.name] = _fitting(mixed, t.shape[0])
-            if found[t.name] is not t.dtype:
-                _check_importance(recipe, t.name, kind_of(t.name), found[t.name], importance)
-    return found
+            types[t.name] = _fitting(mixed, t.shape[0])
+            if types[t.name] is not t.dtype:
+                _check_importance(recipe, t.name, kind_of(t.name), types[t.name], importance)
+    return types
 
 
 def _check_importance(
-    recipe: Recipe, name: str, kind: str, dtype: DType, known: Container[str] | None
+    recipe: Recipe, name: str, kind: str, dtype: DType, entries: Container[str] | None
 ) -> None:
     if dtype not in recipe.needs_importance or kind in ("tokens", "output"):
         return
-    if known is None:
+    if entries is None:
         raise Unsupported(
             f"{recipe.name} needs an importance matrix: `ggmodel imatrix` makes one, --imatrix "
             "(imatrix=…) takes it"
         )
-    if name not in known:
+    if name not in entries:
         raise Unsupported(
             f"the importance matrix has no entry for {name}, which {recipe.name} makes {dtype}; "
             "make one with this very model and a longer text"
@@ -378,8 +378,8 @@ def kind_of(name: str) -> str:
 
 def _layer(name: str) -> int:
     """The number of the layer, -1 outside of layers."""
-    found = re.match(r"blk\.(\d{1,9})\.", name)
-    return int(found[1]) if found else -1
+    match = re.match(r"blk\.(\d{1,9})\.", name)
+    return int(match[1]) if match else -1
 
 
 # Tensors that keep their type, for they are small or sensitive. Names, and parts of names.
@@ -436,7 +436,7 @@ def plain_type(
     name: str,
     sources: Sequence[str],
     shape: tuple[int, ...],
-    wanted: DType,
+    matrices: DType,
     apart: bool = False,
 ) -> DType:
     """The type of a converted tensor before quantisation.
@@ -444,7 +444,7 @@ def plain_type(
     Args:
         sources: its names in the checkpoint.
         shape: in ggml's order, as many dims as the checkpoint has.
-        wanted: the type of matrices.
+        matrices: the type of matrices.
         apart: it goes into a file of towers alone (mmproj).
     """
     if apart and ((len(shape) == 3 and _CONVOLVED.match(name)) or _DEPTHWISE.match(name)):
@@ -454,4 +454,4 @@ def plain_type(
         return DType.F16
     # Kernels of convolutions have four dims.
     matrix = 2 <= len(shape) <= 3 and name.endswith(".weight") and not name.endswith("_norm.weight")
-    return wanted if matrix and not _PRECISE.search(name) else DType.F32
+    return matrices if matrix and not _PRECISE.search(name) else DType.F32

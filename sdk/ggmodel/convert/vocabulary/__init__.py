@@ -55,8 +55,8 @@ def vocabulary(
             unknown.
     """
     if pre is not None and pre not in PRE_TOKENIZERS:
-        known = ", ".join(sorted(PRE_TOKENIZERS))
-        raise TokenizerError(f"the pre-tokenizer {pre!r} is unknown; known are: {known}")
+        names = ", ".join(sorted(PRE_TOKENIZERS))
+        raise TokenizerError(f"the pre-tokenizer {pre!r} is unknown; known are: {names}")
     files = Files(Path(folder), config, rows)
     made = {**_tokens(files, pre), **chat_templates(files), **declared_replies(files)}
     for key, value in made.items():
@@ -128,17 +128,17 @@ def chat_templates(files: Files) -> dict[str, Any]:
     settings = files.settings or {}
     name = "tokenizer_config.json"
     if "chat_template" in settings:
-        found = settings["chat_template"]
-    elif (found := _of_folder(files)) is None:
+        templates = settings["chat_template"]
+    elif (templates := _of_folder(files)) is None:
         name = "chat_template.json"
-        found = (files.json(name) or {}).get("chat_template")
-    if found is None:
+        templates = (files.json(name) or {}).get("chat_template")
+    if templates is None:
         return {}
-    if isinstance(found, str):
-        return {KEY: found}
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise files.damaged(name, f"chat_template should be a text, but is {found!r:.80}")
-    return _named(files, name, found)
+    if isinstance(templates, str):
+        return {KEY: templates}
+    if not isinstance(templates, list) or not all(isinstance(item, dict) for item in templates):
+        raise files.damaged(name, f"chat_template should be a text, but is {templates!r:.80}")
+    return _named(files, name, templates)
 
 
 def declared_replies(files: Files) -> dict[str, str]:

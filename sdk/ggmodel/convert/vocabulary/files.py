@@ -72,14 +72,14 @@ class Files:
             )
         return size
 
-    def size_for(self, last: int, known: int) -> int:
+    def size_for(self, last: int, count: int) -> int:
         """The number of tokens of a vocabulary: the config's, or more if the last id is beyond it
         and the embedding has a row for that.
 
         Args:
-            known: the number of tokens where the config has none.
+            count: the number of tokens where the config has none.
         """
-        size = self.vocab_size or known
+        size = self.vocab_size or count
         return last + 1 if self.rows is not None and size <= last < self.rows else size
 
     def path(self, name: str) -> Path | None:
@@ -135,12 +135,14 @@ def special_tokens(files: Files, tokens: Sequence[str]) -> dict[str, Any]:
     Raises:
         FormatError: a file is damaged.
     """
-    found = _Special(files, tokens)
-    keys = {PREFIX + _KEYS[name]: id for name, id in found.ids.items() if name in _KEYS}
+    special = _Special(files, tokens)
+    keys = {PREFIX + _KEYS[name]: id for name, id in special.ids.items() if name in _KEYS}
     if "whisper" in files.families:
         # They stand around what it says, not around a text; the sound brings the start.
-        found.adds |= dict.fromkeys(("bos", "eos"), False)
-    flags = {f"{PREFIX}add_{name}_token": found.adds[name] for name in _ADDED if name in found.adds}
+        special.adds |= dict.fromkeys(("bos", "eos"), False)
+    flags = {
+        f"{PREFIX}add_{name}_token": special.adds[name] for name in _ADDED if name in special.adds
+    }
     return {**keys, **flags, **_normalizer((files.tokenizer or {}).get("normalizer"))}
 
 
@@ -241,7 +243,7 @@ class _Special:
                 id = next((id for id, content in self._added() if content == text), None)
                 # Without its end a model never stops. The converter looks no further for any.
                 if id is None and name in _NEEDED:
-                    id = next((i for i, known in enumerate(self.tokens) if known == text), None)
+                    id = next((i for i, other in enumerate(self.tokens) if other == text), None)
                 self._set(name, id)
 
     def _added(self) -> Iterator[tuple[Any, Any]]:
@@ -279,8 +281,8 @@ def _normalizer(normalizer: Any) -> dict[str, Any]:
         return {}
     if normalizer.get("type") == "Sequence":
         steps = normalizer.get("normalizers")
-        found = map(_normalizer, steps) if isinstance(steps, list) else ()
-        return {key: value for flags in found for key, value in flags.items()}
+        each = map(_normalizer, steps) if isinstance(steps, list) else ()
+        return {key: value for flags in each for key, value in flags.items()}
     drops = {"Lowercase": {"lowercase": True}, "StripAccents": {"strip_accents": True}}
     flags = {**drops, "BertNormalizer": normalizer}.get(str(normalizer.get("type")), {})
     kept = {name: flags.get(name) for name in ("lowercase", "strip_accents")}
@@ -328,8 +330,8 @@ def read_sentencepiece(data: bytes, name: str) -> SentencePieceModel:
     """
     reader = _Reader(data, name)
     model = SentencePieceModel()
-    wanted = {_PIECES: _BYTES, _TRAINER: _BYTES, _NORMALIZER: _BYTES}
-    for number, start, end in reader.fields(0, len(data), wanted):
+    wires = {_PIECES: _BYTES, _TRAINER: _BYTES, _NORMALIZER: _BYTES}
+    for number, start, end in reader.fields(0, len(data), wires):
         if number == _PIECES:
             _add_piece(model, reader, start, end)
         elif number == _TRAINER:
@@ -355,8 +357,8 @@ def _read_normalizer(model: SentencePieceModel, reader: _Reader, start: int, end
 
 def _add_piece(model: SentencePieceModel, reader: _Reader, start: int, end: int) -> None:
     text, score, kind = "", 0.0, 1
-    wanted = {_PIECE: _BYTES, _SCORE: _FLOAT, _TYPE: _VARINT}
-    for number, at, stop in reader.fields(start, end, wanted):
+    wires = {_PIECE: _BYTES, _SCORE: _FLOAT, _TYPE: _VARINT}
+    for number, at, stop in reader.fields(start, end, wires):
         if number == _PIECE:
             try:
                 text = reader.data[at:stop].decode()
@@ -383,13 +385,11 @@ class _Reader:
             f"{self.name} is no SentencePiece model: byte {at}: {what}; get the file again"
         )
 
-    def fields(
-        self, start: int, end: int, wanted: dict[int, int]
-    ) -> Iterator[tuple[int, int, int]]:
+    def fields(self, start: int, end: int, wires: dict[int, int]) -> Iterator[tuple[int, int, int]]:
         """Number, first byte and the byte behind the last of each wanted field between two offsets.
 
         Args:
-            wanted: the wire types of fields by their numbers; others are left out.
+            wires: the wire types of fields by their numbers; others are left out.
         """
         at = start
         while at < end:
@@ -406,9 +406,9 @@ class _Reader:
                 raise self.wrong(at, f"there is no wire type {wire}")
             if stop > end:
                 raise self.wrong(at, f"field {number} goes {stop - end} bytes too far")
-            if wanted.get(number, wire) != wire:
-                raise self.wrong(begin, f"a field has wire type {wire}, not {wanted[number]}")
-            if number in wanted:
+            if wires.get(number, wire) != wire:
+                raise self.wrong(begin, f"a field has wire type {wire}, not {wires[number]}")
+            if number in wires:
                 yield number, begin, stop
             at = stop
 

@@ -72,33 +72,33 @@ def pre_of(source: TokenizerJson, families: Collection[str]) -> str:
     """
     # SentencePiece's spelling, with "▁" for a space and none put in front.
     if source.normalized("a b ") == "a▁b▁":
-        found = ["gemma4"] if _keeps_lines(source) else []
+        names = ["gemma4"] if _keeps_lines(source) else []
     elif _normalizers(source.content.get("normalizer")) <= {*_LEFT_OUT}:
-        found = _same_pieces(source)
+        names = _same_pieces(source)
     else:
-        found = []
-    if not found:
+        names = []
+    if not names:
         raise TokenizerError(
             f"{source.source} cuts texts as no known pre-tokenizer does; if you know one "
             "that serves, name it (--pre NAME, or pre= in Python), one of: "
             + ", ".join(sorted(PRE_TOKENIZERS))
         )
     ignores = bool(source.model.get("ignore_merges"))
-    exact = [name for name in found if PRE_TOKENIZERS[name].ignore_merges == ignores]
-    wanted = [_BY_FAMILY[family] for family in sorted(families) if family in _BY_FAMILY]
-    return next((name for name in wanted if name in found), (exact or found)[0])
+    exact = [name for name in names if PRE_TOKENIZERS[name].ignore_merges == ignores]
+    usual = [_BY_FAMILY[family] for family in sorted(families) if family in _BY_FAMILY]
+    return next((name for name in usual if name in names), (exact or names)[0])
 
 
 def _same_pieces(source: TokenizerJson) -> list[str]:
-    found = [n for n, pre in PRE_TOKENIZERS.items() if pre.byte_level and n != "default"]
+    names = [n for n, pre in PRE_TOKENIZERS.items() if pre.byte_level and n != "default"]
     # A part of the probe excludes most.
     for length in (PART, len(probe())):
-        if found:
+        if names:
             pieces = source.cut(probe()[:length])
-            found = [
-                name for name in found if _probe_pieces(PRE_TOKENIZERS[name], length) == pieces
+            names = [
+                name for name in names if _probe_pieces(PRE_TOKENIZERS[name], length) == pieces
             ]
-    return found
+    return names
 
 
 @cache
@@ -197,10 +197,10 @@ def _scores(source: TokenizerJson, types: list[int]) -> list[float]:
         if id is None:
             raise source.wrong(f"merge {rank} gives {left + right!r:.80}, which is no token")
         scores[id] = -float(rank)
-    known = set(merges)
+    merged = set(merges)
     for text in normal:
         for pair in pairs_making(text, normal) if len(text) <= LONGEST else ():
-            if pair not in known:
+            if pair not in merged:
                 raise TokenizerError(
                     f"tokenizer.json has <0xXX> tokens as a SentencePiece model does, but its "
                     f"merges are not those of one: {pair} do not join though {text!r} is a token; "
@@ -253,13 +253,13 @@ def _pieces(
 
 def _added(files: Files, unigram: bool) -> list[tuple[int, str, TokenType]]:
     """Added tokens, those of later files over those of earlier ones."""
-    found = []
+    tokens = []
     for text, id in (files.json("added_tokens.json") or {}).items():
         if type(id) is not int:
             raise files.damaged("added_tokens.json", f"{text!r:.80} has the id {id!r:.80}")
-        found.append((id, text, TokenType.USER_DEFINED))
+        tokens.append((id, text, TokenType.USER_DEFINED))
     if unigram:
-        return found
+        return tokens
     phi = "phi3" in files.families
     decoder = (files.settings or {}).get("added_tokens_decoder") or {}
     listed = (files.tokenizer or {}).get("added_tokens") or [] if phi else []
@@ -273,8 +273,8 @@ def _added(files: Files, unigram: bool) -> list[tuple[int, str, TokenType]]:
         kind = TokenType.CONTROL
         if not item.get("special") and (phi or not looks_special(text)):
             text, kind = text if phi else text.replace(SPACE, " "), TokenType.USER_DEFINED
-        found.append((int(str(id)[:20]), text, kind))
-    return found
+        tokens.append((int(str(id)[:20]), text, kind))
+    return tokens
 
 
 def wordpiece(files: Files, source: TokenizerJson) -> dict[str, Any]:
@@ -316,8 +316,8 @@ def _special(files: Files, tokens: list[str]) -> dict[str, Any]:
 
 def _space_prefix(files: Files) -> dict[str, Any]:
     adds = (files.settings or {}).get("add_prefix_space")
-    said = isinstance(adds, bool) and files.families & _LLAMA
-    return {PREFIX + "add_space_prefix": adds} if said else {}
+    counts = isinstance(adds, bool) and files.families & _LLAMA
+    return {PREFIX + "add_space_prefix": adds} if counts else {}
 
 
 def _token_types(files: Files) -> int:

@@ -41,11 +41,11 @@ def bound(memory: int, seconds: int) -> None:
     import resource
 
     bounds = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: seconds, resource.RLIMIT_CORE: 0}
-    for kind, wanted in bounds.items():
+    for kind, limit in bounds.items():
         most = resource.getrlimit(kind)[1]
-        wanted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
         with contextlib.suppress(ValueError, OSError):  # macOS takes no limit of memory
-            resource.setrlimit(kind, (wanted, most))
+            resource.setrlimit(kind, (limit, most))
 
 
 class Answers:

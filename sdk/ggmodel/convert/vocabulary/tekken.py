@@ -153,16 +153,16 @@ class Tekken:
 
     def _bytes(self, item: Any, rank: int) -> bytes:
         try:
-            found = base64.b64decode(item["token_bytes"], validate=True)
-            fits = item["rank"] == rank and 0 < len(found) <= LONGEST
+            token = base64.b64decode(item["token_bytes"], validate=True)
+            fits = item["rank"] == rank and 0 < len(token) <= LONGEST
         except (KeyError, TypeError, ValueError):
-            found, fits = b"", False
+            token, fits = b"", False
         if not fits:
             raise self._damaged(
                 f"vocab[{rank}] should have rank {rank} and 1 to {LONGEST} token_bytes in base64, "
                 f"but is {item!r:.80}"
             )
-        return found
+        return token
 
     def _merges(self) -> list[Merge]:
         """All pairs by the rank of their union, then of their parts."""

@@ -87,7 +87,7 @@ class Steps:
         self, name: str, content: Mapping[str, Any], questions: Mapping[str, Iterable[str]]
     ):
         self._name = name
-        self._asked = {kind: list(dict.fromkeys(texts)) for kind, texts in questions.items()}
+        self._texts = {kind: list(dict.fromkeys(texts)) for kind, texts in questions.items()}
         self._sections = {section: content.get(section) for section in SECTIONS}
 
     def result(self, kind: str, text: str) -> Any:
@@ -97,25 +97,25 @@ class Steps:
             TokenizerError: the package does not know the steps, or they need more memory or time
                 than the limits `tokenizer_bytes` and `tokenizer_seconds`.
         """
-        found = self._answers[kind][text]
-        if isinstance(found, str):
+        answer = self._answers[kind][text]
+        if isinstance(answer, str):
             raise TokenizerError(
                 f"{self._name}: the installed tokenizers package does not know its normalizer, "
-                f"pre_tokenizer or decoder, or cannot use it: {found:.300}; get the file again, or "
-                f"a newer version of the package"
+                f"pre_tokenizer or decoder, or cannot use it: {answer:.300}; get the file again, "
+                f"or a newer version of the package"
             )
-        return found[0]
+        return answer[0]
 
     @cached_property
     def _answers(self) -> dict[str, dict[str, Any]]:
-        request = json.dumps({"steps": self._sections, **self._asked})
+        request = json.dumps({"steps": self._sections, **self._texts})
         try:
-            given = _answered(request, limits.tokenizer_bytes, limits.tokenizer_seconds)
+            answers = _answered(request, limits.tokenizer_bytes, limits.tokenizer_seconds)
         except _Failed as failed:
             raise TokenizerError(
                 f"{self._name}: its normalizer, pre_tokenizer or decoder {failed}"
             ) from None
-        return {kind: dict(zip(self._asked[kind], given[kind], strict=True)) for kind in given}
+        return {kind: dict(zip(self._texts[kind], answers[kind], strict=True)) for kind in answers}
 
 
 class _Failed(Exception):
@@ -224,14 +224,14 @@ class TokenizerJson:
     def _added(self) -> dict[str, Added]:
         """The added tokens; ids of those that the model lacks go into `ids`."""
         added: dict[str, Added] = {}
-        known = set(self.ids.values())
+        ids = set(self.ids.values())
         for item in self._listed():
             text, id = item["content"], item["id"]
             if text not in self.ids:  # else the model's own id counts
-                if id in known:
+                if id in ids:
                     raise self.wrong(f"the added token {text!r:.80} has the id of another, {id}")
                 self.ids[text] = id
-                known.add(id)
+                ids.add(id)
             special = bool(item.get("special"))
             added[text] = Added(special, bool(item.get("normalized", not special)))
         settings = self._files.settings or {}
@@ -345,13 +345,13 @@ class TokenizerJson:
     @cached_property
     def _steps(self) -> Steps:
         """The steps, and all that may be asked about them."""
-        asked = {
+        questions = {
             "normalize": NORMALIZED,
             "cut": probes(),
             "cut_normalized": NORMALIZED,
             "decode": [text for text, added in self.added.items() if not added.normalized],
         }
-        return Steps(str(self._files.folder / self.source), self.content, asked)
+        return Steps(str(self._files.folder / self.source), self.content, questions)
 
 
 def looks_special(text: str) -> bool:
