@@ -66,7 +66,7 @@ def test_a_switch_that_is_off_is_looked_at_with_all_others(reads: Any):
     hf = Watched({"use_sliding_window": False, "sliding_window": 4, "max_window_layers": 1})
     assert reads(hf) is None
     other = {"max_window_layers"} if reads is nn.sliding_layers else {"sliding_window"}
-    assert hf.seen == {"use_sliding_window"} | other
+    assert hf.looked_up == {"use_sliding_window"} | other
 
 
 @pytest.mark.parametrize(("switch", "want"), [({}, 4), ({"use_sliding_window": True}, 4)])
