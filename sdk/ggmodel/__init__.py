@@ -9,10 +9,10 @@ from .errors import Error
 from .resources import import_numpy, reported
 
 if TYPE_CHECKING:
-    pass
     from .bounds import limits
     from .convert import quantize
     from .gguf_file import open_gguf
+    from .loading import load
     from .ml import Context, DType, Tensor
     from .model import Batch, Config, Input, Model, Module, MultimodalEmbedding, gguf, kv, register
     from .names import find
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Sampler,
         Stream,
         Usage,
-        load,
     )
     from .tokenizer import Tokenizer
     from .transcript import transcribe
@@ -62,7 +61,7 @@ _HOMES = {
     "gguf": "model",
     "kv": "model",
     "limits": "bounds",
-    "load": "runner",
+    "load": "loading",
     "open_gguf": "gguf_file",
     "quantize": "convert",
     "register": "model",

@@ -16,15 +16,15 @@ def lazily(
     """`__getattr__` and `__dir__` of a package.
 
     Args:
-        homes: module of the package → the names that it has, separated by spaces. None of them may
-            be called like a module of the package, which would take its place.
+        homes: module, relative to the package → the names that it has, separated by spaces. None
+            of them may be called like a module of the package, which would take its place.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def find(name: str) -> Any:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
+        value = getattr(importlib.import_module(f".{home_of[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -82,7 +82,7 @@ def test_a_line_has_parameters_options_commands_and_homes(public: dict[str, Any]
 def test_what_nobody_uses_is_not_promised(public: dict[str, Any]):
     found, offered = public["listing"](), public["offered"]()
     # Names of a model file, of a page, and of the result of ggmodel.find.
-    for name in ("nn.RMSNorm.weight", "ml.refresh_free_memory", "names.Found.digests"):
+    for name in ("nn.RMSNorm.weight", "ml.refresh_free_memory", "names.ResolvedModel.digests"):
         assert f"ggmodel.{name}" in found
     # A class for the inside, and a member of one that authors use.
     assert "ggmodel.kvcache.WrapperCache" in offered

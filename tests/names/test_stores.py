@@ -241,7 +241,7 @@ class _Other:
 
     def find(self, name: str, checkpoint: bool = False):
         path = Path(os.environ["HOME"]) / "own.gguf"
-        return names.Found(name, self.title, path) if name == "special" else None
+        return names.ResolvedModel(name, self.title, path) if name == "special" else None
 
     def stored(self):
         yield names.Stored("special", self.title, None, problem="none")

@@ -68,9 +68,9 @@ def convert(
     Any architecture that has a declaration can be converted. The file appears when it is complete.
     """
     from ..convert.export import convert as convert_folder
-    from ..names.resolved import Found
+    from ..runner.loading.resolved import ResolvedModel
 
-    if isinstance(folder, Found):
+    if isinstance(folder, ResolvedModel):
         with progress_bar("checking digests") as progress:
             folder.verify(progress)
     with progress_bar("writing") as progress:

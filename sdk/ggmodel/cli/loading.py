@@ -118,10 +118,10 @@ class Loading:
         Args:
             more: arguments that come first where they are options, too.
         """
-        from ..names.resolved import Found
-        from ..runner import load
+        from ..loading import load
+        from ..runner.loading.resolved import ResolvedModel
 
-        if isinstance(file, Found):
+        if isinstance(file, ResolvedModel):
             with progress_bar("checking digests") as progress:
                 file.verify(progress)
         with progress_bar("loading") as progress, warnings.catch_warnings():

@@ -122,7 +122,7 @@ def check(
     of a config.json that matter and are not read, and errors in a trace of the graph. The exit
     status is 1 if there is a problem.
     """
-    from ..runner.loading.sources import open_source
+    from ..loading import open_source
     from ..workbench.check import check as check_source
 
     source = open_source(file, mmproj, models)

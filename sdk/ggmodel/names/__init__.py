@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 from ..imports import lazily
 
 if TYPE_CHECKING:
+    from ..runner.loading.resolved import Defaults, ResolvedModel
     from .go_template import as_jinja
     from .ollama import request_options
     from .removal import removable, remove
-    from .resolved import Defaults, Found, Stored
     from .resolver import Source, find, find_stored, pull, stored
+    from .store_files import Stored
 
 __all__ = [
     "Defaults",
-    "Found",
+    "ResolvedModel",
     "Source",
     "Stored",
     "as_jinja",
@@ -39,7 +40,8 @@ __getattr__, __dir__ = lazily(
         "go_template": "as_jinja",
         "ollama": "request_options",
         "removal": "removable remove",
-        "resolved": "Defaults Found Stored",
+        ".runner.loading.resolved": "Defaults ResolvedModel",
         "resolver": "Source find find_stored pull stored",
+        "store_files": "Stored",
     },
 )

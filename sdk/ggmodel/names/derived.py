@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import ConfigError, Error, FormatError, ModelNotFound, Unsupported, WriteError
+from ..runner.loading.resolved import ResolvedModel
 from ..storage import atomic_write, locked, naming, need_unused, write_text
 from .grammar import OllamaName, ollama_name, parts_of
 from .ollama import (
@@ -30,7 +31,6 @@ from .ollama import (
     own_root,
     read_manifest,
 )
-from .resolved import Found
 from .store_files import files_below
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -141,7 +141,7 @@ def check(name: str, recipe: Recipe) -> None:
     check_parameters(recipe.params)
 
 
-def make(name: str, recipe: Recipe) -> Found:
+def make(name: str, recipe: Recipe) -> ResolvedModel:
     """Makes a model, which replaces another one of that name.
 
     Raises:
@@ -179,7 +179,7 @@ def _layers(recipe: Recipe) -> list[Layer]:
     return [*kept, *replaced, _put(b'{"model_format":"gguf"}', "config")]
 
 
-def _place(name: str, layers: Sequence[Layer]) -> Found:
+def _place(name: str, layers: Sequence[Layer]) -> ResolvedModel:
     """Writes the manifest of a model; the one before stays if the model cannot be run."""
     manifest = _manifest_of(name)
     *others, config = layers
@@ -198,7 +198,7 @@ def _place(name: str, layers: Sequence[Layer]) -> Found:
     return found
 
 
-def copy(source: str, target: str) -> Found:
+def copy(source: str, target: str) -> ResolvedModel:
     """Gives a model another name.
 
     Raises:
@@ -270,7 +270,7 @@ def _digests(manifest: Path) -> set[str]:
     return set()
 
 
-def _stored_base(recipe: Recipe) -> Found | None:
+def _stored_base(recipe: Recipe) -> ResolvedModel | None:
     """The model that another one is made from; None if it is made from files."""
     if bool(recipe.base) == bool(recipe.files):
         raise ConfigError("a model is made from another one, or from files: give one of both")

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DownloadError, FormatError, ModelNotFound
+from ..runner.loading.resolved import Progress as Callback
+from ..runner.loading.resolved import ResolvedModel, verify
 from ..storage import locked, naming, replace, write_text
 from . import grammar, hub_cache
 from . import hub_cache as own
 from .grammar import HubName
 from .hub import Content, Repository
 from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
-from .resolved import Found, Progress
-from .resolved import Progress as Callback
-from .store_files import inside, verify
+from .store_files import inside
 
 
 @contextmanager
@@ -114,7 +114,9 @@ class Plan:
         return [file for file in self.files if not (self.snapshot / file).exists()]
 
 
-def download(name: HubName, checkpoint: bool = False, progress: Progress | None = None) -> Found:
+def download(
+    name: HubName, checkpoint: bool = False, progress: Callback | None = None
+) -> ResolvedModel:
     """The model of a name of the hub, downloaded.
 
     Raises:
@@ -176,7 +178,7 @@ def _check_room(plan: Plan, nbytes: int) -> None:
         )
 
 
-def _fetch(repository: Repository, plan: Plan, progress: Progress | None) -> dict[str, Path]:
+def _fetch(repository: Repository, plan: Plan, progress: Callback | None) -> dict[str, Path]:
     """The blobs of the files that are not here yet."""
     if not (missing := plan.missing):
         return {}

@@ -18,11 +18,11 @@ from typing import Any
 from .. import storage
 from ..errors import Error, FormatError
 from ..reading import read_json
+from ..runner.loading.resolved import ResolvedModel
 from ..storage import write_text
 from . import grammar
 from .grammar import HubName, hub_name
-from .resolved import Found, Stored
-from .store_files import files_below, inside, names_in
+from .store_files import Stored, files_below, inside, names_in
 
 
 def _list() -> Path:
@@ -124,7 +124,7 @@ class HubCache:
 
     title = STORE
 
-    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+    def find(self, name: str, checkpoint: bool = False) -> ResolvedModel | None:
         """See `Source.find`."""
         hub = hub_name(name)
         if hub is None:
@@ -143,7 +143,7 @@ class HubCache:
                     yield from _stored(root, repo)
 
 
-def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> Found | None:
+def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> ResolvedModel | None:
     """A model that lies whole in a cache; None for none, and for half of one.
 
     Raises:
@@ -161,7 +161,7 @@ def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> Found | Non
     blobs = {snapshot / f: inside(snapshot / f, [root]) for f in [*model, *filter(None, [mmproj])]}
     if empty := [path for path, blob in blobs.items() if _is_emptied(path, blob)]:
         raise FormatError(f"{empty[0]} is empty; remove it and pull the model again")
-    return Found(
+    return ResolvedModel(
         name=str(name),
         store=STORE,
         path=snapshot if grammar.is_checkpoint(model) else snapshot / model[0],

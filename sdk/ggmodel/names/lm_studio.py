@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import Error, FormatError
+from ..runner.loading.resolved import ResolvedModel
 from . import grammar, hub_cache, ollama
 from .grammar import HubName, hub_name
-from .resolved import Found, Stored
-from .store_files import files_below, inside, names_in
+from .store_files import Stored, files_below, inside, names_in
 
 STORE = "LM Studio's folder"
 _POINTER = ".lmstudio-home-pointer"  # a file that says where LM Studio keeps everything
@@ -31,7 +31,7 @@ class LMStudio:
 
     title = STORE
 
-    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+    def find(self, name: str, checkpoint: bool = False) -> ResolvedModel | None:
         """See `Source.find`."""
         hub = hub_name(name)
         if hub is None or hub.revision:  # there are no revisions
@@ -50,7 +50,7 @@ class LMStudio:
                         yield from _stored(root, f"{publisher}/{model}")
 
 
-def _in_folder(root: Path, name: HubName, checkpoint: bool) -> Found | None:
+def _in_folder(root: Path, name: HubName, checkpoint: bool) -> ResolvedModel | None:
     at = root / name.repo
     files = [*files_below(at)]
     model, mmproj = grammar.chosen(files, name, checkpoint)
@@ -63,7 +63,7 @@ def _in_folder(root: Path, name: HubName, checkpoint: bool) -> Found | None:
         stores = [root, *hub_cache.roots(), *ollama.roots()]
         if not inside(at / file, stores).stat().st_size:
             raise FormatError(f"{at / file} is empty; download the model again")
-    return Found(
+    return ResolvedModel(
         name=str(name),
         store=STORE,
         path=at if grammar.is_checkpoint(model) else at / model[0],

@@ -18,10 +18,10 @@ from typing import Any
 from .. import storage
 from ..errors import ConfigError, Error, FormatError, Unsupported
 from ..reading import decoded, parse_json, read_file, read_json
+from ..runner.loading.resolved import Defaults, ResolvedModel
 from .go_template import as_jinja
 from .grammar import HubName, OllamaName, hub_name, ollama_name
-from .resolved import Defaults, Found, Stored
-from .store_files import files_below, inside
+from .store_files import Stored, files_below, inside
 
 HUGGING_FACE = "hf.co"  # the host of models that Ollama pulled from the hub
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -332,7 +332,7 @@ class Ollama:
 
     title = STORE
 
-    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+    def find(self, name: str, checkpoint: bool = False) -> ResolvedModel | None:
         """See `Source.find`."""
         if checkpoint:
             return None
@@ -408,14 +408,14 @@ def _layers(entry: _Entry) -> Layers:
     return read_manifest(entry.path, entry.short)
 
 
-def _found(entry: _Entry) -> Found:
+def _found(entry: _Entry) -> ResolvedModel:
     layers = _layers(entry)
     layers.refuse(entry.root)
     weights = layers.of("model", "projector", "adapter")
     blobs = {layer: blob_of(entry.root, layer) for layer in weights}
     models = [blobs[layer] for layer in layers.models]
     projectors = [blobs[layer] for layer in layers.projectors]
-    return Found(
+    return ResolvedModel(
         name=entry.short,
         store=entry.store,
         path=models[0],

@@ -11,8 +11,8 @@ from ..storage import need_unused
 from . import derived, hub_cache, lm_studio, ollama
 from . import hub_cache as own
 from .grammar import hub_name
-from .resolved import Stored
 from .resolver import stored
+from .store_files import Stored
 
 
 def removable(name: str) -> Stored:

@@ -11,11 +11,12 @@ from typing import Protocol
 
 from ..errors import ConfigError, Error, ModelNotFound
 from ..reading import MissingFile
+from ..runner.loading.resolved import PATH, Progress, ResolvedModel
 from . import grammar
 from .hub_cache import HubCache
 from .lm_studio import LMStudio
 from .ollama import Ollama
-from .resolved import PATH, Found, Progress, Stored
+from .store_files import Stored
 
 _GROUP = "ggmodel.sources"
 _MOST_NEAR = 3
@@ -31,7 +32,7 @@ class Source(Protocol):
 
     title: str
 
-    def find(self, name: str, checkpoint: bool = False) -> Found | None:
+    def find(self, name: str, checkpoint: bool = False) -> ResolvedModel | None:
         """The model of a name, or None where the store has none, or the name is none of its own.
 
         Args:
@@ -78,7 +79,7 @@ def find(
     checkpoint: bool = False,
     download: bool = True,
     progress: Progress | None = None,
-) -> Found:
+) -> ResolvedModel:
     """The files of a model, by one string.
 
     Looked up in order: a path that exists; Hugging Face's cache, LM Studio's folders, Ollama's
@@ -100,10 +101,10 @@ def find(
         Unsupported: the store has it in a form that cannot be run.
     """
     text = os.fspath(name)
-    if isinstance(name, Found):
+    if isinstance(name, ResolvedModel):
         return name
     if os.path.exists(text):
-        return Found(text, PATH, Path(text))
+        return ResolvedModel(text, PATH, Path(text))
     if not isinstance(name, str) or grammar.is_path(text):
         raise _no_path(text)
     hub = grammar.hub_name(text)
@@ -125,7 +126,7 @@ def find(
     return fetch(hub, checkpoint, progress)
 
 
-def find_stored(name: str, checkpoint: bool = False) -> Found | None:
+def find_stored(name: str, checkpoint: bool = False) -> ResolvedModel | None:
     """The files of a name in the stores of this machine; never a path, and nothing is downloaded.
 
     Args:
@@ -143,7 +144,7 @@ def find_stored(name: str, checkpoint: bool = False) -> Found | None:
     return None
 
 
-def pull(name: str, *, progress: Progress | None = None) -> Found:
+def pull(name: str, *, progress: Progress | None = None) -> ResolvedModel:
     """Downloads a model of the hub, or what has changed of it.
 
     Args:

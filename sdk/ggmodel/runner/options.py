@@ -17,9 +17,9 @@ from ..gguf_file import TensorSource
 from ..kvcache import KV_TYPES
 from ..ml import BackendParams, DType, FlashAttention, Optimize
 from ..ml.backend import Progress
-from ..names.resolved import Found
 from .loading.gpu_layers import GPULayersOption, parse_gpu_layers
-from .loading.sources import Source, located
+from .loading.resolved import ResolvedModel
+from .loading.sources import Source
 from .requests.grammar import Grammar
 from .sampling import Sampler
 
@@ -196,34 +196,37 @@ class Options(LoadOptions):
 
 
 def with_options(
-    options: Callable[P, LoadOptions],
+    options: Callable[P, LoadOptions], resolve: Callable[[Source], Source] = lambda source: source
 ) -> Callable[[Callable[[Source, Options], R]], Callable[Concatenate[Source, P], R]]:
     """Gives a function of a source and `Options` the fields of `LoadOptions` as keywords instead.
 
     An unknown keyword is a ConfigError that names ours.
+
+    Args:
+        resolve: turns the caller's source into the function's; a missing file is reported before
+            options are checked.
     """
-    known = inspect.signature(options).parameters
+    parameters = inspect.signature(options).parameters
 
     def decorate(function: Callable[[Source, Options], R]) -> Callable[Concatenate[Source, P], R]:
         @wraps(function)
-        def call(source: Source, *args: P.args, **given: P.kwargs) -> R:
-            for name in given:
-                if name not in known:
-                    raise unknown_option(name, known, OF_LOADING)
+        def call(source: Source, *args: P.args, **keywords: P.kwargs) -> R:
+            for name in keywords:
+                if name not in parameters:
+                    raise unknown_option(name, parameters, OF_LOADING)
             if not isinstance(source, (str, os.PathLike, TensorSource)):
                 raise ConfigError(
                     f"the model is given as {type(source).__name__}; give the path of a GGUF file "
                     "or of a Hugging Face folder, a name, or a tensor source"
                 )
-            if not isinstance(source, TensorSource):
-                source = located(source)  # a missing file comes before other mistakes
-            options = Options(*args, **given)
-            if isinstance(source, Found) and options.context_length is None:
+            source = resolve(source)
+            options = Options(*args, **keywords)
+            if isinstance(source, ResolvedModel) and options.context_length is None:
                 options.context_length = source.defaults.context_length
             return function(source, options)
 
         first, *_ = inspect.signature(function).parameters.values()
-        signature = inspect.Signature([first, *known.values()])
+        signature = inspect.Signature([first, *parameters.values()])
         setattr(call, "__signature__", signature)  # noqa: B010 (no attribute that pyright knows)
         return call
 

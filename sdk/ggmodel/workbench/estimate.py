@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import OutOfMemory
 from ..gguf_file import TensorSource
+from ..loading import open_source, resolved
 from ..ml import BackendMemory, DeviceInfo, GPULayersList, system_info
 from ..runner.engine.memory_plan import EncoderMemory
 from ..runner.loading.gpu_layers import choose_layers
 from ..runner.loading.preparation import Devices, Preparation
-from ..runner.loading.sources import Source, open_source
+from ..runner.loading.sources import Source
 from ..runner.options import LoadOptions, Options, with_options
 
 _STEP = 256  # the largest context is a multiple of this
@@ -91,7 +92,7 @@ class Estimate:
         return {device.name: -room for device, room in rooms if room < 0}
 
 
-@with_options(LoadOptions)
+@with_options(LoadOptions, resolved)
 def estimate(file: Source, options: Options) -> Estimate:
     """The memory that `load` would take with the same options. Reads neither weights nor the
     vocabulary.
@@ -102,7 +103,7 @@ def estimate(file: Source, options: Options) -> Estimate:
     return _estimate(file, options, search=True)
 
 
-@with_options(LoadOptions)
+@with_options(LoadOptions, resolved)
 def needed(file: Source, options: Options) -> Estimate:
     """`estimate` without the search for the largest context, which takes most of its time."""
     return _estimate(file, options, search=False)

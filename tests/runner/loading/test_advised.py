@@ -12,7 +12,7 @@ import ggmodel
 from ggmodel.convert import convert
 from ggmodel.errors import FormatError
 from ggmodel.gguf_file import MemorySource
-from ggmodel.names import Defaults, Found
+from ggmodel.names import Defaults, ResolvedModel
 from ggmodel.runner.sampling import Sampler
 from ggmodel.serve.requests import Generate
 from ggmodel.serve.runners.llama_http import body_of
@@ -63,7 +63,7 @@ def test_a_model_of_a_store_has_both(
 ):
     path = write_gguf(tmp_path / "a.gguf", vary(source, metadata=keys(ADVICE)))
     store = Defaults(options={"top_k": 3})
-    with ggmodel.load(Found("a", "a store", path, defaults=store), **OPTIONS) as model:
+    with ggmodel.load(ResolvedModel("a", "a store", path, defaults=store), **OPTIONS) as model:
         assert model.defaults.options == pytest.approx({**named(ADVICE), "top_k": 3})
 
 

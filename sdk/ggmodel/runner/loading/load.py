@@ -7,40 +7,42 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import Cancelled, ConfigError
-from ...names.resolved import ADVISED, Defaults, Found
+from ...gguf_file import TensorSource
 from ...resources import reported
 from ..options import LoadOptions, Options, with_options
 from ..requests.loaded_model import LoadedModel
 from ..sampling import Sampler
 from .preparation import Devices, Preparation, prepare
+from .resolved import SAMPLING_KEYS, Defaults, ResolvedModel
 from .sources import Source, open_source
 
 _UNSUPPORTED = tuple(f"general.sampling.{n}" for n in ("sequence", "xtc_probability", "mirostat"))
 
 
-def advised(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a file advises and that a request may have."""
-    return {o: v for _, o, v in _given(metadata) if not _wrong(o, v)}
+def generation_defaults(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The generation defaults of a file: options that a request may have."""
+    return {o: v for _, o, v in _sampling_options(metadata) if not _problem(o, v)}
 
 
-def not_followed(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """Warnings about the rest of its advice."""
-    for key, option, value in _given(metadata):
-        if wrong := _wrong(option, value):
-            yield f"{key} of the file is ignored: {wrong}"
+def ignored_defaults(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """Warnings about the generation defaults of a file that no request can have."""
+    for key, option, value in _sampling_options(metadata):
+        if problem := _problem(option, value):
+            yield f"{key} of the file is ignored: {problem}"
     for key in _UNSUPPORTED:
         if metadata.get(key):
             yield f"{key} of the file is ignored: ggmodel has no such way to sample"
 
 
-def _given(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def _sampling_options(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Keys, options and values; llama.cpp keeps all tokens where top_k is below 1."""
-    for key, option in ADVISED.items():
+    for key, option in SAMPLING_KEYS.items():
         value = metadata.get(key)
         if isinstance(value, np.generic):
             value = value.item()
@@ -50,7 +52,7 @@ def _given(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
             yield key, option, value
 
 
-def _wrong(option: str, value: Any) -> str:
+def _problem(option: str, value: Any) -> str:
     """The reason why an option cannot have a value; "" if it can."""
     options: dict[str, Any] = {option: value}
     try:
@@ -63,31 +65,39 @@ def _wrong(option: str, value: Any) -> str:
 @reported
 @with_options(LoadOptions)
 def load(source: Source, options: Options) -> LoadedModel:
-    """Loads a model.
-
-    Args:
-        source: a GGUF file (of a split one the first part), the folder of a Hugging Face model, a
-            name as `ggmodel.find` takes it, or a tensor source, which stays open.
-        options: see `LoadOptions`.
+    """Loads a GGUF file, a resolved model or a tensor source; `ggmodel.load` takes all others, too.
 
     Raises:
-        ModelNotFound, DownloadError: a name that is in no store, and cannot be downloaded.
-        FormatError: the file is not what it says.
-        ArchitectureError: its architecture is unknown; lists those known.
-        ConfigError: an unknown option, or a hyperparameter is missing or wrong.
-        TokenizerError: the vocabulary cannot be built.
-        LoadError: tensors are missing, unused or of wrong shape; carries the report.
-        TensorError: the model's forward does not fit its weights; names the line.
-        OutOfMemory: with the memory report.
-        DeviceLost, Busy: a worker cannot be reached, or serves someone else.
-        Unsupported: an option that is not supported.
+        Error: as `ggmodel.load`.
     """
-    found = source if isinstance(source, Found) else None
-    if found is not None:
-        found.verify()
+    return load_opened(source, options, open_source)
+
+
+class Opener(Protocol):
+    """See `sources.open_source`."""
+
+    def __call__(
+        self,
+        source: Source,
+        mmproj: str | Path | None = None,
+        models: str | Path | None = None,
+        type: str | None = None,
+    ) -> TensorSource: ...
+
+
+def load_opened(source: Source, options: Options, opener: Opener) -> LoadedModel:
+    """See `load`.
+
+    Args:
+        opener: makes a tensor source of `source`.
+    """
+    defaults = Defaults()
+    if isinstance(source, ResolvedModel):
+        source.verify()
+        defaults = source.defaults
     with ExitStack() as undo:
         with _without_collector():
-            opened = open_source(source, options.mmproj, options.models, options.type)
+            opened = opener(source, options.mmproj, options.models, options.type)
             if opened is not source:
                 undo.callback(opened.close)
             devices = undo.enter_context(Devices.open(options))
@@ -106,11 +116,11 @@ def load(source: Source, options: Options) -> LoadedModel:
         undo.pop_all()
     ready.backend.owns_source = opened is not source
     for advice in _advice(options, devices, ready):
-        warnings.warn(advice, stacklevel=4)
+        warnings.warn(advice, stacklevel=5)
     model = LoadedModel(
         opened, devices, ready.backend, ready.model, ready.report, ready.tokenizer, ready.engine
     )
-    model.defaults = (found.defaults if found else Defaults()).over(advised(opened.metadata))
+    model.defaults = defaults.over(generation_defaults(opened.metadata))
     return model
 
 
@@ -132,7 +142,7 @@ def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[
             f"gpu_layers is {options.gpu_layers}, but there is no GPU and no worker: all layers "
             "are on the CPU; `ggmodel devices` shows what this ggml can use"
         )
-    yield from not_followed(ready.source.metadata)
+    yield from ignored_defaults(ready.source.metadata)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from ...gguf_file.values import KeyValues
 from ...ml.tensor import to_float32
 from ...model.loader import fits
 from ...model.module import of_tower
-from ...names.resolved import PATH, Found
 from ...resources import closed_on_error
+from .resolved import PATH, ResolvedModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,26 +169,17 @@ def open_source(
     models: str | Path | None = None,
     type: str | None = None,
 ) -> TensorSource:
-    """An opened source: a given one, a file with its projector, or a checkpoint's folder.
+    """An open source as it is, or a GGUF file with its projector and adapters.
 
     Args:
-        source: a path or a name; see `located`.
         mmproj: the projector; None takes one that lies beside the file and fits, "" none.
         models: a folder with architectures, looked in first.
-        type: the type that the tensors of a folder are rounded to.
+        type: None; checkpoints alone are converted while they are read.
 
     Raises:
-        ConfigError: a projector for an open source or a folder, or a type for a file.
+        ConfigError: a projector for an open source, or a type.
         FormatError: a file is not what it says.
     """
-    if not isinstance(source, TensorSource):
-        source = located(source)
-    if not isinstance(source, TensorSource) and Path(source).is_dir():
-        if mmproj:
-            raise ConfigError(f"{source} is a folder, which has all of its model; leave out mmproj")
-        from ...convert.checkpoint_source import CheckpointSource  # slow to import
-
-        return CheckpointSource.open(Path(source), type, models)
     if type is not None:
         raise ConfigError(
             "a type goes with the folder of a Hugging Face model; `ggmodel quantize IN OUT TYPE` "
@@ -201,7 +192,7 @@ def open_source(
                 "ggmodel.gguf_file.JoinedSource(model, projector)"
             )
         return source
-    parts = source.parts if isinstance(source, Found) else ()
+    parts = source.parts if isinstance(source, ResolvedModel) else ()
     if mmproj:
         return _as_stored(open_gguf(source, mmproj, parts), source)
     opened = open_gguf(source, parts=parts)
@@ -213,18 +204,9 @@ def open_source(
     return _as_stored(open_gguf(source, found, parts), source)
 
 
-def located(source: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """A path that exists, or what a name stands for; see `ggmodel.find`."""
-    if isinstance(source, Found) or os.path.exists(source):
-        return source
-    from ...names.resolver import find as find_name
-
-    return find_name(source)
-
-
 def _as_stored(opened: TensorSource, source: str | os.PathLike[str]) -> TensorSource:
     """The source with the chat template of its store, and its adapters."""
-    if not isinstance(source, Found):
+    if not isinstance(source, ResolvedModel):
         return opened
     if source.template:
         opened.metadata = MappingProxyType({**opened.metadata, KEY: source.template})
@@ -240,7 +222,7 @@ def _beside(
     if any(map(of_tower, source.tensors)) or not isinstance(name, str):
         return None
     candidates = [*_candidates(source)]
-    if isinstance(given, Found) and given.store != PATH:
+    if isinstance(given, ResolvedModel) and given.store != PATH:
         candidates = [*filter(None, [given.mmproj])]
     width, own = source.metadata.get(f"{name}.embedding_length"), source.files[0].name
     text = KeyValues(source.metadata, source.name)

@@ -14,9 +14,9 @@ from ...gguf_file import TensorSource
 from ...ml import Backend
 from ...ml.backend import Progress
 from ...model import Model
-from ...names.resolved import Defaults
 from ...resources import reported
 from ..engine.engine import Engine
+from ..loading.resolved import Defaults
 from ..options import ChatOptions, RequestOptions, TemplateOptions, split_options, split_template
 from ..sampling import Sampler
 from .completion import Completion
@@ -98,7 +98,6 @@ class Answering:
     tokenizer: Tokenizer | None
     engine: Engine
     prompts: Prompts
-    # The wishes of the store that the model was found in.
     defaults: Defaults = Defaults()
 
     @reported

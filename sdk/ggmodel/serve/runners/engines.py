@@ -188,8 +188,8 @@ class Engines:
             Error: `start` would raise it, too: the file is broken or cut short, no engine has its
                 architecture, an option is wrong. ModelNotFound: the name stands for nothing.
         """
+        from ...loading import open_source
         from ...runner.loading.preparation import Preparation
-        from ...runner.loading.sources import open_source
         from ...runner.options import Options
 
         try:

@@ -14,7 +14,7 @@ import h11
 import msgspec
 
 from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, PromptError, Unsupported
-from ...names.resolved import ADVISED
+from ...runner.loading.resolved import SAMPLING_KEYS
 from ..requests import Ended, Generate, Piece, Token
 from .protocol import encoded
 
@@ -153,8 +153,8 @@ def body_of(request: Generate, metadata: Mapping[str, Any]) -> dict[str, Any]:
     for option, value in given.items():
         if option not in _REST and option not in _SAMPLING and value:
             raise ConfigError(f"llama.cpp's server has no option {option}; leave it out")
-    advised = {option for key, option in ADVISED.items() if key in metadata}
-    defaults = {name: value for name, value in _SAMPLING.items() if name not in advised}
+    in_file = {option for key, option in SAMPLING_KEYS.items() if key in metadata}
+    defaults = {name: value for name, value in _SAMPLING.items() if name not in in_file}
     body = {name: v for name, v in (defaults | given).items() if name in _SAMPLING}
     limit, stop = given.get("max_tokens"), given.get("stop", ())
     biases = given.get("logit_bias") or {}

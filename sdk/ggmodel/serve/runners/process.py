@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...errors import Error, ModelNotFound
-from ...names import Found, find_stored
+from ...names import ResolvedModel, find_stored
 from ...platforms.processes import leave_no_core, prepare_to_serve
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -30,7 +30,7 @@ _saying = threading.Lock()
 
 
 def serve(
-    source: str | Found, token: str, port: int, options: Mapping[str, Any], tell: Tell
+    source: str | ResolvedModel, token: str, port: int, options: Mapping[str, Any], tell: Tell
 ) -> Callable[[], None]:
     """Listens, loads a model, and serves it from then on in other threads.
 
@@ -49,7 +49,7 @@ def serve(
     prepare_to_serve()
     listener = Listener(token, port)
     tell({"event": "listening", "port": listener.port})
-    from ...runner import load
+    from ...loading import load
 
     last = 0.0
 
@@ -124,14 +124,14 @@ def _live(seconds: float, loaded: threading.Event) -> None:
                 return
 
 
-def _stored(name: str) -> Found:
+def _stored(name: str) -> ResolvedModel:
     found = find_stored(name)
     if found is None:
         raise ModelNotFound(f"{name[:200]!r} is in no store of this machine any more")
     return found
 
 
-def _ask(source: str | Found, options: Mapping[str, Any]) -> None:
+def _ask(source: str | ResolvedModel, options: Mapping[str, Any]) -> None:
     """Returns when the model may be loaded."""
     from ...workbench.estimate import needed
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...errors import ConfigError, Unsupported
 from ...gguf_file import TensorSource
+from ...loading import open_source
 from ...ml import Context
 from ...ml.node import Feed, HostData, Node, State, Weight
 from ...model import Model, Span, Step
@@ -22,7 +23,6 @@ from ...model.walk import instances
 from ...runner.engine.graphs import Trace, trace
 from ...runner.engine.images import Encoded
 from ...runner.loading.preparation import Preparation
-from ...runner.loading.sources import open_source
 from ...runner.options import Options
 from ..nodes import module_of, number_of, parts_of, ranges
 from .drawing import Box, Diagram, Line, dot, svg

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ... import runner
 from ...convert import from_hf
 from ...convert.quantize import decode, encode
 from ...errors import ConfigError, Error
 from ...gguf_file import DType, MemorySource
+from ...loading import load
 from ...model import Model, find
 from ...model.registry import find_hf
 from ...runner import LoadedModel
@@ -226,7 +226,7 @@ class _Loading:
     options: Mapping[str, Any]
 
     def load(self, source: MemorySource, **options: Any) -> LoadedModel:
-        model = runner.load(source, models=self.models, **{**self.options, **options})
+        model = load(source, models=self.models, **{**self.options, **options})
         # Lets it find special tokens by name.
         special = getattr(self.cases.module, "SPECIAL", None)
         if special is not None:

@@ -1,17 +1,24 @@
-"""Resolved models: files on this machine, and what their store says about using them."""
+"""Resolved models: files on this machine, their digests, and what their store says of their use."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ... import storage
+from ...errors import Error, FormatError
+from ...reading import read_json
+
 Progress = Callable[[float], None]
 PATH = "a path"  # the store of what needed no looking up
 
-ADVISED = {
+SAMPLING_KEYS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
     "general.sampling.top_p": "top_p",
@@ -47,10 +54,11 @@ class Defaults:
         if not (self.system or self.messages) or not isinstance(messages, (list, tuple)):
             return messages
         first = messages[0] if messages else None
-        told = isinstance(first, Mapping) and first.get("role") == "system"
-        system = [{"role": "system", "content": self.system}] if self.system and not told else []
-        own = [first] if told and first is not None else []
-        return [*system, *own, *self.messages, *messages[len(own) :]]
+        has_system = isinstance(first, Mapping) and first.get("role") == "system"
+        count = 1 if has_system else 0
+        default = {"role": "system", "content": self.system}
+        system = [default] if self.system and not has_system else messages[:count]
+        return [*system, *self.messages, *messages[count:]]
 
     def under(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a request, ours where it has none. A sampler brings its own."""
@@ -61,8 +69,8 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Found(os.PathLike[str]):
-    """A model that a name stands for; a path, too: `open_gguf(found)` opens its file.
+class ResolvedModel(os.PathLike[str]):
+    """A model that a name stands for; a path, too: `open_gguf(model)` opens its file.
 
     Attributes:
         name: the name in full, as its store spells it.
@@ -107,32 +115,69 @@ class Found(os.PathLike[str]):
         Raises:
             FormatError: a file is not what the store says; names it and what to do.
         """
-        if self.digests:
-            from .store_files import verify
-
-            verify(self.digests, progress)
+        verify(self.digests, progress)
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A model in a store, not opened.
+_CHUNK = 4 << 20
+_MOST_KEPT = 1000  # files whose digests are remembered
+_verified: dict[str, Any] = {}  # by this process, where nothing can be written
 
-    Attributes:
-        name: what `find` takes.
-        store: the source's name.
-        path: of its file or folder; None where there is none.
-        nbytes: on the disk, projector included.
-        problem: why it cannot be used, in a few words; "" if nothing is known.
-        own: `ggmodel pull` made it.
-        files: what removing it removes, links followed.
-        digest: SHA-256 of its manifest, in hexadecimal digits; "" where it has none.
-    """
 
-    name: str
-    store: str
-    path: Path | None
-    nbytes: int = 0
-    problem: str = ""
-    own: bool = False
-    files: tuple[Path, ...] = ()
-    digest: str = ""
+def verify(digests: Mapping[Path, str], progress: Progress | None = None) -> None:
+    """See `ResolvedModel.verify`."""
+    verified = _read_verified() | _verified
+    pending = {p: d for p, d in digests.items() if verified.get(str(p)) != _state(p, d)}
+    if not pending:
+        return
+    total, done = sum(path.stat().st_size for path in pending) or 1, 0
+    for path, digest in pending.items():
+        state, (kind, _, expected) = _state(path, digest), digest.partition(":")
+        computed = _hasher(path, kind)
+        with open(path, "rb") as file:
+            while piece := file.read(_CHUNK):
+                computed.update(piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(min(done / total, 1.0))
+        if computed.hexdigest() != expected or state != _state(path, digest):
+            raise FormatError(
+                f"{path} is damaged: its {kind} digest is not the one its store has for it; "
+                "remove it and pull the model again"
+            )
+        verified[str(path)] = _verified[str(path)] = state
+    _write_verified(verified)
+
+
+def _hasher(path: Path, kind: str) -> Any:
+    if kind == "sha256":
+        return hashlib.sha256()
+    hasher = hashlib.sha1(usedforsecurity=False)  # what git calls blobs by
+    hasher.update(b"blob %d\0" % path.stat().st_size)
+    return hasher
+
+
+def _state(path: Path, digest: str) -> list[Any]:
+    try:
+        now = path.stat()
+    except OSError as error:
+        raise FormatError(
+            f"{path} cannot be read: {error.strerror}; pull the model again"
+        ) from None
+    return [digest, now.st_size, now.st_mtime_ns, now.st_ino]
+
+
+def _record() -> Path:
+    return storage.cache_folder() / "verified.json"
+
+
+def _read_verified() -> dict[str, Any]:
+    with suppress(Error):
+        return read_json(_record())
+    return {}
+
+
+def _write_verified(verified: dict[str, Any]) -> None:
+    """A folder that cannot be written costs hashing the file again."""
+    with suppress(OSError, Error):
+        _record().parent.mkdir(parents=True, exist_ok=True)
+        storage.write_text(_record(), json.dumps(dict([*verified.items()][-_MOST_KEPT:])))
