@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..builds import choice
+from .. import ggml_choice as choice
 from ..errors import NativeError
 from ..platforms import machine as libraries
 from . import contents

@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "sdk"))  # nothing may be installed yet
 
-from ggmodel.builds import builder, choice  # noqa: E402
+from ggmodel.builds import builder  # noqa: E402
 from ggmodel.errors import Error  # noqa: E402
 from ggmodel.platforms import machine  # noqa: E402
 
@@ -94,7 +94,7 @@ def _keep(done: Path, root: Path, instructions: dict[str, list[str]]) -> None:
     files = {
         path.relative_to(done).as_posix(): path.stat().st_size
         for path in sorted(done.rglob("*"))
-        if path.is_file() and path.name != choice.STAMP
+        if path.is_file() and path.name != builder.STAMP
     }
     contents = {"files": files, "instructions": instructions}
     text = json.dumps(contents, indent=1, sort_keys=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import builder, choice
+from ggmodel import ggml_choice as choice
+from ggmodel.builds import builder
 from ggmodel.errors import NativeError
 
 Notes = Callable[[], list[str]]
@@ -35,7 +36,7 @@ def test_progress_follows_what_ninja_says(tmp_path: Path, unpacked: Path, notes:
     assert shares == sorted(shares) and shares[0] == 0 and shares[-1] < 1
     assert [what for _, what in said] == ["configuring", "compiling", "compiling", "installing"]
     assert choice.read_stamp(tmp_path / "ggml") == choice.Stamp(
-        choice.STAMP.removeprefix("built-"), ["-DGGML_BLAS=ON"]
+        builder.STAMP.removeprefix("built-"), ["-DGGML_BLAS=ON"]
     )
     assert "-DGGML_BLAS=ON" in notes()[0]
 

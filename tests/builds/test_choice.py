@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import builder, choice, processor
+from ggmodel import ggml_choice as choice
+from ggmodel.builds import builder
 from ggmodel.errors import NativeError, WriteError
+from ggmodel.platforms import processor
 
 
 def made(name: str) -> Path:
@@ -16,7 +18,7 @@ def made(name: str) -> Path:
     path = builder.path_of(name)
     path.mkdir(parents=True)
     (path / "library").write_bytes(b"x" * 1000)
-    choice.write_stamp(path, options=["-DA=1"])
+    builder.write_stamp(path, options=["-DA=1"])
     return path
 
 
@@ -68,7 +70,7 @@ def test_a_choice_that_cannot_be_written(data: Path):
 def test_a_build_for_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch):
     path = made("native")
     choice.need_processor(path)  # nothing is known of it
-    choice.write_stamp(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
+    builder.write_stamp(path, options=[], features={"AVX2": "1", "AMX_INT8": "1"})
     monkeypatch.setattr(processor, "kernels", lambda: frozenset({"AVX2"}))
     with pytest.raises(
         NativeError, match=r"another processor: this one has no AMX_INT8\. .*use default"
@@ -142,12 +144,12 @@ class TestRemove:
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"options": 3}', '{"features": 3}'])
 def test_a_stamp_that_says_nothing_still_marks_a_build(text: str):
     path = made("native")
-    (path / choice.STAMP).write_text(text)
-    assert choice.read_stamp(path) == choice.Stamp(choice.STAMP.removeprefix("built-"))
+    (path / builder.STAMP).write_text(text)
+    assert choice.read_stamp(path) == choice.Stamp(builder.STAMP.removeprefix("built-"))
 
 
 def test_a_build_for_many_processors_is_not_native():
     path = made("native")
     assert choice.is_native(path) and not choice.is_native(path.parent)
-    (path / choice.STAMP).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
+    (path / builder.STAMP).write_text(json.dumps({"options": ["-DGGML_NATIVE=OFF"]}))
     assert not choice.is_native(path)

@@ -16,13 +16,14 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from ggmodel import ggml_choice as choice
 from ggmodel import native
-from ggmodel.builds import builder, choice, processor
+from ggmodel.builds import builder, library
 from ggmodel.cli import app
 from ggmodel.cli.ggml import ggml
 from ggmodel.cli.loading import advise_a_build
 from ggmodel.native import install
-from ggmodel.workbench import library
+from ggmodel.platforms import processor
 from tests.documents import commands, read
 
 Notes = Callable[[], list[str]]
@@ -230,7 +231,7 @@ class TestABrokenDefault:
             (tmp_path / "data" / "ggmodel" / "ggml.json").write_text("{")
         elif how == "another processor":
             path.mkdir()
-            choice.write_stamp(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
+            builder.write_stamp(path, options=[], features={"AMX_INT8": "1", "SME": "1"})
         elif how == "no library":
             shutil.copytree(native.prefix, path)
             for file in path.glob("lib*/libggml-base.so*"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tools import wheel
 
-from ggmodel.builds import choice, requirements
+from ggmodel.builds import builder, requirements
 from ggmodel.native import contents
 
 # A cmake and a ninja that configure two libraries and install what is in GGML.
@@ -40,7 +40,7 @@ def llama_cpp(tmp_path: Path) -> Path:
 def prefix(tmp_path: Path) -> Path:
     """A ggml as cmake installs it."""
     done = tmp_path / "installed"
-    names = ["include/ggml.h", "lib/libggml.so", choice.STAMP, "lib/pkgconfig/ggml.pc"]
+    names = ["include/ggml.h", "lib/libggml.so", builder.STAMP, "lib/pkgconfig/ggml.pc"]
     names += [f"lib/cmake/ggml/ggml-config{part}.cmake" for part in ("", "-version")]
     for name in names:
         (done / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def test_what_is_kept_is_listed(prefix: Path, llama_cpp: Path) -> None:
     assert instructions == {"libggml-cpu-haswell.so": ["AVX2"]}
     contents.check(prefix)
     left = {path.relative_to(prefix).as_posix() for path in prefix.rglob("*") if path.is_file()}
-    assert left == {*files, contents.NAME, choice.STAMP}
+    assert left == {*files, contents.NAME, builder.STAMP}
 
 
 def test_a_build_has_the_list_and_replaces_the_one_before(
@@ -107,7 +107,7 @@ def test_a_build_has_the_list_and_replaces_the_one_before(
     wheel.build_ggml(folder)
     contents.check(folder)
     assert contents._read(folder)[1]["libggml-cpu-haswell.so"] == ["AVX2", "FMA"]
-    assert (folder / choice.STAMP).is_file()
+    assert (folder / builder.STAMP).is_file()
     assert not (folder / "built-0.0.1").exists()
     assert [path.name for path in tmp_path.glob("ggml*")] == ["ggml"]
 

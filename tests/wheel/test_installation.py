@@ -22,7 +22,7 @@ import pytest
 
 import ggmodel
 from ggmodel import native
-from ggmodel.builds import processor
+from ggmodel.platforms import processor
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(ggmodel.__file__).resolve().parent

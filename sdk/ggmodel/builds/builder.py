@@ -7,6 +7,7 @@ resumes when it is started again; a failing one leaves the one before.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -23,10 +24,11 @@ from typing import Any
 
 from .. import storage
 from ..errors import ConfigError, Error, NativeError
+from ..ggml_choice import INSTALLED, choose, is_chosen
 from ..platforms import files, machine
-from . import PACKAGE, SHA256, VERSION, choice, requirements
-from .choice import INSTALLED, choose, is_chosen
+from . import PACKAGE, SHA256, VERSION, requirements
 
+STAMP = f"built-{VERSION}"
 _PACKAGE = f"{PACKAGE.replace('-', '_')}-{VERSION}"
 _NO_PIP = "No module named pip"
 
@@ -157,7 +159,7 @@ def build_ggml(
                 str(done),
             ]
         )
-        choice.write_stamp(done, options=requested(options))
+        write_stamp(done, options=requested(options))
         if check:
             progress(_COMPILED, "checking")
             check(done)
@@ -175,12 +177,12 @@ def build_programs(folder: Path, targets: Sequence[str], *, root: Path) -> None:
         NativeError: as for `build_ggml`.
     """
     requirements.need_compilers()
-    (folder / choice.STAMP).unlink(missing_ok=True)
+    (folder / STAMP).unlink(missing_ok=True)
     # The server's page would be downloaded.
     unused = ["-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF", *_without("EXAMPLES", "TESTS")]
     with _writing(folder), alone(folder):
         _compile(folder, root, [*unused, *_without("APP")], targets, _quiet)
-        choice.write_stamp(folder)
+        write_stamp(folder)
 
 
 def requested(options: Sequence[str]) -> list[str]:
@@ -301,6 +303,15 @@ def _run(command: Sequence[str], show: Callable[[str], None] = lambda line: None
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def write_stamp(folder: Path, **fields: Any) -> None:
+    """Marks a build of this version as finished.
+
+    Args:
+        fields: of a `Stamp`.
+    """
+    (folder / STAMP).write_text(json.dumps(fields), encoding="utf-8")
 
 
 def builds_folder() -> Path:

@@ -16,7 +16,7 @@ from .options import Json
 from .terminal import console, note, printable, progress_bar, report, size, table
 
 if TYPE_CHECKING:
-    from ..workbench.library import InUse, Kept
+    from ..builds.library import InUse, Kept
 
 _OPTION = re.compile(r"-D[A-Za-z_][\w.-]*(:[A-Z]+)?=.*", re.DOTALL)
 _NATIVE = "native"  # the name of a build for the processor alone
@@ -40,7 +40,7 @@ def show(as_json: Json = False) -> None:
     Where it was found, its version, devices and instructions, which instructions of this processor
     it does not use, and what a better build gives.
     """
-    from ..workbench.library import builds, in_use
+    from ..builds.library import builds, in_use
 
     used, made = in_use(), builds()
     value = {**asdict(used), "gain": used.gain, "builds": [asdict(kept) for kept in made]}
@@ -89,8 +89,8 @@ def build(
     default once its results were compared. An interrupted build goes on where it was. This needs a
     compiler and the extra `build`.
     """
-    from ..workbench.library import VARIABLE
-    from ..workbench.library import build as make
+    from ..builds.library import VARIABLE
+    from ..builds.library import build as make
 
     for option in options or ():
         if not _OPTION.fullmatch(option):
@@ -131,9 +131,9 @@ def use(
 
     It is loaded once before; one that cannot be leaves the default as it was.
     """
-    from ..builds.choice import INSTALLED
-    from ..workbench.library import VARIABLE
-    from ..workbench.library import use as choose
+    from ..ggml_choice import INSTALLED
+    from ..builds.library import VARIABLE
+    from ..builds.library import use as choose
 
     used = choose(name)
     if used.problem:

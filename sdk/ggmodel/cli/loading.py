@@ -37,11 +37,11 @@ def advise_a_build() -> None:
     Where ggml was not loaded, or nothing can be remembered, it says nothing."""
     if "ggmodel.native" not in sys.modules or not sys.stderr.isatty():
         return
-    from .. import native
-    from ..builds import choice, processor
+    from .. import ggml_choice, native
+    from ..platforms import processor
 
     unused = processor.missing(native.features())
-    if not unused or choice.is_native(native.prefix) or not _first_time(native.prefix):
+    if not unused or ggml_choice.is_native(native.prefix) or not _first_time(native.prefix):
         return
     note(
         printable(

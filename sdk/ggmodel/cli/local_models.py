@@ -19,7 +19,7 @@ def list_models(models: Models = None, as_json: Json = False) -> None:
     Models in Hugging Face's cache, LM Studio's folders, Ollama's store and other packages' stores,
     under the names that the other commands take, and whether this version runs them.
     """
-    from ..workbench.stored import overview
+    from ..names.inventory import overview
 
     rows = overview(models)
 

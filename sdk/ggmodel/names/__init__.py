@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..runner.loading.resolved import Defaults, ResolvedModel
     from .go_template import as_jinja
     from .ollama import request_options
-    from .removal import removable, remove
+    from .inventory import removable, remove
     from .resolver import Source, find, find_stored, pull, stored
     from .store_files import Stored
 
@@ -39,7 +39,7 @@ __getattr__, __dir__ = lazily(
     {
         "go_template": "as_jinja",
         "ollama": "request_options",
-        "removal": "removable remove",
+        "inventory": "removable remove",
         ".runner.loading.resolved": "Defaults ResolvedModel",
         "resolver": "Source find find_stored pull stored",
         "store_files": "Stored",

@@ -1,4 +1,4 @@
-"""The build in use: the user's choice, and the stamp of what a build was made from.
+"""The choice of a ggml, and the stamp of what a build was made from; both are read without ggml.
 
 The file "ggml.json" in the user's data folder names the folder of the choice; without it
 ggmodel uses the ggml that it was installed with. Every start of a process looks here. A
@@ -10,13 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from .. import storage
-from ..errors import ConfigError, Error, NativeError
-from . import VERSION
-
-STAMP = f"built-{VERSION}"
+from . import storage
+from .errors import ConfigError, Error, NativeError
+from .platforms import processor
 
 
 @dataclass(frozen=True)
@@ -41,28 +38,17 @@ def read_stamp(folder: Path) -> Stamp | None:
     for path in sorted(folder.glob("built-*")):
         version = path.name.removeprefix("built-")
         try:
-            found = json.loads(path.read_text(encoding="utf-8") or "{}")
-            return Stamp(version, list(found.get("options", ())), dict(found.get("features", {})))
+            stamp = json.loads(path.read_text(encoding="utf-8") or "{}")
+            return Stamp(version, list(stamp.get("options", ())), dict(stamp.get("features", {})))
         except (OSError, ValueError, TypeError, AttributeError):
             return Stamp(version)
     return None
 
 
-def write_stamp(folder: Path, **about: Any) -> None:
-    """Marks a build of this version as finished.
-
-    Args:
-        about: the fields of a `Stamp`.
-    """
-    import json
-
-    (folder / STAMP).write_text(json.dumps(about), encoding="utf-8")
-
-
 def is_native(folder: Path) -> bool:
     """Whether the ggml there was built here with all that the compiler knows of the processor."""
-    found = read_stamp(folder)
-    return found is not None and "-DGGML_NATIVE=OFF" not in found.options
+    stamp = read_stamp(folder)
+    return stamp is not None and "-DGGML_NATIVE=OFF" not in stamp.options
 
 
 INSTALLED = "default"
@@ -124,10 +110,8 @@ def need_processor(path: Path) -> None:
     Raises:
         NativeError: this processor lacks instructions that it uses.
     """
-    from . import processor
-
-    found = read_stamp(path)
-    if found and (lacking := processor.lacking(found.features)):
+    stamp = read_stamp(path)
+    if stamp and (lacking := processor.lacking(stamp.features)):
         raise NativeError(
             f"the ggml in {path} was built for another processor: this one has no "
             f"{', '.join(lacking)}. `ggmodel ggml build` builds one for this; {RESET}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ggmodel.builds import processor
+from ggmodel.platforms import processor
 
 X86 = """processor\t: 0
 flags\t\t: fpu pni ssse3 avx f16c fma avx2 bmi2 avx512f avx512cd avx512vl avx512dq avx512bw \

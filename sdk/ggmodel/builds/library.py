@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import concurrency, storage
-from ..builds import builder, choice, processor, requirements
-from ..builds import builder as kept
-from ..builds import builder as source
-from ..builds import choice as stamp
-from ..builds.builder import Progress
+from .. import ggml_choice as choice
 from ..errors import NativeError
+from ..platforms import processor
+from . import builder, requirements
+from .builder import STAMP, Progress
 
 GAIN = (
     "the prebuilt ggml 0.20.2 reads prompts at 0.62 to 0.71 × of llama.cpp's speed, one that is "
@@ -65,7 +64,7 @@ class InUse:
     @property
     def gain(self) -> str:
         """The advantage of a better build, or ""."""
-        if not self.unused or stamp.is_native(Path(self.about["prefix"])):
+        if not self.unused or choice.is_native(Path(self.about["prefix"])):
             return ""
         return GAIN if self.about["version"] == _PREBUILT else _OTHER
 
@@ -98,12 +97,15 @@ def in_use() -> InUse:
 
 def builds() -> list[Kept]:
     """The builds in the user's data folder, by name."""
-    complete = kept.build_names()
-    listed = [Kept(name, str(kept.path_of(name)), finished=False) for name in kept.unfinished()]
-    listed = [one for one in listed if one.name not in complete]
+    complete = builder.build_names()
+    listed = [
+        Kept(name, str(builder.path_of(name)), finished=False)
+        for name in builder.unfinished()
+        if name not in complete
+    ]
     for name in complete:
-        path = kept.path_of(name)
-        about = stamp.read_stamp(path) or stamp.Stamp("")
+        path = builder.path_of(name)
+        about = choice.read_stamp(path) or choice.Stamp("")
         chosen = choice.is_chosen(path)
         listed.append(Kept(name, str(path), about.version, about.options, chosen=chosen))
     return sorted(listed, key=lambda one: one.name)
@@ -130,22 +132,22 @@ def build(
     Raises:
         NativeError: it cannot be built, or computes wrongly; the default stays what it was.
     """
-    path = kept.path_of(name)
+    path = builder.path_of(name)
     builder.refuse_others(path)
     options = [*requirements.options(parts), *options]
     requested = builder.requested(options)
-    existing = stamp.read_stamp(path)
-    if existing and (path / stamp.STAMP).exists() and existing.options == requested:
+    existing = choice.read_stamp(path)
+    if existing and (path / STAMP).exists() and existing.options == requested:
         return None
     requirements.need_compilers()
     requirements.need_python_headers()
     progress(0.0, "downloading the source")
-    root = source.source_folder(storage.cache_folder() / "source", unpacked)
+    root = builder.source_folder(storage.cache_folder() / "source", unpacked)
     result: dict[str, Any] = {}
 
     def check(done: Path) -> None:
         result.update(_child(["-m", "ggmodel.workbench.selftest"], done, _COMPILING))
-        stamp.write_stamp(done, options=requested, features=result["features"])
+        builder.write_stamp(done, options=requested, features=result["features"])
 
     builder.build_ggml(path, options, root=root, progress=progress, check=check)
     choice.choose(path)
@@ -167,9 +169,9 @@ def use(name: str) -> InUse:
     if "/" in name or os.sep in name or name.startswith(("~", ".")):
         path = Path(name).expanduser().absolute()
     else:
-        path = kept.path_of(name)
-        if name not in kept.build_names():
-            names = ", ".join([choice.INSTALLED, *kept.build_names()])
+        path = builder.path_of(name)
+        if name not in builder.build_names():
+            names = ", ".join([choice.INSTALLED, *builder.build_names()])
             raise NativeError(f"no build is called {name!r}; there are: {names}; or give a path")
     choice.need_processor(path)
     described(path)
