@@ -26,6 +26,7 @@ from .messages import (
 )
 
 KEY = "tokenizer.chat_template"
+REPLIES_KEY = "tokenizer.response_template"  # of a GGUF: how the model's replies are read
 _OTHERWISE = "pass another template, or write the prompt yourself and use generate()"
 _PROBE = "ggmodel probes"
 _LONG = 2000  # characters of an error message that comes from a template

@@ -131,9 +131,9 @@ def use(
 
     It is loaded once before; one that cannot be leaves the default as it was.
     """
-    from ..ggml_choice import INSTALLED
     from ..builds.library import VARIABLE
     from ..builds.library import use as choose
+    from ..ggml_choice import INSTALLED
 
     used = choose(name)
     if used.problem:

@@ -13,8 +13,8 @@ from ..imports import lazily
 if TYPE_CHECKING:
     from ..runner.loading.resolved import Defaults, ResolvedModel
     from .go_template import as_jinja
-    from .ollama import request_options
     from .inventory import removable, remove
+    from .ollama import request_options
     from .resolver import Source, find, find_stored, pull, stored
     from .store_files import Stored
 

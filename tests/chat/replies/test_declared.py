@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ggmodel.chat.replies import KEY, Reply, ReplyFormat, reply_format
+from ggmodel.chat.replies import Reply, ReplyFormat, reply_format
+from ggmodel.chat.template import REPLIES_KEY
 from ggmodel.errors import TemplateError
 
 from .declared_cases import DECLARATIONS, GOLDEN, TOOLS, cuts
@@ -79,7 +80,7 @@ def test_a_declaration_that_makes_no_sense_is_an_error(declared: Any, message: s
 
 def test_a_declaration_that_is_no_json_is_an_error() -> None:
     with pytest.raises(TemplateError, match="is no JSON"):
-        ReplyFormat.from_metadata({KEY: "{"})
+        ReplyFormat.from_metadata({REPLIES_KEY: "{"})
     with pytest.raises(TemplateError, match="is no JSON"):
         reply_format("", {"fields": {1, 2}})
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import ggmodel
-from ggmodel.chat.replies import KEY, reply_format
+from ggmodel.chat.replies import reply_format
+from ggmodel.chat.template import REPLIES_KEY
 from ggmodel.serve.runners.state import state_of
 
 STORIES = Path(__file__).parents[3] / "examples" / "assets" / "stories.gguf"
@@ -23,7 +24,7 @@ def test_a_declaration_is_told(
 ) -> None:
     with ggmodel.load(STORIES) as model:
         assert state_of(model).response_template is None
-        metadata = {**model.source.metadata, KEY: text}
+        metadata = {**model.source.metadata, REPLIES_KEY: text}
         monkeypatch.setattr(model.source, "metadata", metadata)
         state = state_of(model)
         assert state.response_template == declared

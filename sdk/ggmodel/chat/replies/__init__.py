@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from ...errors import TemplateError
 from ..template import KEY as TEMPLATES
-from .declaration import KEY, Declaration, DeclaredParser, read_declared
+from ..template import REPLIES_KEY
+from .declaration import Declaration, DeclaredParser, read_declared
 from .deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Reply, ToolCall
 from .families import PLAIN, Family, family_of
 from .grammars import grammar_of
@@ -21,7 +22,6 @@ from .parser import FamilyParser
 from .values import Tools
 
 __all__ = [
-    "KEY",
     "CallArguments",
     "CallBegun",
     "Content",
@@ -80,7 +80,7 @@ class ReplyFormat:
         Raises:
             TemplateError: the file's declaration is malformed.
         """
-        declared = metadata.get(KEY) if template is None else None
+        declared = metadata.get(REPLIES_KEY) if template is None else None
         named = {key: text for key, text in metadata.items() if key.startswith(TEMPLATES)}
         if template is not None:
             sources = [named.get(f"{TEMPLATES}.{template}", template)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import TemplateError
+from ..template import REPLIES_KEY
 from .deltas import Content, Delta, Reasoning, ToolCall, Writer
 from .pattern import Match, Pattern, Search, matches
 from .tool_calls import arguments_of
@@ -27,7 +28,6 @@ from .values import (
     transformed,
 )
 
-KEY = "tokenizer.response_template"  # of a GGUF: the declaration as JSON text
 _WHERE = "the response_template"
 _KEYS = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
 _FIELD_KEYS = {
@@ -106,7 +106,7 @@ def read_declared(text: Any) -> Mapping[str, Any]:
     try:
         return json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateError(f"{_WHERE} ({KEY}) is no JSON: {error}") from None
+        raise TemplateError(f"{_WHERE} ({REPLIES_KEY}) is no JSON: {error}") from None
 
 
 def _field(name: str, declared: Any) -> Field:

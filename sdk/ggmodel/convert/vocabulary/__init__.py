@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bounds import limits
-from ...chat.replies import KEY as REPLIES
-from ...chat.template import KEY
+from ...chat.template import KEY, REPLIES_KEY
 from ...errors import FormatError, TokenizerError
 from ...reading import too_large
 from ...tokenizer.pretokenizers import PRE_TOKENIZERS
@@ -155,7 +154,7 @@ def declared_replies(files: Files) -> dict[str, str]:
             "tokenizer_config.json",
             f"response_template should be an object, but is {declared!r:.80}",
         )
-    return {REPLIES: json.dumps(declared, ensure_ascii=False)}
+    return {REPLIES_KEY: json.dumps(declared, ensure_ascii=False)}
 
 
 def _of_folder(files: Files) -> str | list[dict[str, str]] | None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from ...chat.replies import KEY as DECLARED
 from ...chat.replies import read_declared
 from ...chat.template import KEY as TEMPLATE
+from ...chat.template import REPLIES_KEY
 from ...errors import TemplateError
 from ...gguf_file import Array
 from ...gguf_file.values import KeyValues
@@ -108,7 +108,7 @@ def _special_tokens(model: LoadedModel) -> dict[str, str]:
 def _declared(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
     """The checkpoint's declaration of its replies; None where it is of no use."""
     try:
-        declared = read_declared(metadata[DECLARED])
+        declared = read_declared(metadata[REPLIES_KEY])
     except (KeyError, TemplateError):
         return None
     return dict(declared) if isinstance(declared, Mapping) else None
