@@ -75,20 +75,13 @@ class SpeechSampler(Sampler):
             scores[:timed] = _NEVER
             if speech.latest_first is not None:
                 scores[timed + speech.latest_first + 1 :] = _NEVER
-        if _log_sum(scores[timed:]) > scores[:timed].max(initial=_NEVER):
+        every_time = np.logaddexp.reduce(scores[timed:], dtype=np.float64)
+        if every_time > scores[:timed].max(initial=_NEVER):
             scores[:timed] = _NEVER
 
 
 def _known(tokens: Sequence[int], logits: np.ndarray) -> list[int]:
     return [token for token in tokens if token < len(logits)]
-
-
-def _log_sum(scores: np.ndarray) -> float:
-    """ln Σ exp, −∞ of none."""
-    most = float(scores.max(initial=_NEVER))
-    if most == -np.inf:
-        return most
-    return most + float(np.log(np.exp(scores.astype(np.float64) - most).sum()))
 
 
 Progress = Callable[[float, float], None]
