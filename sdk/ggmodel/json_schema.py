@@ -50,14 +50,14 @@ class References:
         fragment = unquote(fragment)
         if not fragment.startswith("/"):
             return self._places.get((resource, fragment))
-        found = self._places.get((resource, ""))
+        target = self._places.get((resource, ""))
         for name in fragment.split("/")[1:]:
             name = name.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
-                found = found[int(name)]
+            if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
+                target = target[int(name)]
             else:
-                found = found.get(name) if isinstance(found, dict) else None
-        return found
+                target = target.get(name) if isinstance(target, dict) else None
+        return target
 
     def _read(self, root: Any) -> None:
         patterns = list[dict[str, Any]]()

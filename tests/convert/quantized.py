@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ggmodel.convert.imatrix import Entry, ImportanceMatrix
+from ggmodel.convert.imatrix import Importance, ImportanceMatrix
 from ggmodel.convert.quantize import encode
 from ggmodel.convert.tensor_types import RECIPES
 from ggmodel.convert.write import info, write_gguf
@@ -91,7 +91,7 @@ def write(path: Path, name: str) -> Path:
 
 def importance(path: Path) -> ImportanceMatrix:
     """An importance matrix for all matrices of a file. One of several experts is never reached."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Importance] = {}
     with open_gguf(path) as source:
         for t in source.tensors.values():
             if len(t.shape) > 1:
@@ -99,7 +99,7 @@ def importance(path: Path) -> ImportanceMatrix:
                 counts = np.arange(3, 3 + matrices)
                 counts[1:2] = 0
                 sums = np.abs(weight(t.name + ".in", (matrices, t.shape[0]))) * counts[:, None]
-                entries[t.name] = Entry(sums.astype(np.float32), counts)
+                entries[t.name] = Importance(sums.astype(np.float32), counts)
     return ImportanceMatrix(entries, IMATRIX, ["texts/à.txt", "b"], 7, 512)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.convert.imatrix import Entry, ImportanceMatrix
+from ggmodel.convert.imatrix import Importance, ImportanceMatrix
 from ggmodel.convert.quantize import quantize
 from ggmodel.convert.write import info, write_gguf
 from ggmodel.errors import (
@@ -50,9 +50,9 @@ def computed(file: Path = STORIES, size: int = 64, **options: Any) -> Importance
     return found
 
 
-def small(entries: dict[str, Entry] | None = None) -> ImportanceMatrix:
-    one = Entry(np.array([[2, 4, 0]], np.float32), np.array([2]))
-    two = Entry(np.array([[6, 3], [1, 1]], np.float32), np.array([3, 0]))
+def small(entries: dict[str, Importance] | None = None) -> ImportanceMatrix:
+    one = Importance(np.array([[2, 4, 0]], np.float32), np.array([2]))
+    two = Importance(np.array([[6, 3], [1, 1]], np.float32), np.array([3, 0]))
     return ImportanceMatrix(entries or {"a": one, "b": two}, "x", ["t"], 5, 64)
 
 
@@ -195,7 +195,9 @@ def test_a_matrix_that_does_not_fit_is_refused(
     matrix = None
     if entries is not None:
         matrix = tmp_path / "m.gguf"
-        ones = {n: Entry(np.ones((1, w), np.float32), np.array([1])) for n, w in entries.items()}
+        ones = {
+            n: Importance(np.ones((1, w), np.float32), np.array([1])) for n, w in entries.items()
+        }
         small(ones).write(matrix)
     with pytest.raises(error, match=message):
         quantize(model(), tmp_path / "a.gguf", "iq2_xs", imatrix=matrix)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggmodel
-from ggmodel.convert.imatrix import Entry, ImportanceMatrix
+from ggmodel.convert.imatrix import Importance, ImportanceMatrix
 from ggmodel.convert.quantize import quantize
 from ggmodel.convert.tensor_types import RECIPES
 from ggmodel.gguf_file import MemorySource, open_gguf
@@ -43,7 +43,7 @@ def source() -> MemorySource:
 
 def uniform(source: MemorySource, path: Path) -> Path:
     entries = {
-        t.name: Entry(np.ones((1, t.shape[0]), np.float32), np.array([1]))
+        t.name: Importance(np.ones((1, t.shape[0]), np.float32), np.array([1]))
         for t in source.tensors.values()
         if len(t.shape) > 1
     }

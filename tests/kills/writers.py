@@ -16,7 +16,7 @@ import numpy as np
 
 from ggmodel import storage
 from ggmodel.convert.export import convert
-from ggmodel.convert.imatrix import Entry, ImportanceMatrix
+from ggmodel.convert.imatrix import Importance, ImportanceMatrix
 from ggmodel.convert.quantize import quantize
 from ggmodel.gguf_file import open_gguf
 from ggmodel.native import build, headers
@@ -56,7 +56,9 @@ def writers(given: Path) -> list[Writer]:
     weights = {name: np.asarray(values) for name, values in llama.weights().items()}
     vision, _ = write_golden(given / "gemma3", "gemma3", "images")
     arrays = {f"t{i}": random.normal(size=(64, 64)).astype(np.float32) for i in range(20)}
-    matrix = ImportanceMatrix({n: Entry(a**2, np.ones(64, np.int64)) for n, a in arrays.items()})
+    matrix = ImportanceMatrix(
+        {n: Importance(a**2, np.ones(64, np.int64)) for n, a in arrays.items()}
+    )
     saved = Activations({}, {}, {}, {"input_ids": np.arange(4)}, results=arrays)
     config = json.dumps(llama.config, indent=2) + "\n"
     return [

@@ -65,9 +65,9 @@ def _form(data: bytes) -> str:
     """The format by a file's first bytes, or ""."""
     if data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE":
         return "WAV"
-    known = {b"fLaC": "FLAC", b"OggS": "OGG"}
-    if data[:4] in known:
-        return known[data[:4]]
+    forms = {b"fLaC": "FLAC", b"OggS": "OGG"}
+    if data[:4] in forms:
+        return forms[data[:4]]
     # An MPEG frame begins with eleven bits; the two next to the layer's are not both zero.
     frame = len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0 and bool(data[1] & 0x06)
     return "MP3" if frame or data[:3] == b"ID3" else ""
@@ -155,9 +155,9 @@ def open_audio(source: Source, rate: int | None = None) -> Audio:
     if isinstance(source, _FILES):
         data, name = given_bytes(source, "sound", "audio_bytes", AudioError)
         return decode(data, name)
-    samples, found = _samples(source, rate)
-    check_form("the sound", samples.shape[0], samples.shape[1], found)
-    return checked(_mixed(samples), found, "the sound")
+    samples, own_rate = _samples(source, rate)
+    check_form("the sound", samples.shape[0], samples.shape[1], own_rate)
+    return checked(_mixed(samples), own_rate, "the sound")
 
 
 @within_memory
@@ -172,8 +172,8 @@ def content_hash(source: Source, rate: int | None = None) -> str:
         return hashlib.sha256(
             given_bytes(source, "sound", "audio_bytes", AudioError)[0]
         ).hexdigest()
-    samples, found = _samples(source, rate)
-    digest = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {found}\n".encode())
+    samples, own_rate = _samples(source, rate)
+    digest = hashlib.sha256(f"{samples.dtype.str} {samples.shape} {own_rate}\n".encode())
     digest.update(np.ascontiguousarray(samples).data)
     return digest.hexdigest()
 

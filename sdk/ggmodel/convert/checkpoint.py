@@ -49,7 +49,7 @@ _IN_MISTRALS_FORM = (
 
 
 @dataclass(frozen=True)
-class Stored:
+class FileTensor:
     """A tensor of a checkpoint.
 
     Attributes:
@@ -76,14 +76,14 @@ class Checkpoint(Closing):
     Attributes:
         config: config.json.
         files: the files with tensors, sorted by name.
-        tensors: name to `Stored`, in the order of the files and their headers. Tensors of a
+        tensors: name to `FileTensor`, in the order of the files and their headers. Tensors of a
             sentence-transformers module have its folder in front: "2_Dense.linear.weight".
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], buffers: list[Buffer]):
         self.folder, self.config, self._buffers = folder, config, buffers
         self.files: tuple[Path, ...] = tuple(Path(b.name) for b in buffers)
-        tensors: dict[str, Stored] = {}
+        tensors: dict[str, FileTensor] = {}
         for i, buffer in enumerate(buffers):
             parent = Path(buffer.name).parent
             prefix = "" if parent == folder else f"{parent.name}."
@@ -92,7 +92,7 @@ class Checkpoint(Closing):
                     other = buffers[tensors[t.name].file].name
                     raise FormatError(f"{buffer.name}: tensor {quote(t.name)} is also in {other}")
                 tensors[t.name] = t
-        self.tensors: Mapping[str, Stored] = MappingProxyType(tensors)
+        self.tensors: Mapping[str, FileTensor] = MappingProxyType(tensors)
 
     @classmethod
     def open(cls, folder: str | Path) -> Checkpoint:
@@ -122,7 +122,7 @@ class Checkpoint(Closing):
             opened.pop_all()
         return checkpoint
 
-    def stored(self, name: str) -> Stored:
+    def stored(self, name: str) -> FileTensor:
         """The description of a tensor.
 
         Raises:
@@ -248,7 +248,7 @@ def _check_index(folder: Path, index: dict[str, str] | None, checkpoint: Checkpo
             )
 
 
-def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
+def _read_header(buffer: Buffer, file: int, prefix: str) -> list[FileTensor]:
     """The tensors of a file, checked.
 
     Layout (documentation of safetensors): length of the header (u64), header in JSON, data. Faults
@@ -270,7 +270,7 @@ def _read_header(buffer: Buffer, file: int, prefix: str) -> list[Stored]:
         raise buffer.error(8, f"no valid safetensors ({error}); download it again") from None
 
 
-def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry: Any) -> Stored:
+def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry: Any) -> FileTensor:
     entry = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (entry.get(k) for k in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or not _sizes(shape) or not _sizes(offsets, 2):
@@ -288,7 +288,7 @@ def _entry(buffer: Buffer, file: int, start: int, prefix: str, name: str, entry:
             8, f"tensor {quote(name)}: {shape} of {dtype} takes {nbytes} bytes, not {end - begin}"
         )
     buffer.need(start + begin, nbytes, f"tensor {quote(name)}")
-    return Stored(prefix + name, tuple(shape), dtype, file, start + begin, nbytes)
+    return FileTensor(prefix + name, tuple(shape), dtype, file, start + begin, nbytes)
 
 
 def _sizes(values: Any, count: int | None = None) -> bool:

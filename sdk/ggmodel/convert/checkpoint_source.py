@@ -20,7 +20,7 @@ from ..model.module import of_tower
 from ..model.operations import Computed
 from ..model.walk import LONGEST
 from .checkpoint import Checkpoint
-from .declaration import Entry, plan
+from .declaration import PlannedTensor, plan
 from .from_hf import normalize, read_config, read_preparation, value_of_entry, with_preparation
 from .imatrix import ImportanceMatrix
 from .keys import Watched, listed_classes, recorded, unread_keys, with_defaults
@@ -45,7 +45,7 @@ class _Made:
         same: the checkpoint's tensor with the same bytes, if there is one.
     """
 
-    entry: Entry
+    entry: PlannedTensor
     shape: tuple[int, ...]
     same: str | None
 
@@ -246,7 +246,7 @@ class CheckpointSource(TensorSource):
             raise Unsupported(f"{self.name} has no vision tensors; leave out --mmproj")
         return made
 
-    def _shape(self, entry: Entry) -> tuple[int, ...] | None:
+    def _shape(self, entry: PlannedTensor) -> tuple[int, ...] | None:
         """The shape of the tensor of an entry, in numpy's order; None if there is no tensor."""
         if isinstance(entry.join, Computed):
             value = value_of_entry(entry, self.config, self.hf, {})
@@ -282,7 +282,7 @@ class CheckpointSource(TensorSource):
         chosen = choose(recipe, metadata, tensors, self._importance and self._importance.entries)
         return {name: chosen.get(name, c.dtype) for name, c in plain.items()}
 
-    def _stored_as(self, entry: Entry) -> DType:
+    def _stored_as(self, entry: PlannedTensor) -> DType:
         for source in entry.sources:
             dtype = self.checkpoint.stored(source).dtype
             if dtype not in _PLAIN:
@@ -333,7 +333,7 @@ class _Metadata(Mapping[str, Any]):
         return len(self._all())
 
 
-def _listed(entry: Entry) -> str:
+def _listed(entry: PlannedTensor) -> str:
     shown = ", ".join(entry.sources[:2])
     return shown + (f" … ({len(entry.sources)} tensors)" if len(entry.sources) > 2 else "")
 

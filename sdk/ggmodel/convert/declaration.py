@@ -19,7 +19,7 @@ from ..model.walk import Found, Slot, Walk
 
 
 @dataclass(frozen=True)
-class Entry:
+class PlannedTensor:
     """One GGUF tensor and the checkpoint's tensors it is made of.
 
     Attributes:
@@ -61,7 +61,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointPlan:
     """How a declaration fits a checkpoint.
 
     Attributes:
@@ -70,14 +70,14 @@ class Plan:
         pairs: modules that both have, in order of declaration.
     """
 
-    entries: list[Entry]
+    entries: list[PlannedTensor]
     report: LoadReport
     pairs: list[Pair]
 
 
 def plan(
     architecture: type[Model], config: Any, names: Collection[str], split: bool = False
-) -> Plan:
+) -> CheckpointPlan:
     """Fits a declaration to a checkpoint with these tensor names.
 
     Args:
@@ -85,7 +85,7 @@ def plan(
     """
     walk = _Planner(config, set(names))
     fields = walk.module(architecture(config), Slot(_Origin(split=split)))
-    entries: dict[str, Entry] = {}
+    entries: dict[str, PlannedTensor] = {}
     read: dict[str, str] = {}
     for entry, path in fields.bound:
         entries.setdefault(entry.name, entry)
@@ -96,7 +96,7 @@ def plan(
     bound = [(entry.name, path) for entry, path in fields.bound]
     report = LoadReport(architecture.architecture, bound, missing, what=walk.what)
     compare(report, read, names, architecture.ignore_hf)
-    return Plan(list(entries.values()), report, walk.pairs(fields))
+    return CheckpointPlan(list(entries.values()), report, walk.pairs(fields))
 
 
 def pairs(model: Model, names: Collection[str]) -> list[Pair]:
@@ -199,7 +199,7 @@ def _hf_names(tag: TensorField, plain: bool) -> tuple[str | Sources, ...]:
 
 
 class _Planner(Walk[_Origin]):
-    """The walk by names in a checkpoint; a tensor is an `Entry`."""
+    """The walk by names in a checkpoint; a tensor is an `PlannedTensor`."""
 
     what, merges = "checkpoint", True
 
@@ -207,16 +207,17 @@ class _Planner(Walk[_Origin]):
         super().__init__(config, tensors)
         self._alternates: dict[str, tuple[str, ...]] = {}  # of a missing field, in GGUF
 
-    def find(self, names: _Origin) -> tuple[Entry | None, tuple[str, ...]]:
+    def find(self, names: _Origin) -> tuple[PlannedTensor | None, tuple[str, ...]]:
         (name,), location = names.names.candidates, names.location
         if isinstance(location.several, Computed):
-            return Entry(name, (), location.several, location.op), ()
+            return PlannedTensor(name, (), location.several, location.op), ()
         sources = location.names(self.config)
         if not sources or not all(s in self.tensors for s in sources):
             return None, sources
         # Bytes are already what the file is to hold: operations are for numbers.
         in_blocks = location.several is not None and location.several.dtype is not None
-        return Entry(name, sources, location.several, None if in_blocks else location.op), sources
+        op = None if in_blocks else location.op
+        return PlannedTensor(name, sources, location.several, op), sources
 
     def label(self, slot: Slot[_Origin]) -> str:
         name, *rest = slot.names.names.candidates
@@ -234,7 +235,7 @@ class _Planner(Walk[_Origin]):
         return [pair for pair in made if pair is not None]
 
     def _pair(
-        self, path: str, module: Module, at: _Origin, bound: list[tuple[Entry, str]]
+        self, path: str, module: Module, at: _Origin, bound: list[tuple[PlannedTensor, str]]
     ) -> Pair | None:
         """The counterpart of a module; of a transparent one the module that holds all of its
         tensors."""

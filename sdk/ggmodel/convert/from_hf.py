@@ -19,7 +19,7 @@ from ..model import Model, config_class
 from ..model.config import DOCUMENTS, key_fields
 from ..model.operations import Computed
 from ..reading import read_json
-from .declaration import Entry, plan
+from .declaration import PlannedTensor, plan
 from .keys import Watched, listed_classes, recorded, reference_table, unread_keys, with_defaults
 
 # The parts of a processor_config.json that stand in files of their own in older folders.
@@ -197,7 +197,7 @@ def from_hf(
 
 
 def value_of_entry(
-    entry: Entry, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    entry: PlannedTensor, config: Any, hf: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
     """The GGUF tensor of an entry; None if it is not needed.
 

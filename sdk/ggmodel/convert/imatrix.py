@@ -28,7 +28,7 @@ _NAME_LIMIT = 127  # bytes of a text in a file's metadata, as llama.cpp cuts it
 
 
 @dataclass(frozen=True)
-class Entry:
+class Importance:
     """The importance of one tensor's inputs.
 
     Attributes:
@@ -57,7 +57,7 @@ class ImportanceMatrix:
         chunks, chunk_size: the texts' number of chunks, and tokens in one.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, Importance]
     path: str = ""
     datasets: list[str] = field(default_factory=list)
     chunks: int = 0
@@ -159,7 +159,7 @@ def _about(source: TensorSource) -> tuple[list[str], int, int]:
     return [str(one) for one in datasets if one], chunks, size
 
 
-def _entries_of(source: TensorSource) -> dict[str, Entry]:
+def _entries_of(source: TensorSource) -> dict[str, Importance]:
     entries = {}
     for t in source.tensors.values():
         if t.dtype is not DType.F32:
@@ -178,7 +178,7 @@ def _entries_of(source: TensorSource) -> dict[str, Entry]:
             raise FormatError(f"{source.name}: {name} has counts that are no numbers")
         # Halves are rounded away from zero, as lround does.
         rounded = (np.floor(np.abs(counts) + 0.5) * np.sign(counts)).astype(np.int64)
-        entries[name] = Entry(sums.reshape(len(counts), -1), rounded)
+        entries[name] = Importance(sums.reshape(len(counts), -1), rounded)
     return entries
 
 
@@ -199,7 +199,7 @@ def _read_legacy(path: str | Path, raw: memoryview) -> ImportanceMatrix:
     def number() -> int:
         return struct.unpack("<i", take(4))[0]
 
-    def entries() -> Iterator[tuple[str, Entry]]:
+    def entries() -> Iterator[tuple[str, Importance]]:
         for _ in range(number()):
             name = bytes(take(number())).decode("utf-8", "replace")
             calls, size = number(), number()
@@ -207,7 +207,7 @@ def _read_legacy(path: str | Path, raw: memoryview) -> ImportanceMatrix:
             if not len(sums):
                 raise FormatError(f"{path}: {name:.80} has no values; make the file again")
             # A count of zero divides by nothing.
-            yield name, Entry(sums[None], np.array([calls if calls > 0 else 1], np.int64))
+            yield name, Importance(sums[None], np.array([calls if calls > 0 else 1], np.int64))
 
     by_name = dict(sorted(entries()))
     chunks = number() if at < len(raw) else 0

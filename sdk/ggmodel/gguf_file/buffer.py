@@ -55,10 +55,10 @@ class OpenFile:
         self._mapping: weakref.ref[FileMapping] | None = None
         try:
             self._fd = os.open(path, READ_FLAGS)
-            found = os.fstat(self._fd)
-            if stat.S_ISDIR(found.st_mode):
+            status = os.fstat(self._fd)
+            if stat.S_ISDIR(status.st_mode):
                 raise FormatError(f"{path} is a directory; give the path of a .gguf file in it")
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise FormatError(f"{path} is not a regular file; save it as a file first")
         except FileNotFoundError:
             raise MissingFile(
@@ -68,7 +68,7 @@ class OpenFile:
             raise
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
-        self.size, self._modified = found.st_size, found.st_mtime_ns
+        self.size, self._modified = status.st_size, status.st_mtime_ns
         if self.size == 0:
             raise FormatError(f"{path} is empty (0 bytes); download or convert it again")
 

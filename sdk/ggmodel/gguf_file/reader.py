@@ -38,7 +38,7 @@ _OTHER_FORMATS = {
 
 
 @dataclass(frozen=True)
-class Part:
+class GGUFPart:
     """One file of a model.
 
     Attributes:
@@ -62,14 +62,14 @@ class Part:
     tensors: tuple[TensorInfo, ...]
 
 
-def read_part(path: Path, file: int) -> Part:
+def read_part(path: Path, file: int) -> GGUFPart:
     """Maps and checks one file, which becomes number `file` of its source."""
     buffer = Buffer.open(path)
     with closed_on_error(buffer):
         return _parse(path, buffer, file)
 
 
-def _parse(path: Path, buffer: Buffer, file: int) -> Part:
+def _parse(path: Path, buffer: Buffer, file: int) -> GGUFPart:
     version = _check_magic(buffer)
     n_tensors = buffer.u64(8, "the number of tensors")
     n_pairs = buffer.u64(16, "the number of metadata keys")
@@ -108,7 +108,7 @@ def _parse(path: Path, buffer: Buffer, file: int) -> Part:
     data_offset = -(-at // alignment) * alignment
     tensors = tuple(_place(buffer, *entry, data_offset, alignment) for entry in entries.values())
     _check_overlap(buffer, tensors)
-    return Part(
+    return GGUFPart(
         path,
         buffer,
         version,
@@ -205,7 +205,7 @@ def _check_overlap(buffer: Buffer, tensors: tuple[TensorInfo, ...]) -> None:
         end, last = t.offset + t.nbytes, t.name
 
 
-def metadata_int(part: Part, key: str) -> int | None:
+def metadata_int(part: GGUFPart, key: str) -> int | None:
     """The integer under `key`, None if the key is absent."""
     value = part.metadata.get(key)
     if value is not None and type(value) is not int:
@@ -227,7 +227,7 @@ class GGUF(TensorSource):
 
     Args:
         path: of the file, or of the first part.
-        given: all parts in order, where their names do not tell them.
+        files: all parts in order, where their names do not tell them.
 
     Attributes:
         parts: the files, each with its own version, alignment and index.
@@ -240,12 +240,12 @@ class GGUF(TensorSource):
             byte offset and a remedy.
     """
 
-    def __init__(self, path: str | os.PathLike[str], given: Sequence[Path] = ()):
+    def __init__(self, path: str | os.PathLike[str], files: Sequence[Path] = ()):
         first = Path(path)
-        parts: list[Part] = []
+        parts: list[GGUFPart] = []
         try:
             parts.append(read_part(first, 0))
-            paths = given or _part_paths(parts[0])
+            paths = files or _part_paths(parts[0])
             for i, p in enumerate(paths[1:], 1):
                 parts.append(_read_next(p, i, first, len(paths)))
                 _check_part(parts[0], parts[i], i)
@@ -306,7 +306,7 @@ def open_gguf(
             return JoinedSource(model, projector)
 
 
-def _part_paths(first: Part) -> list[Path]:
+def _part_paths(first: GGUFPart) -> list[Path]:
     """The paths of all parts of the model whose first part is `first`."""
     path = first.path
     count = metadata_int(first, "split.count")
@@ -331,7 +331,7 @@ def _part_paths(first: Part) -> list[Path]:
     return [_part_path(path, match["stem"], i + 1, named_count) for i in range(named_count)]
 
 
-def _read_next(path: Path, i: int, first: Path, count: int) -> Part:
+def _read_next(path: Path, i: int, first: Path, count: int) -> GGUFPart:
     try:
         return read_part(path, i)
     except MissingFile:
@@ -345,7 +345,7 @@ def _part_path(path: Path, stem: str, no: int, count: int) -> Path:
     return path.with_name(f"{stem}-{no:05}-of-{count:05}.gguf")
 
 
-def _check_numbers(part: Part, no: int, count: int) -> None:
+def _check_numbers(part: GGUFPart, no: int, count: int) -> None:
     for key, expected in (("split.count", count), ("split.no", no)):
         value = metadata_int(part, key)
         if value != expected:
@@ -356,7 +356,7 @@ def _check_numbers(part: Part, no: int, count: int) -> None:
             )
 
 
-def _check_part(first: Part, part: Part, no: int) -> None:
+def _check_part(first: GGUFPart, part: GGUFPart, no: int) -> None:
     _check_numbers(part, no, metadata_int(first, "split.count") or 0)
     key = "split.tensors.count"
     ours, theirs = metadata_int(first, key), metadata_int(part, key)
@@ -369,7 +369,7 @@ def _check_part(first: Part, part: Part, no: int) -> None:
         )
 
 
-def _join(parts: list[Part]) -> dict[str, TensorInfo]:
+def _join(parts: list[GGUFPart]) -> dict[str, TensorInfo]:
     index: dict[str, TensorInfo] = {}
     for part in parts:
         for t in part.tensors:

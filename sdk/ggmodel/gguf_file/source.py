@@ -195,12 +195,12 @@ class TensorSource(Closing, ABC):
         Raises:
             LoadError: there is no such tensor; the message has the nearest names.
         """
-        found = self.tensors.get(name)
-        if found is None:
+        entry = self.tensors.get(name)
+        if entry is None:
             near = difflib.get_close_matches(name, self.tensors, 3)
             hint = f"the nearest names are {', '.join(near)}" if near else "no name is similar"
             raise LoadError(f"{self.name} has no tensor {name!r}; {hint}")
-        return found
+        return entry
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self.tensors)} tensors)"

@@ -126,12 +126,12 @@ class DType(IntEnum):
         """
         if not isinstance(name, str):
             raise ArgumentError(f"parse(name) takes the name of a type, not {name!r:.80}")
-        found = cls.__members__.get(name.strip().upper())
-        if found is None:
+        dtype = cls.__members__.get(name.strip().upper())
+        if dtype is None:
             raise ConfigError(
                 f"no tensor type {name!r}; choose one of {', '.join(cls.__members__)}"
             )
-        return found
+        return dtype
 
     # IntEnum prints and formats as its number; messages want the name.
     def __str__(self) -> str:

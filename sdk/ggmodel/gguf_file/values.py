@@ -204,9 +204,9 @@ class Array(Sequence[Any]):
         keep = np.ones(len(blob), np.bool_)
         for i in range(7):
             keep[starts[:-1] + i] = False
-        found = text(blob[keep].tobytes()).split("\0")[1:]
+        texts = text(blob[keep].tobytes()).split("\0")[1:]
         # A string may itself contain zeros.
-        return found if len(found) == self._count else [text(s) for s in self.raw()]
+        return texts if len(texts) == self._count else [text(s) for s in self.raw()]
 
     def _bad_bool(self, i: int) -> FormatError:
         at = self._start + i
@@ -420,7 +420,7 @@ def check_kind(key: str, value: Any, kind: type, where: str, what: str = "key") 
         return int(value)
     if scalar and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    found = type(value).__name__ if scalar else "a list"
+    holds = type(value).__name__ if scalar else "a list"
     raise ConfigError(
-        f"{where}: {what} {key!r} must be {_KINDS[kind]}, but holds {found} ({value!r:.40})"
+        f"{where}: {what} {key!r} must be {_KINDS[kind]}, but holds {holds} ({value!r:.40})"
     )

@@ -80,12 +80,12 @@ def check_jpeg(data: bytes, name: str) -> None:
     scans = segments = junk = 0
     at = len(BEGIN)
     while at < len(data) and segments <= _MOST_SEGMENTS and junk <= _MOST_JUNK:
-        found = _MARKER.search(data, at)
-        start, end = found.span() if found else (len(data), len(data))
+        marker = _MARKER.search(data, at)
+        start, end = marker.span() if marker else (len(data), len(data))
         if not scans:
             junk += start - at
         at = end
-        if found is None or data[end - 1] == _END:
+        if marker is None or data[end - 1] == _END:
             if scans:
                 break
             continue  # as Pillow does; libjpeg refuses it
@@ -239,5 +239,5 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         raise ImageError(
             f"the image has mode {image.mode}, whose range is unknown; convert it to 8 bits"
         )
-    wanted = "RGBA" if image.has_transparency_data else "RGB"
-    return image if image.mode == wanted else image.convert(wanted)
+    mode = "RGBA" if image.has_transparency_data else "RGB"
+    return image if image.mode == mode else image.convert(mode)

@@ -153,8 +153,8 @@ def resize(
 
     chosen = METHODS.get(method) if isinstance(method, int) else method
     if min(size) < 1 or chosen not in _REACH:
-        known = ", ".join(_REACH)
-        raise ImageError(f"cannot resize to {size[0]} × {size[1]} by {method!r}; choose {known}")
+        names = ", ".join(_REACH)
+        raise ImageError(f"cannot resize to {size[0]} × {size[1]} by {method!r}; choose {names}")
     if size == image.size:
         return image
     if pillow:
@@ -169,12 +169,12 @@ def _narrowed(image: Image.Image, across: _Pass) -> NDArray[np.uint8]:
     """Scales the rows, part by part; [height, width, 3]."""
     from PIL import Image
 
-    found = np.empty((image.height, across.count, 3), np.uint8)
+    rows = np.empty((image.height, across.count, 3), np.uint8)
     for top, band in bands(image):
         # Columns become lines; Pillow transposes faster than numpy.
         scaled = across.apply(rgb_array(band.transpose(Image.Transpose.TRANSPOSE)))
-        found[top : top + band.height] = scaled.transpose(1, 0, 2)
-    return found
+        rows[top : top + band.height] = scaled.transpose(1, 0, 2)
+    return rows
 
 
 class _Pass:

@@ -105,17 +105,17 @@ def smart_size(size: Size, unit: int, least: int, most: int, original: Size | No
         raise ImageError(
             f"an image of {across} × {down} pixels is more than 200 times as long as wide; crop it"
         )
-    found = [round(n / unit) * unit for n in size]
-    if found[0] * found[1] > most:
+    sides = [round(n / unit) * unit for n in size]
+    if sides[0] * sides[1] > most:
         shrink = math.sqrt(width * height / most)
-        found = [max(unit, math.floor(n / shrink / unit) * unit) for n in size]
-    elif found[0] * found[1] < least:
+        sides = [max(unit, math.floor(n / shrink / unit) * unit) for n in size]
+    elif sides[0] * sides[1] < least:
         grow = math.sqrt(least / (width * height))
-        found = [math.ceil(n * grow / unit) * unit for n in size]
-    if found[0] * found[1] > limits.image_pixels:
-        made = f"{found[0]:,} × {found[1]:,} pixels"
+        sides = [math.ceil(n * grow / unit) * unit for n in size]
+    if sides[0] * sides[1] > limits.image_pixels:
+        made = f"{sides[0]:,} × {sides[1]:,} pixels"
         raise ImageError(too_large("the picture as the model wants it", made, "image_pixels"))
-    return found[0], found[1]
+    return sides[0], sides[1]
 
 
 def unfold(pixels: NDArray[Any], patch: int, merge: int = 1) -> NDArray[Any]:

@@ -134,8 +134,8 @@ def stand_ins(vocab: Vocabulary) -> set[int]:
     """Tokens that replace a character without a token: of its bytes ("<0xE2>"), or unknown."""
     if not _names_bytes(vocab):
         return set()
-    found = {*map(vocab.ids.get, BYTE_NAMES), _unknown(vocab)}
-    return {i for i in found if i is not None}
+    tokens = {*map(vocab.ids.get, BYTE_NAMES), _unknown(vocab)}
+    return {i for i in tokens if i is not None}
 
 
 def _wordpiece(vocab: Vocabulary) -> tokenizers.Tokenizer:
@@ -289,7 +289,7 @@ def _built(vocab: Vocabulary) -> tokenizers.Tokenizer:
     return build(vocab)
 
 
-class _Parts:
+class _PartBuilder:
     """Makes encoders of the tokens that occur in some texts (SentencePiece, byte pairs).
 
     Args:
@@ -311,14 +311,14 @@ class _Parts:
 
     def build(self, texts: Sequence[str]) -> tokenizers.Tokenizer:
         """The encoder of these texts."""
-        vocab, found = self.vocab, set[int | None](self._named)
+        vocab, tokens = self.vocab, set[int | None](self._named)
         for text in texts:
             for spelled in self._spellings(text):
                 for n in self._lengths:
                     within = [spelled[i : i + n] for i in range(len(spelled) - n + 1)]
-                    found.update(map(vocab.ids.get, within))
-        known = sorted(i for i in found - self._apart if i is not None)
-        pieces = {vocab.tokens[i]: i for i in known}
+                    tokens.update(map(vocab.ids.get, within))
+        ids = sorted(i for i in tokens - self._apart if i is not None)
+        pieces = {vocab.tokens[i]: i for i in ids}
         if vocab.model == "llama":
             return assemble(vocab, pieces, merges_by_score(vocab, pieces))
         return assemble(vocab, pieces, merges_by_rank(self._ranks, pieces))
@@ -334,7 +334,7 @@ class _Parts:
             yield text.translate(dict.fromkeys(missing))
 
 
-def _parts_of(vocab: Vocabulary) -> _Parts | None:
+def _parts_of(vocab: Vocabulary) -> _PartBuilder | None:
     """None if parts would not be exact, or if an error is to be raised by building the whole."""
     lengths = sorted(set(map(len, vocab.ids)))
     if vocab.model == "bert" or lengths[-1] > _LONGEST or not is_text("".join(vocab.ids)):
@@ -343,13 +343,13 @@ def _parts_of(vocab: Vocabulary) -> _Parts | None:
         if vocab.model == "llama":
             apart = kept_apart(vocab)
             merge = any(may_merge(vocab, i) for i in stand_ins(vocab))
-            return None if merge or has_one_score(vocab) else _Parts(vocab, apart, lengths)
+            return None if merge or has_one_score(vocab) else _PartBuilder(vocab, apart, lengths)
         return _parts_by_rank(vocab, lengths)
     except ConfigError:
         return None
 
 
-def _parts_by_rank(vocab: Vocabulary, lengths: Sequence[int]) -> _Parts | None:
+def _parts_by_rank(vocab: Vocabulary, lengths: Sequence[int]) -> _PartBuilder | None:
     lines = vocab.merges or []
     if set(map(str.count, lines, repeat(" "))) != {1}:
         return None
@@ -360,4 +360,4 @@ def _parts_by_rank(vocab: Vocabulary, lengths: Sequence[int]) -> _Parts | None:
     unfit = apart | stand_ins(vocab) | {None}
     if not joined.isdisjoint(unfit) or None in map(vocab.ids.get, made):
         return None
-    return _Parts(vocab, apart, lengths)
+    return _PartBuilder(vocab, apart, lengths)

@@ -44,9 +44,9 @@ def end_tokens(vocab: Vocabulary) -> frozenset[int]:
         ends.discard(vocab.ids.get("<|end|>", -1))
     for name in ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"):
         default = 2 if name == "eos" and vocab.model == "llama" else None
-        found = vocab.token_id(name, default)
-        if found is not None:
-            ends.add(found)
+        token = vocab.token_id(name, default)
+        if token is not None:
+            ends.add(token)
     return frozenset(ends)
 
 
@@ -96,20 +96,20 @@ class Splitter:
         while self._names and at < len(text):
             end = at + max(size, self._longest)
             size = min(2 * size, _LARGEST_WINDOW)
-            for start, found in self._find(text, at, end + self._longest):
+            for start, name in self._find(text, at, end + self._longest):
                 if start >= end:
                     break
                 if start < done:  # in white space that was swallowed: look again behind that
                     end, size = done, _FIRST_WINDOW
                     break
                 before = text[done:start]
-                if found in self._left:
+                if name in self._left:
                     before = before.rstrip(_SPACE)
                 if before:
                     yield before
-                yield self._tokens[found]
-                done = start + len(found)
-                while found in self._right and done < len(text) and text[done] in _SPACE:
+                yield self._tokens[name]
+                done = start + len(name)
+                while name in self._right and done < len(text) and text[done] in _SPACE:
                     done += 1
             at = max(end, done)
         if done < len(text):
@@ -117,8 +117,8 @@ class Splitter:
 
     def _find(self, text: str, start: int, end: int) -> Iterator[tuple[int, str]]:
         """The special tokens in a part of a text, each with its place in the text."""
-        found = self._automaton.encode(text[start:end], add_special_tokens=False)
-        for (begin, stop), id in zip(found.offsets, found.ids, strict=True):
+        encoding = self._automaton.encode(text[start:end], add_special_tokens=False)
+        for (begin, stop), id in zip(encoding.offsets, encoding.ids, strict=True):
             if id:
                 yield start + begin, text[start + begin : start + stop]
 

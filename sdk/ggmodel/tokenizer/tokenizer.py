@@ -156,13 +156,13 @@ class Tokenizer:
 
     def _flag(self, name: str, token: int | None, default: bool) -> bool:
         key = f"{PREFIX}{name}_token"
-        wanted = self._vocab.keys.get(key, bool, None)
-        if wanted and token is None:
+        flag = self._vocab.keys.get(key, bool, None)
+        if flag and token is None:
             raise ConfigError(
                 f"{key} is true but the file does not say which token that is; add "
                 f"{key.replace('add_', '')}_id to the metadata you pass, or set {key} to false"
             )
-        return (default and token is not None) if wanted is None else wanted
+        return (default and token is not None) if flag is None else flag
 
     @cached_property
     def longest(self) -> int:
@@ -263,20 +263,20 @@ class Tokenizer:
 
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes of one token; special tokens give their own text."""
-        found = self._known.get(id := self._checked(id))
-        return token_bytes(self._vocab, id) if found is None else found[0]
+        entry = self._known.get(id := self._checked(id))
+        return token_bytes(self._vocab, id) if entry is None else entry[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
         try:
-            found = self._known.get(id)
+            entry = self._known.get(id)
         except TypeError:  # no number at all
-            found = None
-        if found is None:
+            entry = None
+        if entry is None:
             id = self._checked(id)
             starts = self._vocab.types[id] in _STARTS
-            found = self._known[id] = token_bytes(self._vocab, id), starts
-        return found
+            entry = self._known[id] = token_bytes(self._vocab, id), starts
+        return entry
 
     def token(self, id: int) -> str:
         """The spelling of a token in the vocabulary, such as "▁the" or "Ġthe"."""

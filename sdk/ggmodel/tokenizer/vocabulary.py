@@ -75,8 +75,8 @@ class Vocabulary:
 
     def of_type(self, kinds: Collection[TokenType]) -> dict[str, int]:
         """Text and id of the tokens of these types, in order."""
-        found = compress(count(), map(frozenset(kinds).__contains__, self.types))
-        return {self.tokens[i]: i for i in found}
+        ids = compress(count(), map(frozenset(kinds).__contains__, self.types))
+        return {self.tokens[i]: i for i in ids}
 
     def token_id(self, name: str, default: int | None = None) -> int | None:
         """The id that `tokenizer.ggml.<name>_token_id` gives, or None.
@@ -137,9 +137,9 @@ class Keys:
             raise ConfigError(f"{key} should be an array, but is {value!r:.80}")
         for wrong in set(map(type, value)) - set(kinds):
             at = next(i for i, item in enumerate(value) if type(item) is wrong)
-            wanted = " or ".join(kind.__name__ for kind in kinds)
+            names = " or ".join(kind.__name__ for kind in kinds)
             raise ConfigError(
-                f"{key} should hold {wanted} only, but item {at} is {value[at]!r:.80}; the file "
+                f"{key} should hold {names} only, but item {at} is {value[at]!r:.80}; the file "
                 f"is damaged or was not written for ggml"
             )
         return list(value)
@@ -219,13 +219,13 @@ def _read_scores(keys: Keys, required: bool) -> array[float] | None:
         raise ConfigError(f"{key} holds an integer that no float can hold") from None
 
 
-def _of_length(found: _Items, name: str, ids: dict[str, int]) -> _Items:
-    if found is not None and len(found) != len(ids):
+def _of_length(items: _Items, name: str, ids: dict[str, int]) -> _Items:
+    if items is not None and len(items) != len(ids):
         raise ConfigError(
-            f"{PREFIX}{name} has {len(found)} items but {PREFIX}tokens has {len(ids)}; their "
+            f"{PREFIX}{name} has {len(items)} items but {PREFIX}tokens has {len(ids)}; their "
             f"lengths must be equal; convert the model again"
         )
-    return found
+    return items
 
 
 def _guess_types(tokens: list[str], byte_pairs: bool) -> list[int]:
@@ -258,15 +258,15 @@ def _packed(types: list[int]) -> Sequence[int]:
 
 def _read_pre(keys: Keys, model: str) -> Pre:
     key = PREFIX + "pre"
-    known = ", ".join(sorted(PRE_TOKENIZERS))
+    names = ", ".join(sorted(PRE_TOKENIZERS))
     name = "gemma4" if model == "gemma4" else keys.get(key, str, "")
     if not name:
         raise TokenizerError(
             f"the metadata has no {key}, without which the text cannot be split as in training; "
-            f"pass the metadata with that key set to one of: {known}"
+            f"pass the metadata with that key set to one of: {names}"
         )
     if name not in PRE_TOKENIZERS:
-        raise TokenizerError(f"{key} = {name!r} is unknown; known are: {known}")
+        raise TokenizerError(f"{key} = {name!r} is unknown; known are: {names}")
     return PRE_TOKENIZERS[name]
 
 
@@ -331,15 +331,15 @@ def has_one_score(vocab: Vocabulary) -> bool:
     """Whether a SentencePiece vocabulary has several merges, and one score for all of them."""
     ids, scores = vocab.ids, vocab.scores
     assert scores is not None
-    found = (
+    ranked = (
         scores[i]
         for text, i in ids.items()
         if len(text) <= LONGEST and may_merge(vocab, i)
         for left, right in pairs_making(text, ids)
         if may_merge(vocab, ids[left]) and may_merge(vocab, ids[right])
     )
-    first, second = next(found, None), next(found, None)
-    return second is not None and first == second and all(score == first for score in found)
+    first, second = next(ranked, None), next(ranked, None)
+    return second is not None and first == second and all(score == first for score in ranked)
 
 
 def may_merge(vocab: Vocabulary, token: int) -> bool:

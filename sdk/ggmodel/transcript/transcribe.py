@@ -87,7 +87,7 @@ def _known(tokens: Sequence[int], logits: np.ndarray) -> list[int]:
 Progress = Callable[[float, float], None]
 
 
-def asked(
+def by_prompt(
     model: LoadedModel,
     speech: SpeechPrompt,
     sound: Audio,
@@ -167,9 +167,9 @@ def _around(
     def special(texts: Sequence[str]) -> list[int]:
         return [_special(vocabulary, text) for text in texts]
 
-    said = "" if language is None else speech.language.format(language)
-    told = vocabulary.encode(said, add_special=False, parse_special=False)
-    return special(speech.before), [*special(speech.after), *told, *special(speech.last)]
+    spelled = "" if language is None else speech.language.format(language)
+    ids = vocabulary.encode(spelled, add_special=False, parse_special=False)
+    return special(speech.before), [*special(speech.after), *ids, *special(speech.last)]
 
 
 def _special(vocabulary: Tokenizer, text: str) -> int:
@@ -229,7 +229,7 @@ def transcribe(
     if isinstance(speech := model.model.speech(), SpeechPrompt):
         check_wishes(task, timestamps, prompt)
         sampler = Sampler(temperature, top_k=0, top_p=1.0, seed=seed)
-        return asked(model, speech, open_audio(audio, rate), language, sampler, progress)
+        return by_prompt(model, speech, open_audio(audio, rate), language, sampler, progress)
     sound = resample(open_audio(audio, rate), speech.rate)
     spectrum = speech.spectrum(sound.samples)
     frames = max(1, round(sound.seconds / speech.frame))
@@ -247,14 +247,14 @@ def transcribe(
     return Transcript(text.strip(), language, sound.seconds, tuple(segments))
 
 
-def _times_are_given(model: LoadedModel, speech: Speech, wanted: bool) -> bool:
+def _times_are_given(model: LoadedModel, speech: Speech, timed: bool) -> bool:
     """Whether timestamps are wanted; raises Unsupported where the vocabulary has none."""
-    if wanted and speech.timed >= model.engine.vocabulary:
+    if timed and speech.timed >= model.engine.vocabulary:
         raise Unsupported(
             "this model gives no timestamps: leave them out, and give sounds of up to "
             f"{speech.window * speech.frame:g} s"
         )
-    return wanted
+    return timed
 
 
 def _before(model: LoadedModel, speech: Speech, prompt: str) -> list[int]:
@@ -303,11 +303,11 @@ class _Listener:
             return None, None
         task = task or speech.task or "transcribe"
         if code is not None and code not in speech.languages:
-            known = ", ".join(speech.languages)
-            raise ConfigError(f"the language {named!r} is unknown to this model; known: {known}")
+            names = ", ".join(speech.languages)
+            raise ConfigError(f"the language {named!r} is unknown to this model; known: {names}")
         if task not in speech.tasks:
-            known = ", ".join(speech.tasks)
-            raise ConfigError(f"the task {task!r} is unknown to this model; known: {known}")
+            names = ", ".join(speech.tasks)
+            raise ConfigError(f"the task {task!r} is unknown to this model; known: {names}")
         return code or self._recognise(), task
 
     def _recognise(self) -> str:
@@ -338,10 +338,10 @@ class _Listener:
 
     def _answer(self, begin: int, language: str | None, task: str | None) -> list[int]:
         speech = self.speech
-        told = [] if language is None else [speech.languages[language]]
-        told += [] if task is None else [speech.tasks[task]]
-        told += [] if self._sampler.timed else [speech.untimed]
-        first, *rest = [*self._before, speech.start, *told]
+        options = [] if language is None else [speech.languages[language]]
+        options += [] if task is None else [speech.tasks[task]]
+        options += [] if self._sampler.timed else [speech.untimed]
+        first, *rest = [*self._before, speech.start, *options]
         prompt: list[Any] = [Input(first, self._heard(begin)), *rest]
         room = self.model.context_length - len(prompt)
         return list(self.model.generate(prompt, sampler=self._sampler, max_tokens=room).tokens)
@@ -357,12 +357,12 @@ class _Listener:
         finished = timed[-2:] == [False, True]  # silence up to the end of the window
         if finished:
             ends.append(len(tokens))
-        found, last = [], 0
+        segments, last = [], 0
         for end in ends:
             first, latest = (self._frame(tokens[i]) for i in (last, end - 1))
-            found.append(self._segment(tokens[last:end], begin + first, begin + latest))
+            segments.append(self._segment(tokens[last:end], begin + first, begin + latest))
             last = end
-        return found, heard if finished else self._frame(tokens[last - 1])
+        return segments, heard if finished else self._frame(tokens[last - 1])
 
     def _frame(self, token: int) -> int:
         """The frame of a time; 0 of a token of text."""

@@ -45,13 +45,13 @@ def chosen(name: str, times: Iterable[float], choose: Choose | None) -> NDArray[
     check_count(name, len(every))
     if choose is None:
         return np.arange(len(every))
-    found = np.asarray(choose(every), np.int64).reshape(-1)
-    if not len(found) or found.min() < 0 or found.max() >= len(every):
+    numbers = np.asarray(choose(every), np.int64).reshape(-1)
+    if not len(numbers) or numbers.min() < 0 or numbers.max() >= len(every):
         raise VideoError(
-            f"of the {len(every)} frames of {name} the model chose {found[:9].tolist()}; it must "
+            f"of the {len(every)} frames of {name} the model chose {numbers[:9].tolist()}; it must "
             "choose some of them"
         )
-    return np.unique(found)
+    return np.unique(numbers)
 
 
 def check_count(name: str, frames: int) -> None:

@@ -82,25 +82,25 @@ def _decoded(container: Any, name: str, choose: Choose | None) -> Video:
     spend("video_decoded_pixels", to_decode, "pixels of videos to decode")
     result = room(name, len(kept), stream.width, stream.height)
     container.seek(0)
-    wanted = {number: at for at, number in enumerate(kept.tolist())}
-    found = decoded = 0
+    places = {number: at for at, number in enumerate(kept.tolist())}
+    kept_frames = decoded = 0
     for number, frame in enumerate(container.decode(stream)):
         decoded += frame.width * frame.height  # which may be others than the file says
         check_decoded(name, number + 1, decoded)
-        if number in wanted:
+        if number in places:
             pixels = frame.to_ndarray(format="rgb24")
             if pixels.shape != result.shape[1:]:
                 raise VideoError(
                     f"frame {number} of {name} has {pixels.shape[1]} × {pixels.shape[0]} pixels, "
                     f"and the video {stream.width} × {stream.height}; cut it there"
                 )
-            result[wanted[number]] = pixels
-            found += 1
+            result[places[number]] = pixels
+            kept_frames += 1
         if number == last:
             break
-    if found < len(kept):
+    if kept_frames < len(kept):
         raise VideoError(
-            f"{name} ends early: {found} of {len(kept)} frames can be decoded; save it again"
+            f"{name} ends early: {kept_frames} of {len(kept)} frames can be decoded; save it again"
         )
     return Video(result, np.asarray(times)[kept])
 
@@ -229,8 +229,8 @@ def open_video(source: Source, choose: Choose | None = None) -> Video:
             "a video is a path, bytes, a data URL, a folder or a list of frames, not "
             f"{type(source).__name__}"
         )
-    given: Any = source
-    data, name = given_bytes(given, "video", "video_bytes", VideoError)
+    data_source: Any = source
+    data, name = given_bytes(data_source, "video", "video_bytes", VideoError)
     return animated(data, name, choose) if is_picture(data) else decode(data, name, choose)
 
 
@@ -317,9 +317,9 @@ def _pixels(frame: Any, number: int, name: str) -> NDArray[np.uint8]:
 
 def _listed(folder: Path) -> list[Path]:
     """The pictures of a folder; "frame-9" precedes "frame-10"."""
-    found = [p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES]
+    pictures = [p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES]
 
     def key(path: Path) -> list[tuple[int, str]]:
         return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", path.name)]
 
-    return sorted(found, key=key)
+    return sorted(pictures, key=key)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..convert.imatrix import Entry, ImportanceMatrix
+from ..convert.imatrix import Importance, ImportanceMatrix
 from ..errors import ComputeError, ConfigError, PromptError, TokenizerError
 from ..ml.node import Node, Weight
 from ..runner import LoadedModel
@@ -194,9 +194,9 @@ class _Collector:
         # Name of a weight → float64 [matrices, width] sums, int64 [matrices] counts.
         self._found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
-    def entries(self) -> Iterator[tuple[str, Entry]]:
+    def entries(self) -> Iterator[tuple[str, Importance]]:
         for name, (sums, counts) in self._found.items():
-            yield name, Entry(sums.astype(np.float32), counts)
+            yield name, Importance(sums.astype(np.float32), counts)
 
     def watch(self, recording: Recording) -> See:
         """Follows the computation of one graph."""

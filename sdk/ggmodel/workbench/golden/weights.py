@@ -36,7 +36,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from ...convert.declaration import Entry, plan
+from ...convert.declaration import PlannedTensor, plan
 from ...convert.from_hf import normalize, read_config
 from ...convert.tensor_types import Candidate, choose, recipe_of
 from ...errors import Error
@@ -131,7 +131,7 @@ def _filled(architecture: type[Model], hf: Mapping[str, Any], tensors: Shapes) -
     return types
 
 
-def _shape(entry: Entry, config: Any, tensors: Shapes) -> tuple[int, ...]:
+def _shape(entry: PlannedTensor, config: Any, tensors: Shapes) -> tuple[int, ...]:
     """The shape of an entry's tensor, in ggml's order."""
     shapes = [tensors[s] for s in entry.sources]
     shape = shapes[0] if entry.join is None else entry.join.shape(shapes, config)
