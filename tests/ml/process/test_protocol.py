@@ -11,13 +11,12 @@ from threading import Thread
 import pytest
 
 from ggmodel.errors import ComputeError, DeviceLost
-from ggmodel.ml import DType
+from ggmodel.ml import BackendParams
 from ggmodel.ml.process.protocol import (
     FROM_CHILD,
     Answer,
     Channel,
     Event,
-    PackedInput,
     Request,
     Silence,
     Torn,
@@ -49,7 +48,7 @@ def ends() -> Iterator[Ends]:
         raw(Event(1, "progress", None)),  # type: ignore[arg-type]
         raw(Silence("worker", "1", 2.0)),  # type: ignore[arg-type]
         raw(Request(1, "devices", (), [])),
-        raw(PackedInput("x", (1, 1, 1, 1), DType.F32, True, True, None)),
+        raw(BackendParams()),
     ],
 )
 def test_what_is_no_message_is_torn(ends: Ends, data: bytes):

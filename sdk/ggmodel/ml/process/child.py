@@ -31,7 +31,6 @@ from .protocol import (
     Answer,
     Channel,
     Event,
-    PackedGraph,
     Record,
     Request,
     Silence,
@@ -62,7 +61,7 @@ class _Compiled:
     """A graph.
 
     Attributes:
-        table: its inputs, leaves and ops.
+        table: its inputs and ops.
         hosts: the inputs that are no feeds, whose values come with each run too, by number.
         tokens: in a batch, as far as is known; at least 1.
     """
@@ -197,12 +196,10 @@ class Service:
         self._held[number] = _Held(backend, {})
         return backend.flash_attention, backend.cache_config
 
-    def allocate(self, number: int, graphs: list[PackedGraph]) -> list[DeviceID]:
+    def allocate(self, number: int, graphs: list[bytes]) -> list[DeviceID]:
         """`Backend.allocate`; returns the devices in use."""
         held = self._held[number]
-        held.backend.allocate(
-            *(unpack_graph(graph, held.backend, held.states)[0] for graph in graphs)
-        )
+        held.backend.allocate(*(unpack_graph(graph, held.backend, held.states) for graph in graphs))
         return [device.device_id for device in held.backend.backend_devices()]
 
     def load(self, number: int) -> None:
@@ -256,18 +253,19 @@ class Service:
 
     # graphs
 
-    def compile(self, number: int, owner: int, packed: PackedGraph) -> None:
-        """`Backend.compile`."""
+    def compile(self, number: int, owner: int, packed: bytes, places: list[int]) -> None:
+        """`Backend.compile`; the outputs are given by their places in the graph's table."""
         held = self._held[owner]
-        graph, table = unpack_graph(packed, held.backend, held.states)
-        outputs = [table[i] for i in packed.outputs]
+        graph = unpack_graph(packed, held.backend, held.states)
+        table = [*graph.inputs, *graph.schedule]
+        outputs = [table[i] for i in places]
         executable = held.backend.compile(graph, tuple(outputs))
         hosts = {
             i: node.storage
             for i, node in enumerate(graph.inputs)
             if isinstance(node.storage, HostData)
         }
-        tokens = max(1, packed.batch_size)
+        tokens = max(1, graph.batch_size)
         self._compiled[number] = _Compiled(executable, owner, table, outputs, hosts, tokens)
 
     def run(self, number: int, values: list[np.ndarray]) -> list[np.ndarray]:

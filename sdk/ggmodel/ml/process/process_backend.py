@@ -98,7 +98,7 @@ class ProcessBackend(Backend):
         self.runner.check()
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
-        packed = [pack_graph(graph, (), self.leaf)[0] for graph in graphs]
+        packed = [pack_graph(graph, self.leaf) for graph in graphs]
         self.runner.occupy(self.number, self._ask("allocate", packed))
 
     def _read_weights(self, progress: Progress | None, cancel: Callable[[], bool] | None) -> None:
@@ -205,13 +205,16 @@ class ProcessExecutable(Executable):
         self._backend = backend
         self._runner = backend.runner
         self._inputs = list(graph.inputs)
-        packed, self._places = pack_graph(graph, outputs, backend.leaf)
+        table = [*graph.inputs, *graph.schedule]
+        self._places = {node.uid: i for i, node in enumerate(table)}
         self._outputs = [node.uid for node in outputs if node.uid in self._places]
         self._values: dict[int, np.ndarray] = {}
-        self.states = frozenset(leaf[0] for leaf in packed.leaves if isinstance(leaf, tuple))
+        operands = (x for node in graph.schedule for x in node.sources if x is not None)
+        self.states = frozenset(x.uid for x in operands if isinstance(x.storage, State))
         self.number = self._runner.new_id()
         self._runner.watch(self.number, self)
-        self._runner.request("compile", self.number, backend.number, packed)
+        packed, places = pack_graph(graph, backend.leaf), [self._places[i] for i in self._outputs]
+        self._runner.request("compile", self.number, backend.number, packed, places)
 
     @property
     def valid(self) -> bool:

@@ -14,6 +14,7 @@ import socket
 import struct
 import traceback
 from collections.abc import Callable, Mapping
+from io import BytesIO
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from ...resources import closed_on_error
 from ..backend import Backend
 from ..graph import Graph
 from ..node import Feed, HostData, Node, Site
-from ..table import OPS, Shape
+from ..table import OPS, Op, Shape
 from ..tensor import Tensor
 
 _HEAD = struct.Struct("<QI")  # bytes of the pickle, number of buffers that follow it
@@ -213,106 +214,67 @@ def unpack_error(packed: tuple[Any, ...]) -> Exception:
     return error
 
 
-Line = tuple[str, int, str] | None  # a `Site`
 Leaf = str | tuple[int, str]  # a weight by name, or a state by uid, with its name
 
-_NONE = -1  # the number of an absent operand
+# What a node takes along, besides its shape and dtype. Feeds and the host's values stay.
+_SENT = ("attrs", "base", "name", "nb", "offset", "op", "site", "sources")
 
 
-class PackedInput(NamedTuple):
-    """A feed, or the host's values."""
-
-    name: str
-    ne: Shape
-    dtype: DType
-    fed: bool
-    trusted: bool
-    site: Line
-
-
-class PackedOp(NamedTuple):
-    """An op of the schedule; operands and base are numbers in the graph's table."""
-
-    op: str
-    sources: tuple[int, ...]
-    attrs: dict[str, Any]
-    name: str
-    ne: Shape
-    dtype: DType
-    nb: Shape
-    base: int
-    offset: int
-    site: Line
-
-
-class PackedGraph(NamedTuple):
-    """A graph as a table without references: inputs, leaves, then ops in order of execution.
-
-    Attributes:
-        outputs: numbers in the table.
-    """
-
-    max_nodes: int
-    batch_size: int
-    inputs: list[PackedInput]
-    leaves: list[Leaf]
-    ops: list[PackedOp]
-    outputs: list[int]
-
-
-def pack_graph(
-    graph: Graph, outputs: tuple[Node, ...], leaf: Callable[[Node], Leaf]
-) -> tuple[PackedGraph, dict[int, int]]:
+def pack_graph(graph: Graph, leaf: Callable[[Node], Leaf]) -> bytes:
     """A graph as data.
 
     Args:
         leaf: gives the key of a weight or state.
 
-    Returns:
-        The data, and the numbers of inputs and ops by uid.
-
     Raises:
         GraphError: an operand is neither in the graph nor a leaf.
     """
-    inputs = [_pack_input(node) for node in graph.inputs]
-    places = {node.uid: i for i, node in enumerate(graph.inputs)}
-    found: dict[int, Node] = {}
-    for node in graph.schedule:
-        for x in node.sources:
-            if x is not None and x.op is None and x.uid not in places:
-                found[x.uid] = x
-    leaves = [leaf(x) for x in found.values()]
-    table = places | {uid: len(inputs) + i for i, uid in enumerate(found)}
-    ops: list[PackedOp] = []
-    for node in graph.schedule:
-        assert node.op is not None
-        sources = tuple(_NONE if x is None else table[x.uid] for x in node.sources)
-        base = _NONE if node.base is None else table[node.base.uid]
-        table[node.uid] = places[node.uid] = len(table)
-        ops.append(
-            PackedOp(
-                node.op.name, sources, node.attrs, node.name, node.ne, node.dtype, node.nb,
-                base, node.offset, _line(node.site),
-            )
-        )  # fmt: skip
-    wanted = [places[node.uid] for node in outputs if node.uid in places]
-    return PackedGraph(graph.max_nodes, graph.batch_size, inputs, leaves, ops, wanted), places
+    content = graph.max_nodes, graph.batch_size, graph.inputs, graph.schedule
+    file = BytesIO()
+    _Packer(file, graph.inputs, leaf).dump(content)  # each op after all that it reads
+    return file.getvalue()
 
 
-def _pack_input(node: Node) -> PackedInput:
-    fed = isinstance(node.storage, Feed)
-    trusted = isinstance(node.storage, Feed) and node.storage.trusted
-    return PackedInput(node.name, node.ne, node.dtype, fed, trusted, _line(node.site))
+class _Packer(pickle.Pickler):
+    def __init__(self, file: BytesIO, inputs: list[Node], leaf: Callable[[Node], Leaf]):
+        super().__init__(file, 5)
+        self._leaf = leaf
+        self._inputs: dict[int, Feed | HostData] = {
+            node.uid: Feed(itemgetter(i), node.storage.trusted)
+            if isinstance(node.storage, Feed)
+            else HostData(np.empty(0))
+            for i, node in enumerate(inputs)
+        }
+
+    def persistent_id(self, obj: Any) -> Leaf | None:
+        is_leaf = isinstance(obj, Node) and obj.op is None and obj.uid not in self._inputs
+        return self._leaf(obj) if is_leaf else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, Op):
+            return _op, (obj.name,)
+        if isinstance(obj, Site):
+            return Site, (obj.file, obj.line, obj.function)
+        if not isinstance(obj, Node):
+            return NotImplemented
+        values = (getattr(obj, name) for name in _SENT)
+        return _node, (obj.ne, obj.dtype, self._inputs.get(obj.uid), *values)
 
 
-def _line(site: Site | None) -> Line:
-    return None if site is None else (site.file, site.line, site.function)
+def _op(name: str) -> Op:
+    return OPS[name]
 
 
-def unpack_graph(
-    packed: PackedGraph, backend: Backend, states: Mapping[int, Node]
-) -> tuple[Graph, list[Node]]:
-    """The graph for a backend, and its table. Feeds take their values from the step, a list.
+def _node(ne: Shape, dtype: DType, storage: Feed | HostData | None, *values: Any) -> Node:
+    node = Tensor(ne, dtype)
+    node.storage = storage
+    for name, value in zip(_SENT, values, strict=True):
+        setattr(node, name, value)
+    return node
+
+
+def unpack_graph(packed: bytes, backend: Backend, states: Mapping[int, Node]) -> Graph:
+    """The graph for a backend. Feeds take their values from the step, a list.
 
     Args:
         states: the backend's, by the graph's uid of them.
@@ -320,41 +282,29 @@ def unpack_graph(
     Raises:
         GraphError: a state is missing.
     """
-    graph = Graph(backend, packed.max_nodes)
-    graph.batch_size = packed.batch_size
-    table: list[Node] = []
-    for i, x in enumerate(packed.inputs):
-        node = Tensor(x.ne, x.dtype, name=x.name)
-        node.storage = Feed(itemgetter(i), x.trusted) if x.fed else HostData(np.empty(0))
-        node.graph, node.site = graph, _site(x.site)
-        table.append(node)
-    graph.inputs = list(table)
-    table += [_unpack_leaf(leaf, backend, states) for leaf in packed.leaves]
-    for x in packed.ops:
-        node = Tensor(x.ne, x.dtype, name=x.name, nb=x.nb)
-        node.op, node.attrs, node.offset = OPS[x.op], x.attrs, x.offset
-        node.sources = tuple(None if i == _NONE else table[i] for i in x.sources)
-        node.base = None if x.base == _NONE else table[x.base]
-        node.graph, node.site = graph, _site(x.site)
-        table.append(node)
-        graph.schedule.append(node)
-    return graph, table
+    max_nodes, batch_size, inputs, schedule = _Unpacker(packed, backend, states).load()
+    graph = Graph(backend, max_nodes)
+    graph.batch_size, graph.inputs, graph.schedule = batch_size, inputs, schedule
+    for node in (*inputs, *schedule):
+        node.graph = graph
+    return graph
 
 
-def _unpack_leaf(leaf: Leaf, backend: Backend, states: Mapping[int, Node]) -> Node:
-    if isinstance(leaf, str):
-        weight = backend.get(leaf)
-        assert weight is not None
-        return weight
-    uid, name = leaf
-    if uid not in states:
-        raise GraphError(f"cache {name!r} was freed with its context or never allocated")
-    states[uid].name = name
-    return states[uid]
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, packed: bytes, backend: Backend, states: Mapping[int, Node]):
+        super().__init__(BytesIO(packed))
+        self._backend, self._states = backend, states
 
-
-def _site(line: Line) -> Site | None:
-    return None if line is None else Site(*line)
+    def persistent_load(self, pid: Leaf) -> Node:
+        if isinstance(pid, str):
+            weight = self._backend.get(pid)
+            assert weight is not None
+            return weight
+        uid, name = pid
+        if uid not in self._states:
+            raise GraphError(f"cache {name!r} was freed with its context or never allocated")
+        self._states[uid].name = name
+        return self._states[uid]
 
 
 def describe(source: TensorSource) -> tuple[Any, ...]:
