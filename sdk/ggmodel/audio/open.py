@@ -20,6 +20,11 @@ from .sound import Audio, check_form, checked, optional, within_memory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Samples: TypeAlias = NDArray[np.floating] | NDArray[np.integer] | list[float]
+    Source: TypeAlias = (
+        str | Path | bytes | bytearray | memoryview | Audio | Samples | tuple[Samples, int]
+    )
+
 _BLOCK = 1 << 18  # samples of all channels that are decoded at once
 _UNKNOWN = 1 << 62  # libsndfile's length of a stream that does not say it
 _CONVERT = "convert it to WAV or FLAC"
@@ -121,14 +126,6 @@ def _joined(blocks: Iterable[NDArray], channels: int, rate: int, name: str) -> A
     samples = np.concatenate(pieces) if pieces else np.empty(0, np.float32)
     return checked(samples, rate, name)
 
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Samples: TypeAlias = NDArray[np.floating] | NDArray[np.integer] | list[float]
-    Source: TypeAlias = (
-        str | Path | bytes | bytearray | memoryview | Audio | Samples | tuple[Samples, int]
-    )
 
 _FILES = (str, Path, bytes, bytearray, memoryview)
 

@@ -23,6 +23,8 @@ from ..reading import given_bytes, too_large
 if TYPE_CHECKING:
     from PIL import Image
 
+    Source: TypeAlias = str | Path | bytes | bytearray | memoryview | Image.Image
+
 _BAND = 1 << 20  # pixels of a part; copies of it take some 40 MB in the form of float64
 
 P = ParamSpec("P")
@@ -101,11 +103,6 @@ def check_jpeg(data: bytes, name: str) -> None:
             f"{name} has more than {_MOST_JUNK:,} bytes that belong to no segment; save it again"
         )
 
-
-if TYPE_CHECKING:
-    from PIL import Image
-
-    Source: TypeAlias = str | Path | bytes | bytearray | memoryview | Image.Image
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 # Bytes of decoding with all copies up to RGB: at most those of a progressive JPEG of CMYK;

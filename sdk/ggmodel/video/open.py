@@ -25,7 +25,14 @@ from ..reading import given_bytes, too_large
 from .frames import Choose, Video, check_count, check_decoded, chosen, room
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from PIL import Image
+
+    Frame: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
+    Frames: TypeAlias = Sequence[Frame] | NDArray[np.uint8]
+    Source: TypeAlias = (
+        str | Path | bytes | bytearray | memoryview | Video | Frames | tuple[Frames, float]
+    )
 
 # Files alone: other formats of FFmpeg open connections and further files.
 _CONTAINER_FORMATS = "mov,mp4,matroska,webm,avi,flv,mpeg,mpegts,ogg,asf"
@@ -175,16 +182,6 @@ def _frames(image: Image.Image, name: str, choose: Choose | None) -> Video:
         result[at] = np.asarray(composite(frame))
     return Video(result, times[kept])
 
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from PIL import Image
-
-    Frame: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.uint8]
-    Frames: TypeAlias = Sequence[Frame] | NDArray[np.uint8]
-    Source: TypeAlias = (
-        str | Path | bytes | bytearray | memoryview | Video | Frames | tuple[Frames, float]
-    )
 
 LONGEST = 1_000_000  # seconds
 RATE = 24.0  # frames a second of a list without one, as transformers 5.23 assumes

@@ -26,14 +26,13 @@ from ...gguf_file import DType
 from ...model.source_code import author_code
 from ...storage import atomic_write, naming
 from . import weights as rule
-from .weights import Types, narrowed, rounded
+from .weights import Array, Types, narrowed, rounded
 
 GREEDY = 12  # tokens in a greedy continuation
 JSON = ("config", "saved_config", "versions", "tensors")  # and types
 ARRAYS = ("prompt", "logits", "logits_f16", "logits_q8_0", "greedy", "greedy_margins")
 OF_A_PROMPT = ("ids", "logits", "greedy", "greedy_margins")
 
-Array = NDArray[np.float32]
 Weight = Callable[[str, tuple[int, ...]], Array]
 
 

@@ -13,7 +13,6 @@ from . import compare, each_case
 from .files import Cases, Embeddings, Golden
 from .runs import nmse
 
-Tell = Callable[[str], None]
 _REASON = 400  # characters of an error of transformers
 
 
@@ -47,7 +46,7 @@ def update(
     verify: bool = False,
     *,
     models: str | Path | None = None,
-    tell: Tell = lambda text: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Made]:
     """Makes the goldens of a folder and writes each as soon as it is done. A case that cannot be
     made does not keep the others from it: its error is raised after the last.

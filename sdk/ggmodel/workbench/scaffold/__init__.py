@@ -13,7 +13,6 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +25,14 @@ from ...model.source_code import file_of
 from ...platforms.files import to_disk
 from ...storage import private_folder, remove_leftovers
 from ..nodes import ranges
-from .extend import Extension
+from .extend import Extension, Scaffold
 from .files import Files
 from .fit import best_fit, listed_class
-from .names import Proposal
 from .source import bound, camel, quoted, renamed
 
 _TEMPLATES = Path(__file__).with_name("templates")  # with placeholders like @NAME@
 _COMPLETE = "complete"  # the folder of files that only have to be moved
 _LAYER = re.compile(r"^(.*?)(?:\[(\d+)\](.*))?$")
-
-
-@dataclass
-class Scaffold:
-    """A new architecture.
-
-    Attributes:
-        files: that were written.
-        template: the architecture that was copied.
-        proposals: fields added for tensors that the template does not read.
-        keys: hyperparameters added for keys that it does not read.
-        corrections: fields of the template that the checkpoint calls otherwise.
-        added: modules that the template lacks, and where their classes are.
-        left: what could not be added, with the reason.
-        missing: fields of the template without a tensor in the checkpoint, layers folded.
-    """
-
-    name: str
-    files: list[Path]
-    template: str
-    proposals: list[Proposal] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    corrections: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
 
 
 def scaffold(
@@ -98,11 +70,7 @@ def scaffold(
         fit = best_fit(name, theirs, shapes, [template] if template else supported(models), models)
         cls, config, begun.missing = fit.cls, shrunk(theirs), _folded(fit.report.missing)
         sources = _sources(cls, name, listed_class(theirs) or guess)
-        extension = Extension(name, Files(sources, fit), shapes, models)
-        extension.extend()
-        begun.proposals, begun.keys = extension.proposals, extension.keys
-        begun.corrections, begun.added = extension.corrections, extension.added
-        begun.left = extension.files.left
+        Extension(begun, Files(sources, fit, begun.left), shapes, models).extend()
     begun.template = cls.architecture
     written = {folder / path: text for path, text in sources.items()}
     written |= _golden_test(begun, folder, "/" in next(iter(sources)), config)

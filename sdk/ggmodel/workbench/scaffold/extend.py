@@ -132,28 +132,46 @@ from ggmodel import Module, gguf
 
 
 @dataclass
-class Extension:
-    """Additions to the files of a new architecture.
+class Scaffold:
+    """A new architecture.
 
     Attributes:
-        name: of the architecture.
-        files: of the architecture, which are changed.
-        shapes: of the checkpoint's tensors, numpy order, by their names there.
-        models: a folder of further architectures to learn names from.
-        proposals: fields for tensors that the template does not read.
-        keys: hyperparameters for keys that it does not read.
-        corrections: fields that the checkpoint calls otherwise.
-        added: classes for modules that the template lacks, and where they are.
+        files: that were written.
+        template: the architecture that was copied.
+        proposals: fields added for tensors that the template does not read.
+        keys: hyperparameters added for keys that it does not read.
+        corrections: fields of the template that the checkpoint calls otherwise.
+        added: modules that the template lacks, and where their classes are.
+        left: what could not be added, with the reason.
+        missing: fields of the template without a tensor in the checkpoint, layers folded.
     """
 
     name: str
-    files: Files
-    shapes: Mapping[str, tuple[int, ...]]
-    models: str | Path | None
+    files: list[Path]
+    template: str
     proposals: list[Proposal] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     corrections: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Extension:
+    """Additions to the files of a new architecture.
+
+    Attributes:
+        begun: the architecture, of which the report is completed.
+        files: of the architecture, which are changed.
+        shapes: of the checkpoint's tensors, numpy order, by their names there.
+        models: a folder of further architectures to learn names from.
+    """
+
+    begun: Scaffold
+    files: Files
+    shapes: Mapping[str, tuple[int, ...]]
+    models: str | Path | None
 
     def __post_init__(self) -> None:
         self.fit = self.files.fit
@@ -165,8 +183,8 @@ class Extension:
 
     def extend(self) -> None:
         """Adds to the files what the template does not read, and corrects names."""
-        self.keys = add_keys(self.files, self._known_keys, self._widths)
-        self.corrections = correct(self.files)
+        self.begun.keys = add_keys(self.files, self._known_keys, self._widths)
+        self.begun.corrections = correct(self.files)
         owned, apart = self._leftovers()
         for tensor in owned:
             self._add_field(tensor)
@@ -212,8 +230,8 @@ class Extension:
         taken = self.files.taken(cls)
         tags = (tag for tag, _ in module_fields(cls).values())
         files = {name for tag in tags for name in tag.names}
-        proposal = propose(tensor, owner, self._known, self._widths, taken, files, self.name)
-        self.proposals.append(proposal)
+        proposal = propose(tensor, owner, self._known, self._widths, taken, files, self.begun.name)
+        self.begun.proposals.append(proposal)
         if owner is not None:
             name = proposal.line.partition(":")[0]
             comment = READ if name in slots_of(cls) else UNREAD
@@ -245,7 +263,7 @@ class Extension:
         field = usable("vision" if sees and "vision" not in taken else last, taken)
         widths = {n: v for n, v in self._widths.items() if n in _OF_VISION} | self._widths
         cls = usable(camel(field) or "Part", {*bound(self.files.sources[model]), field, *vars(nn)})
-        written = NewModules(self.name, cls, "", "v" if field == "vision" else field, widths)
+        written = NewModules(self.begun.name, cls, "", "v" if field == "vision" else field, widths)
         if not written.write(tree):
             self.files.left += written.left
             return
@@ -256,7 +274,7 @@ class Extension:
         line = f"{field}: {cls} | None = gguf(hf={quoted(at)})"
         self.files.declare(self.files.own, field, line, UNREAD)
         self.files.sources[model] = with_imports(self.files.sources[model], {cls: f".{field}"})
-        self.added.append(f"{path}: {cls}, {_count(len(names))} of {at}")
+        self.begun.added.append(f"{path}: {cls}, {_count(len(names))} of {at}")
         self.files.left += written.left
 
     def _add_part(self, around: type[Module], last: str, tree: Tree) -> None:
@@ -268,7 +286,7 @@ class Extension:
             return
         name = usable(last, self.files.taken(around))
         own = usable(camel(last) or "Part", {*bound(self.files.sources[path]), name, *vars(nn)})
-        written = NewModules(self.name, own, "blk.*", name, self._widths)
+        written = NewModules(self.begun.name, own, "blk.*", name, self._widths)
         if not written.write(tree):
             self.files.left += written.left
             return
@@ -280,7 +298,9 @@ class Extension:
         hf = quoted(tree.name.rpartition(".")[2])
         line = f"{name}: {own} | None = gguf(hf={hf})"
         self.files.declare(owner, name, line, UNREAD)
-        self.added.append(f"{owner}.{name}: {own}, {_count(len(layers))} of {folded(tree.name)}")
+        self.begun.added.append(
+            f"{owner}.{name}: {own}, {_count(len(layers))} of {folded(tree.name)}"
+        )
         self.files.left += written.left
 
     def _relax(self) -> None:
@@ -302,7 +322,9 @@ class Extension:
             head, _, tagged = line.partition(" = ")
             self.files.declare(cls, name, f"{head} | None = {tagged}", CALLED)
             some = ranges([i for i in range(layers) if i not in numbers])
-            self.added.append(f"{cls}.{name}: only in layers {some}; say so in the layer's forward")
+            self.begun.added.append(
+                f"{cls}.{name}: only in layers {some}; say so in the layer's forward"
+            )
 
 
 def _count(n: int) -> str:
