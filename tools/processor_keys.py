@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ggmodel.workbench.reference_keys import (
-    Source,
+    SourceFile,
     bases,
     config_of,
     source,
@@ -51,15 +51,15 @@ def processors_of(name: str, root: Path | None = None) -> list[str]:
     if root is None or config is None or config.model_type is None:
         return []
     entry = re.compile(rf'\(\s*"{re.escape(config.model_type)}",\s*(\{{[^}}]*\}}|"\w+")')
-    found: dict[str, None] = {}
+    processors: dict[str, None] = {}
     for file in _AUTO:
         path = root / "models" / "auto" / f"{file}.py"
         text = path.read_text("utf-8") if path.is_file() else ""
         for match in entry.finditer(text):
             names = re.findall(r'"(\w+)"', match[1])
-            known = (n for n in names if n.endswith(tuple(_FILES)))
-            found |= dict.fromkeys(known)
-    return list(found)
+            fitting = (n for n in names if n.endswith(tuple(_FILES)))
+            processors |= dict.fromkeys(fitting)
+    return list(processors)
 
 
 def processor_keys(name: str, root: Path | None = None) -> dict[str, Any] | None:
@@ -78,10 +78,10 @@ def processor_keys(name: str, root: Path | None = None) -> dict[str, Any] | None
     home = None if root is None or kind is None else source_of(root, kind, name)
     if root is None or home is None:
         return None
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     if kind in ("image_processing", "video_processing"):
         attributes: dict[str, Any] = {}
-        arguments: tuple[Source, str] | None = None
+        arguments: tuple[SourceFile, str] | None = None
         for module, cls in reversed(list(bases(home, name))):
             for key, value in _attributes(cls):
                 attributes[key] = _constant(module, value)
@@ -89,11 +89,11 @@ def processor_keys(name: str, root: Path | None = None) -> dict[str, Any] | None
                     arguments = module, getattr(value, "id", "")
         for _, cls in bases(*arguments) if arguments else ():
             keys = (i.target for i in cls.body if isinstance(i, ast.AnnAssign))
-            found |= {k.id: attributes.get(k.id) for k in keys if isinstance(k, ast.Name)}
+            defaults |= {k.id: attributes.get(k.id) for k in keys if isinstance(k, ast.Name)}
     else:
         for module, cls in reversed(list(bases(home, name))):
-            found |= {key: _constant(module, value) for key, value in _arguments(cls)}
-    return {key: found[key] for key in sorted(found) if key not in _WITHOUT_EFFECT}
+            defaults |= {key: _constant(module, value) for key, value in _arguments(cls)}
+    return {key: defaults[key] for key in sorted(defaults) if key not in _WITHOUT_EFFECT}
 
 
 def _attributes(cls: ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
@@ -110,7 +110,7 @@ def _arguments(cls: ast.ClassDef) -> Iterator[tuple[str, ast.AST | None]]:
             yield from zip(names, [*lacking, *item.args.defaults], strict=True)
 
 
-def _constant(module: Source, node: ast.AST | None) -> Any:
+def _constant(module: SourceFile, node: ast.AST | None) -> Any:
     """The value of a literal, a product, a list or an object of these, or a constant by its
     name."""
     if isinstance(node, ast.Attribute) and node.attr in _RESAMPLING:
@@ -125,7 +125,7 @@ def _constant(module: Source, node: ast.AST | None) -> Any:
     return value_of(node)
 
 
-def _definition(module: Source, name: str) -> tuple[Source, str]:
+def _definition(module: SourceFile, name: str) -> tuple[SourceFile, str]:
     """The file in which a name is defined, and its name there."""
     while name not in module.defined and name in module.imported:
         path, name = module.imported[name]
@@ -138,7 +138,7 @@ def _definition(module: Source, name: str) -> tuple[Source, str]:
 
 def processor_table(names: Iterable[str], root: Path) -> dict[str, Any]:
     """For model classes: "of", class → its processors, and "keys", processor → `processor_keys`."""
-    of = {name: found for name in names if (found := processors_of(name, root))}
-    every = sorted({processor for found in of.values() for processor in found})
-    keys = {name: found for name in every if (found := processor_keys(name, root)) is not None}
+    of = {name: value for name in names if (value := processors_of(name, root))}
+    every = sorted({processor for value in of.values() for processor in value})
+    keys = {name: value for name in every if (value := processor_keys(name, root)) is not None}
     return {"of": of, "keys": keys}

@@ -39,6 +39,6 @@ def run(
     except OSError as error:
         raise Refused(f"{words[0]} cannot be started: {error.strerror}") from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-4000:]
-        raise Refused(f"{said}\n\n{shlex.join(words)} failed, as said above")
+        output = (done.stdout + done.stderr).strip()[-4000:]
+        raise Refused(f"{output}\n\n{shlex.join(words)} failed, as said above")
     return done.stdout

@@ -67,9 +67,9 @@ def _make(made: Path, work: Path, version: str, also: list[str]) -> None:
     for wheel in (path for path in files if path.suffix == ".whl"):
         say(f"installing {wheel.name} into an empty environment")
         python = _installed(wheel, work / "environment")
-        said = run([python, "-I", "-m", "ggmodel", "--version"], work).strip()
-        if said != f"ggmodel {version}":
-            raise Refused(f"{wheel.name} says {said!r} of its version, not {version}")
+        output = run([python, "-I", "-m", "ggmodel", "--version"], work).strip()
+        if output != f"ggmodel {version}":
+            raise Refused(f"{wheel.name} says {output!r} of its version, not {version}")
         texts = contents.texts(wheel, bundled[wheel])
         listed = licences.document(licences.installed(python), texts)
         (made / f"{wheel.stem}-licences.txt").write_text(listed, "utf-8")
@@ -104,9 +104,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--also", action="append", default=[])
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        release(given.out.absolute(), given.rehearse, given.also)
+        release(options.out.absolute(), options.rehearse, options.also)
     except Refused as reason:
         sys.exit(f"refused: {reason}")
     except KeyboardInterrupt:

@@ -41,10 +41,10 @@ def build(root: Path, out: Path, also: Sequence[str] = ()) -> list[Path]:
             raise Refused(
                 f"two builds of {one.name} differ; to see where: diffoscope {one} {other}"
             )
-    found = [Path(shutil.move(path, out / path.name)) for path in first]
+    files = [Path(shutil.move(path, out / path.name)) for path in first]
     for work in works:
         shutil.rmtree(work)
-    return found
+    return files
 
 
 def _once(root: Path, commit: str, work: Path, also: Sequence[str]) -> list[Path]:

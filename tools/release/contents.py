@@ -51,13 +51,13 @@ def check(path: Path, version: str) -> set[str]:
 
 def texts(wheel: Path, parts: Iterable[str]) -> dict[str, str]:
     """The licences of parts that a wheel brings, by part."""
-    found = {}
+    licences = {}
     with zipfile.ZipFile(wheel) as packed:
         for part, licence in BUNDLED.values():
             if part in parts:
                 [name] = fnmatch.filter(packed.namelist(), licence)
-                found[part] = packed.read(name).decode("utf-8")
-    return found
+                licences[part] = packed.read(name).decode("utf-8")
+    return licences
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -68,15 +68,15 @@ def _check_names(path: Path, names: list[str]) -> None:
 def _parts(path: Path, names: list[str]) -> set[str]:
     parts = set()
     for name in names:
-        found = [part for pattern, part in BUNDLED.items() if fnmatch.fnmatch(name, pattern)]
-        if not found and not _BINARY.search(name):
+        owners = [part for pattern, part in BUNDLED.items() if fnmatch.fnmatch(name, pattern)]
+        if not owners and not _BINARY.search(name):
             continue
-        if not found:
+        if not owners:
             raise Refused(
                 f"{path.name} brings {name}: say in tools/release/contents.py what it is part of, "
                 "and where its licence is"
             )
-        part, licence = found[0]
+        part, licence = owners[0]
         if not fnmatch.filter(names, licence):
             raise Refused(f"{path.name} brings {name} without the licence of {part}, {licence}")
         parts.add(part)

@@ -70,24 +70,24 @@ def installed(python: Path) -> list[Package]:
         Refused: a package does not tell its licence, or its licence is not accepted.
     """
     rows = json.loads(run([python, "-I", "-c", _LOOK]))
-    found = [
+    packages = [
         Package(row["name"], row["version"], expression(row["name"], row["said"]), row["texts"])
         for row in rows
         if row["name"].lower() not in UNWANTED
     ]
-    return sorted(found, key=lambda package: package.name.lower())
+    return sorted(packages, key=lambda package: package.name.lower())
 
 
-def expression(name: str, said: Sequence[str | None]) -> str:
+def expression(name: str, texts: Sequence[str | None]) -> str:
     """The licence of a package as an SPDX expression.
 
     Args:
-        said: what its metadata say, the most reliable first.
+        texts: what its metadata say, the most reliable first.
 
     Raises:
         Refused: nothing that is known, or nothing that is accepted.
     """
-    for words in filter(None, said):
+    for words in filter(None, texts):
         spdx = _in_spdx(words)
         if spdx is None:
             continue

@@ -54,8 +54,8 @@ def completed(bill: dict[str, Any], bundled: Iterable[str]) -> dict[str, Any]:
     kept = [c for c in bill["components"] if c["bom-ref"] not in unwanted]
     bill["metadata"]["component"] = main | {"type": "library"}
     bill["components"] = kept + parts
-    known = {c["bom-ref"] for c in (main, *kept)}
-    edges = {e["ref"]: e.get("dependsOn", []) for e in bill["dependencies"] if e["ref"] in known}
+    listed = {c["bom-ref"] for c in (main, *kept)}
+    edges = {e["ref"]: e.get("dependsOn", []) for e in bill["dependencies"] if e["ref"] in listed}
     if not edges.get(main["bom-ref"]):
         raise Refused("the bill of materials has nothing that ggmodel depends on")
     edges[main["bom-ref"]] = [*edges[main["bom-ref"]], *(p["bom-ref"] for p in parts)]

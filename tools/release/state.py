@@ -37,13 +37,13 @@ def parsed(version: str) -> Version:
     Raises:
         Refused: it is not semantic.
     """
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    match = _VERSION.fullmatch(version)
+    if match is None:
         raise Refused(
             f"the version {version!r} is not semantic: write MAJOR.MINOR.PATCH, such as 1.2.0 or "
             "1.2.0rc1, in sdk/ggmodel/__init__.py"
         )
-    major, minor, patch, candidate = found.groups()
+    major, minor, patch, candidate = match.groups()
     # "a" before "b" before "rc": by the letter's place, then the number.
     rank = float("inf")
     if candidate:
@@ -102,17 +102,17 @@ def _check_changelog(root: Path, version: str) -> str:
     except ValueError as error:
         raise Refused(str(error)) from None
     title, _, body = section.partition("\n")
-    found = _TITLE.fullmatch(title)
-    if found is None or found[1] != version:
+    match = _TITLE.fullmatch(title)
+    if match is None or match[1] != version:
         raise Refused(
             f"the top section of CHANGELOG.md is {title!r}; it must be that of this version: "
             f"## {version} ({datetime.date.today()})"
         )
     try:
-        datetime.date.fromisoformat(found[2])
+        datetime.date.fromisoformat(match[2])
     except ValueError:
         raise Refused(
-            f"CHANGELOG.md says {title!r}: write the day of the release in place of {found[2]!r}, "
+            f"CHANGELOG.md says {title!r}: write the day of the release in place of {match[2]!r}, "
             f"as {datetime.date.today()}"
         ) from None
     if not re.search(r"^- \S", body, re.M):

@@ -55,7 +55,7 @@ def transformers_root() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
-class Source:
+class SourceFile:
     """A file of transformers, parsed.
 
     Attributes:
@@ -82,11 +82,11 @@ class Source:
                     )
 
 
-source = functools.cache(Source)
+source = functools.cache(SourceFile)
 
 
 @functools.cache
-def source_of(root: Path, kind: str, name: str) -> Source | None:
+def source_of(root: Path, kind: str, name: str) -> SourceFile | None:
     """The "modeling" or "configuration" file that has a class."""
     pattern = re.compile(rf"^class {re.escape(name)}\b", re.M)
     for path in sorted(root.glob(f"models/*/{kind}_*.py")):
@@ -109,7 +109,7 @@ class _Reading:
         self.rope: set[str] = set()
         self._seen: set[tuple[Path, str]] = set()
 
-    def start(self, module: Source, name: str) -> _Reading:
+    def start(self, module: SourceFile, name: str) -> _Reading:
         pending = [(module, name)]
         while pending:
             here, current = pending.pop()
@@ -203,7 +203,7 @@ class _ConfigClass:
         parts: key of a sub-config → its class's name (None for any), its `model_type`.
     """
 
-    def __init__(self, module: Source, name: str):
+    def __init__(self, module: SourceFile, name: str):
         self.module = module
         self.fields: dict[str, Any] = {}
         self.computed_from: dict[str, Any] = {}
@@ -255,7 +255,7 @@ class _ConfigClass:
                     self.computed_from[key] = _UNKNOWN
 
 
-def bases(module: Source, name: str) -> Iterator[tuple[Source, ast.ClassDef]]:
+def bases(module: SourceFile, name: str) -> Iterator[tuple[SourceFile, ast.ClassDef]]:
     """The class and its bases, those of all models last, each with its file."""
     node = module.defined.get(name)
     if isinstance(node, ast.ClassDef):
@@ -268,7 +268,7 @@ def bases(module: Source, name: str) -> Iterator[tuple[Source, ast.ClassDef]]:
             yield from bases(source(path), original)
 
 
-def config_of(module: Source, name: str) -> _ConfigClass | None:
+def config_of(module: SourceFile, name: str) -> _ConfigClass | None:
     """The config's class that a model class is annotated with."""
     for _, cls in bases(module, name):
         hints = [i.annotation for i in cls.body if isinstance(i, ast.AnnAssign)]
@@ -324,7 +324,7 @@ def _collect(
 
 
 def _part(
-    root: Path, module: Source, name: str | None, model_type: str | None
+    root: Path, module: SourceFile, name: str | None, model_type: str | None
 ) -> _ConfigClass | None:
     if name is None:
         name = _mapped(root, "auto_mappings.py", model_type) or ""
