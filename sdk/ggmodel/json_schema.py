@@ -186,7 +186,7 @@ class _Closing:
         return made
 
     def _each(self, schemas: list[Any], others: _Keys) -> list[Any]:
-        return [self._closed(one, others) for one in schemas]
+        return [self._closed(schema, others) for schema in schemas]
 
     def _close(self, made: dict[str, Any], keys: dict[tuple[str, str], None]) -> None:
         made["additionalProperties"] = False
@@ -221,7 +221,7 @@ class _Closing:
             members = schema.get(name, [])
             if not isinstance(members, list):
                 raise GrammarError(f"this JSON schema cannot be used: {name} is no list")
-            each = [[one] for one in members] if name == "allOf" else [members]
+            each = [[member] for member in members] if name == "allOf" else [members]
             groups += [(name, group) for group in each if name in schema]
         if isinstance(schema.get("$ref"), str):
             target = self._references.target(schema)
@@ -235,7 +235,7 @@ class _Closing:
                 self._keys[id(schema)] = {}  # for schemas that refer to themselves
                 groups = [self._together(group) for _, group in self._groups(schema)]
                 self._keys[id(schema)] = self._union([_listed(schema), *groups])
-        return self._union([self._keys[id(one)] for one in schemas if isinstance(one, dict)])
+        return self._union([self._keys[id(part)] for part in schemas if isinstance(part, dict)])
 
     def _others(self, keys: list[_Keys]) -> Iterator[_Keys]:
         """For each element, the union of all others."""

@@ -32,7 +32,7 @@ def test_what_is_saved_is_read(tmp_path: Path):
     again = Activations.load(tmp_path / "again.npz")
     assert again.order == first.order and again.config == first.config
     assert again.tensors == first.tensors and again.versions == first.versions
-    for kind in ("given", "results", "inputs"):
+    for kind in ("module_inputs", "results", "inputs"):
         a, b = getattr(again, kind), getattr(first, kind)
         assert a.keys() == b.keys()
         assert all(np.array_equal(a[name], b[name]) for name in a)

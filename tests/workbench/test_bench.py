@@ -17,7 +17,7 @@ from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.requests.generation import Generation
 from ggmodel.workbench.bench import (
-    Measured,
+    BenchResult,
     Test,
     bench,
     first_token,
@@ -208,10 +208,10 @@ def test_where_ggml_computes_nothing():
 
 
 def test_mean_and_deviation():
-    found = Measured(Test(tokens=1), [1.0, 2.0, 6.0])
+    found = BenchResult(Test(tokens=1), [1.0, 2.0, 6.0])
     assert found.tokens_per_second == 3
     assert found.stddev == pytest.approx(np.std([1, 2, 6], ddof=1))
-    assert Measured(Test(tokens=1), [4.0]).stddev == 0
+    assert BenchResult(Test(tokens=1), [4.0]).stddev == 0
 
 
 def test_the_setting(stories: LoadedModel):

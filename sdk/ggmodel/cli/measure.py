@@ -21,7 +21,7 @@ from .terminal import console, count, progress_bar, report, size, table, with_pr
 
 if TYPE_CHECKING:
     from ..runner import LoadedModel
-    from ..workbench.bench import Measured, Setting
+    from ..workbench.bench import BenchResult, Setting
     from ..workbench.profile import OpGroup, Profile, Workload
     from ..workbench.text_statistics import Perplexity
 
@@ -96,7 +96,7 @@ def _numbers(flag: str, texts: list[str] | None, default: int) -> list[int]:
         raise ConfigError(f"{flag} {joined}: give numbers, such as 512 or 0,2048") from None
 
 
-def _row(result: Measured) -> dict[str, object]:
+def _row(result: BenchResult) -> dict[str, object]:
     return {
         "test": result.test.name,
         "tokens_per_second": result.tokens_per_second,
@@ -111,7 +111,7 @@ def _row(result: Measured) -> dict[str, object]:
 
 
 def _print_speed(
-    results: list[Measured], setting: Setting, times: dict[str, float], peak: int
+    results: list[BenchResult], setting: Setting, times: dict[str, float], peak: int
 ) -> None:
     rows = [
         (

@@ -156,7 +156,7 @@ def _about(source: TensorSource) -> tuple[list[str], int, int]:
         raise FormatError(f"{source.name}: imatrix.chunk_count and chunk_size must be integers")
     if isinstance(datasets, str) or not isinstance(datasets, Iterable):
         raise FormatError(f"{source.name}: imatrix.datasets must be a list of names")
-    return [str(one) for one in datasets if one], chunks, size
+    return [str(name) for name in datasets if name], chunks, size
 
 
 def _entries_of(source: TensorSource) -> dict[str, Importance]:

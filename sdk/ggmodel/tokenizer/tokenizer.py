@@ -360,8 +360,8 @@ class Tokenizer:
             TokenizerError: as for `encode`.
         """
         if not isinstance(text, str) and isinstance(text, Sequence):
-            ids = [self.encode(one, add_special=add_special_tokens) for one in text]
-            return Encoding(input_ids=ids, attention_mask=[[1] * len(one) for one in ids])
+            ids = [self.encode(item, add_special=add_special_tokens) for item in text]
+            return Encoding(input_ids=ids, attention_mask=[[1] * len(item) for item in ids])
         ids = self.encode(text, add_special=add_special_tokens)
         return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
 

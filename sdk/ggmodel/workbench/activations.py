@@ -155,6 +155,7 @@ def _rounding(weight: Tensor) -> float:
 _FORMAT = 1
 _RATIO = 64  # the most bytes that a byte of a file may unpack to: numbers hardly shrink
 _SPARE = 16 << 20
+_ARRAYS = {"given": "module_inputs", "results": "results"}  # in a file → here
 _TEXTS = ("config", "tensors", "versions", "image", "order", "others")
 
 
@@ -171,8 +172,8 @@ class Activations:
         order: modules by their names in the checkpoint, in the order of returning; "" is the whole.
         others: modules with weights that were called without being recorded, by the reference's
             names.
-        given, results: module → its input, its result; float32. Further results of the same size
-            are called "name#1", …
+        module_inputs, results: module → its input, its result; float32. Further results of the
+            same size are called "name#1", …
     """
 
     config: dict[str, Any]
@@ -182,7 +183,7 @@ class Activations:
     image: dict[str, Any] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    given: dict[str, np.ndarray] = field(default_factory=dict)
+    module_inputs: dict[str, np.ndarray] = field(default_factory=dict)
     results: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -196,9 +197,9 @@ class Activations:
         arrays: list[np.ndarray] = []
         size = 0
         about: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
-        for kind in ("given", "results"):
+        for kind, attribute in _ARRAYS.items():
             about[kind] = {}
-            for name, array in getattr(self, kind).items():
+            for name, array in getattr(self, attribute).items():
                 if id(array) not in numbers:
                     numbers[id(array)] = size, list(array.shape)
                     arrays.append(array.reshape(-1))
@@ -230,12 +231,12 @@ class Activations:
             }
             activations = cls(**{k: about[k] for k in _TEXTS}, inputs=inputs)
             values = arrays["values"].astype(np.float32, copy=False)
-            for kind in ("given", "results"):
+            for kind, attribute in _ARRAYS.items():
                 for name, (start, shape) in about[kind].items():
                     if start < 0 or min(shape, default=1) < 0:
                         raise ValueError(f"{name} lies at {start}")
                     part = values[start : start + math.prod(shape)]
-                    getattr(activations, kind)[name] = part.reshape(shape)
+                    getattr(activations, attribute)[name] = part.reshape(shape)
         except FormatError:
             raise
         except Exception as error:  # whatever the wrong parts lead to

@@ -55,7 +55,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchResult:
     """A test's result.
 
     Attributes:
@@ -132,7 +132,7 @@ def first_token(model: LoadedModel) -> float:
         return perf_counter() - began
 
 
-def bench(model: LoadedModel, tests: Sequence[Test], repetitions: int = 5) -> Iterator[Measured]:
+def bench(model: LoadedModel, tests: Sequence[Test], repetitions: int = 5) -> Iterator[BenchResult]:
     """Runs tests. The model must be loaded with the largest `Test.context` and as many sequences as
     any test has.
 
@@ -171,7 +171,7 @@ def bench(model: LoadedModel, tests: Sequence[Test], repetitions: int = 5) -> It
             times.append(run(model, test, held, random))
         count = test.prompt or test.tokens * test.sequences
         outside = [1e6 * other / count for _, other in times if other is not None]
-        yield Measured(
+        yield BenchResult(
             test,
             [count / seconds for seconds, _ in times],
             statistics.median(outside) if outside else None,

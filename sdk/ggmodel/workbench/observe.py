@@ -204,7 +204,7 @@ class _Each:
 
 def _recording(model: Model, graph: Graph, output: Tensor | None = None) -> Recording:
     everywhere = list(instances(model))
-    instance_of = {id(one.module): one for one in reversed(everywhere)}
+    instance_of = {id(instance.module): instance for instance in reversed(everywhere)}
     calls = []
     for call, args, result in graph.calls or ():
         module = instance_of.get(id(getattr(call, "__self__", None)))

@@ -192,7 +192,8 @@ class _Hooks:
     def attach(self, name: str, module: Any) -> None:
         def before(_: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
             if name not in self.record.order:
-                self._keep(self.record.given, name, self._tensors((*args, *options.values()))[:1])
+                inputs = self._tensors((*args, *options.values()))[:1]
+                self._keep(self.record.module_inputs, name, inputs)
 
         def after(_: Any, args: tuple[Any, ...], result: Any) -> None:
             if name not in self.record.order:

@@ -98,7 +98,7 @@ def record(
 def _record(steps: Preparation, tokens: int, parts: Sequence[str]) -> list[Recorded]:
     model, graphs = steps.model, []
     chosen = parts or ("vision", "text")
-    classes = {one.scope: type(one.module).__name__ for one in instances(model)}
+    classes = {instance.scope: type(instance.module).__name__ for instance in instances(model)}
     kinds = [*model.modalities()]
     if "vision" in parts and not kinds:
         raise Unsupported(f"{steps.source.name} holds no vision tensors: it has no vision graph")
@@ -127,9 +127,9 @@ def _text(steps: Preparation, tokens: int, item: Encoded | None) -> Trace:
     engine, model = steps.engine, steps.model
     spans = ()
     if item is not None and tokens > 1:
-        one = max(item.embeddings, key=len)
-        whole = len(one) if one.used is None else one.used
-        spans = (Span(0, one, 0, whole if engine.inputs.whole else min(tokens, whole)),)
+        embedding = max(item.embeddings, key=len)
+        whole = len(embedding) if embedding.used is None else embedding.used
+        spans = (Span(0, embedding, 0, whole if engine.inputs.whole else min(tokens, whole)),)
     outputs = tokens if model.only_embeds else 1
     step = Step.blank(tokens, outputs, model.own_components(), spans=spans)
     engine.cache.start_forward(step, reserve=True)
@@ -267,8 +267,8 @@ class _Builder:
             kinds.setdefault(_signature(layer.ops, level), []).append(layer)
         folded = []
         for alike in kinds.values():
-            numbers = [n for _, n in (number_of(one.part) or ("", 0) for one in alike)]
-            ops = [op for one in alike for op in one.ops]
+            numbers = [n for _, n in (number_of(run.part) or ("", 0) for run in alike)]
+            ops = [op for run in alike for op in run.ops]
             part = alike[0].part if len(alike) == 1 else name
             folded.append(_Run(part, ops, numbers, alike[0].ops))
         return folded

@@ -251,7 +251,7 @@ class _Comparing:
         return row
 
     def _compare(self, row: ModuleDiff, side: str, node: Node, value: np.ndarray) -> None:
-        source = self.reference.given if side == "input" else self.reference.results
+        source = self.reference.module_inputs if side == "input" else self.reference.results
         if row.name is None:
             return
         ours = to_float32(value, node.dtype, node.ne).reshape(node.shape[::-1])
@@ -282,7 +282,7 @@ class _Comparing:
         if row.path.endswith("]"):  # layers in another order are no names swapped
             return ""
         for pair in self.pairs.values():
-            theirs = self.reference.given.get(pair.name)
+            theirs = self.reference.module_inputs.get(pair.name)
             alike = pair.module is mine.module and pair.path.rpartition(".")[0] == around
             if not alike or pair.name == row.name or theirs is None or theirs.size != ours.size:
                 continue
@@ -301,7 +301,7 @@ class _Comparing:
                 break
             yield source[key]
         if side == "result" and row in self._wiring.alone and name in source:
-            module_input = self.reference.given.get(name)
+            module_input = self.reference.module_inputs.get(name)
             if module_input is not None and module_input.shape == source[name].shape:
                 yield (
                     source[name] - module_input

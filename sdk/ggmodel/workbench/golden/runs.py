@@ -196,7 +196,7 @@ def _blocks(model: LoadedModel, tokens: np.ndarray) -> dict[int, tuple[Module, i
     """The outermost module that gets the memory of each layer, and the layer whose keys it shares;
     empty if one serves several."""
     engine, net = model.engine, model.model
-    modules = {id(one.module): one.module for one in instances(net)}
+    modules = {id(instance.module): instance.module for instance in instances(net)}
     blocks: dict[int, tuple[Module, int | None]] = {}
 
     def forward(ctx: Context, batch: Batch) -> Tensor:

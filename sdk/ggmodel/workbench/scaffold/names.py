@@ -18,7 +18,7 @@ from .translate import Declared, gguf_name
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownField:
     """The field of a declaration for some name in checkpoints.
 
     Attributes:
@@ -32,15 +32,15 @@ class Known:
     kind: str
 
 
-def learn(architectures: Iterable[type[Model]]) -> dict[str, Known]:
+def learn(architectures: Iterable[type[Model]]) -> dict[str, KnownField]:
     """Last part of a name in checkpoints ("q_norm"), and name in files ("attn_q_norm") → its field
     in most architectures."""
-    votes: dict[str, Counter[Known]] = {}
+    votes: dict[str, Counter[KnownField]] = {}
     for architecture in architectures:
         for _, field, tag, kind in class_fields(architecture):
             if not (tag.names and tag.names[0]) or not kind.choices or kind.many:
                 continue
-            candidate = Known(field, tag.names[0], kind.choices[0].__name__)
+            candidate = KnownField(field, tag.names[0], kind.choices[0].__name__)
             names = [hf.rpartition(".")[2] for hf in tag.hf or () if isinstance(hf, str) and hf]
             for name in (*names, *([] if "." in tag.names[0] else tag.names[:1])):
                 votes.setdefault(name, Counter())[candidate] += 1
@@ -111,7 +111,7 @@ class Proposal:
 def propose(
     tensor: Unread,
     owner: str | None,
-    known_fields: Mapping[str, Known],
+    known_fields: Mapping[str, KnownField],
     widths: Mapping[str, int],
     taken: Collection[str],
     in_files: Collection[str],
