@@ -88,14 +88,10 @@ class Watched(Mapping[str, Any]):
 
 
 @functools.cache
-def _tables() -> dict[str, Any]:
-    return json.loads(TABLE.read_text("utf-8"))
-
-
 def reference_table(name: str) -> dict[str, dict[str, Any]]:
     """A table of transformers': "keys", model class → key → default, or "processors", which has
     the tables "of", model class → processors, and "keys", processor → key → default."""
-    return _tables()[name]
+    return json.loads(TABLE.read_text("utf-8"))[name]
 
 
 def listed_classes(hf: Mapping[str, Any]) -> list[str]:

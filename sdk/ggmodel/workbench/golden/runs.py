@@ -88,16 +88,12 @@ class Prompt:
     def _run(self, name: str, compute: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Run:
         return Run(name, nmse(*self.model.engine.call(compute)), self.bound)
 
-    def _after(self, n: int) -> int:
-        """The end of the image's rows that n lies in, else n."""
-        return self.inputs.after(self._listed, n)
-
     def _split(self, first: int, size: int) -> tuple[np.ndarray, np.ndarray]:
         """All rows, the first tokens as one batch."""
         with self._graphs(1) as graphs:
-            rows = [self._extend(graphs, 0, 0, first)] if first else []
+            rows = [self._extend(graphs, self.numbers[:first])] if first else []
             for begin, end in self._pieces(first, size):
-                rows.append(self._extend(graphs, 0, begin, end))
+                rows.append(self._extend(graphs, self.numbers[begin:end], begin))
         return np.concatenate(rows), self.want
 
     def _shared(self, half: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,9 +102,9 @@ class Prompt:
         tokens = self.numbers[half:]
         other = np.concatenate([self.numbers[:half], tokens[tokens >= 0][::-1]])
         with self._graphs(2) as graphs:
-            want = self._whole(graphs, other)
+            want = self._extend(graphs, other)
             graphs.cache.remove(0, 0, None)
-            self._extend(graphs, 0, 0, half)
+            self._extend(graphs, self.numbers[:half])
             graphs.cache.copy_prefix(0, 1, half)
             if graphs.histories is not None:
                 graphs.histories.copy(0, 1, half)
@@ -140,17 +136,15 @@ class Prompt:
         rows = graphs.run(step).copy()
         return rows[: end - begin], rows[end - begin :]
 
-    def _whole(self, graphs: Graphs, numbers: np.ndarray) -> np.ndarray:
-        return np.concatenate(list(Apart(self.model.engine).batches(graphs, 0, numbers, 0)))
-
-    def _extend(self, graphs: Graphs, sequence: int, begin: int, end: int) -> np.ndarray:
-        batches = Apart(self.model.engine).batches
-        return np.concatenate([*batches(graphs, sequence, self.numbers[begin:end], begin)])
+    def _extend(self, graphs: Graphs, numbers: np.ndarray, start: int = 0) -> np.ndarray:
+        """The rows of inputs that the first sequence goes on with."""
+        batches = Apart(self.model.engine).batches(graphs, 0, numbers, start)
+        return np.concatenate(list(batches))
 
     def _pieces(self, begin: int, size: int) -> Iterator[tuple[int, int]]:
         n = len(self.numbers)
         while begin < n:
-            end = self._after(min(n, begin + size))
+            end = self.inputs.after(self._listed, min(n, begin + size))
             yield begin, end
             begin = end
 
