@@ -34,6 +34,8 @@ def _truncate(hf: Mapping[str, Any]) -> bool | None:
 
 
 class GptOssConfig(nn.DecoderConfig):
+    unread = ("dense_ffn",)
+
     head_dim: int = kv("attention.key_length", hf="head_dim", default=64)
     eps: float = kv("attention.layer_norm_rms_epsilon", hf="rms_norm_eps", default=1e-5)
     window: int = kv("attention.sliding_window", hf="sliding_window")

@@ -47,7 +47,7 @@ SIGMOID = 2  # in llama.cpp's list of functions that weigh experts
 
 class Lfm2Config(nn.DecoderConfig):
     # The tensors tell the same.
-    assumed = {"conv_bias": ..., "tie_embedding": ...}
+    assumed, unread = {"conv_bias": ..., "tie_embedding": ...}, ("dense_layers", "gating")
 
     ffn: int = kv("feed_forward_length", hf=_width)
     each_kv_heads: list = kv("attention.head_count_kv", hf=_kv_heads)
@@ -56,7 +56,6 @@ class Lfm2Config(nn.DecoderConfig):
     experts: int = kv("expert_count", hf="num_experts", default=0)
     experts_used: int = kv("expert_used_count", hf="num_experts_per_tok", default=0)
     expert_ffn: int = kv("expert_feed_forward_length", hf="moe_intermediate_size", default=0)
-    # Other programs need these two.
     dense_layers: int = kv("leading_dense_block_count", hf="num_dense_layers", default=0)
     gating: int = kv("expert_gating_func", hf=_gating, default=SIGMOID)
     normalize: bool = kv("expert_weights_norm", hf="norm_topk_prob", default=True)

@@ -36,6 +36,7 @@ def _tile(hf: Mapping[str, Any]) -> Any:
 
 
 class Llama4Config(nn.DecoderConfig, nn.ImageConfig):
+    unread = ("expert_step",)
     assumed = {
         "layer_types": _kinds,
         "moe_layers": ...,  # the tensors tell

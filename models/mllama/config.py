@@ -18,6 +18,7 @@ def _tile(hf: Mapping[str, Any]) -> Any:
 
 
 class MllamaConfig(nn.DecoderConfig, nn.ImageConfig):
+    unread = ("cross_layers",)
     assumed = {
         "vision_config.supported_aspect_ratios": _grids,
         "preprocessor:size.height": _tile,

@@ -57,6 +57,7 @@ FASTEST = 1000  # positions of a second; published models have up to 25
 
 
 class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
+    unread = ("vit_ffn",)
     assumed = {
         "max_window_layers": ...,  # read where there are windows
         "vision_config.hidden_size": ...,  # the tensors tell

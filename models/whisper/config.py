@@ -21,6 +21,7 @@ def _encoder(key: str, hf: str, least: int | None = 1) -> Any:
 
 
 class WhisperConfig(Config):
+    unread = ("suppressed", "never_first", "multilingual")
     assumed = {
         "num_hidden_layers": lambda hf: hf["encoder_layers"],
         "scale_embedding": False,

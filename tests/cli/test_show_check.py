@@ -57,7 +57,9 @@ def test_check(program, model_path: Path):
     row = ("blk.1.attn_q.weight", "layers[1].attn.q.weight", "F32", "[64, 64]")
     assert has_row(ran.stdout, *row)
     assert "problems" not in ran.stdout
-    assert ran.stdout.endswith("tiny.gguf fits llama: 21 tensors used, the forward traced\n")
+    verdict, unchecked = ran.stdout.splitlines()[-2:]
+    assert verdict.endswith("tiny.gguf fits llama: 21 tensors used, the forward traced")
+    assert unchecked.startswith("checked: names, shapes and keys; not checked: any number")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_check_not_strictly(program, file: Callable[..., Path]):
     assert ran.returncode == 0
     assert has_row(ran.stdout, "extra.weight", "(unused)", "F32", "[3]")
     assert has_row(ran.stdout, "unused", "extra.weight")
-    assert ran.stdout.endswith("21 tensors used, the forward traced, 1 warning\n")
+    assert "21 tensors used, the forward traced, 1 warning\nchecked: " in ran.stdout
     ran = program("run", path, "abc", "-n", 1, "--no-strict")
     assert ran.returncode == 0
     assert ran.stderr.startswith("warning: the architecture 'llama' does not use extra.weight\n")

@@ -56,7 +56,9 @@ def golden(
     continuations, image embeddings and text embeddings with those of transformers. Each prompt is
     also computed in small batches, token by token, in a batch with a second sequence, after a
     context shift, and with weights in F16, BF16 and Q8_0. The exit status is 1 if a result differs.
-    --update and --verify need torch and transformers.
+    Where all are equal, each hyperparameter and weight is changed in turn, and those that no case
+    can see are named; --update refuses such cases. --update and --verify need torch and
+    transformers.
     """
     if (checkpoint is not None) + update + verify > 1:
         raise ConfigError("give one of --update, --verify and --checkpoint")
@@ -72,6 +74,8 @@ def golden(
         made, error = _followed(make, cases, case)
         rows = [{**vars(m), "path": str(m.path)} for m in made]
         same = error is None and not any(m.differs for m in made)
+        if update and error is None:
+            error = _refused(cases, models)
         _report(as_json, rows, lambda: _print_made(made, verify), error, same)
     else:
         from ..workbench.golden import check
@@ -80,6 +84,33 @@ def golden(
         rows = [{**asdict(o), "ok": o.ok} for o in outcomes]
         same = error is None and all(o.ok for o in outcomes)
         _report(as_json, rows, lambda: _print(outcomes, everything), error, same)
+        if same and case is None and not as_json:
+            _print_unseen(cases, models)
+
+
+def _refused(cases: Cases, models: str | None) -> Error | None:
+    """The error of goldens that cannot see a number."""
+    from ..workbench.golden.coverage import hold
+
+    try:
+        with progress_bar("changing numbers") as progress:
+            hold(cases, models, progress)
+    except Error as error:
+        return error
+    return None
+
+
+def _print_unseen(cases: Cases, models: str | None) -> None:
+    """Prints the numbers of the goldens that could be others without a difference."""
+    from ..workbench.golden.coverage import unseen
+
+    with progress_bar("changing numbers") as progress:
+        found = unseen(cases, models, progress) or []
+    for one in found:
+        style = "dim" if one.reason else "yellow"
+        console().print(printable(f"{one} ({one.reason})" if one.reason else str(one)), style=style)
+    if not found:
+        console().print("every hyperparameter and weight is seen by a case", style="dim")
 
 
 def _report(

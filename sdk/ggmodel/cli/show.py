@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ..workbench.show import Description
 
 _LONG = 72  # characters of a string that are shown
+_UNCHECKED = (
+    "checked: names, shapes and keys; not checked: any number that the model computes, which "
+    "`ggmodel diff` and `ggmodel golden` compare with transformers"
+)
 
 
 def show(file: File, models: Models = None, as_json: Json = False, where: Where = False) -> None:
@@ -146,6 +150,8 @@ def _print_check(result: Check) -> None:
             out.print(table([(f"  {f.kind}", f.message) for f in findings], keep="\n"))
     out.print()
     out.print(_verdict(result), style="bold green" if result.ok else "bold red")
+    if result.ok:
+        out.print(_UNCHECKED, style="dim")
 
 
 def _filled(t: TensorCheck) -> str:

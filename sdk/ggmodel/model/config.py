@@ -47,10 +47,13 @@ class Config:
         assumed: key of a Hugging Face config that no field reads → its only supported value, a
             function of the config that gives it, or `...` if all values mean the same. Keys of
             the classes that it inherits from stay.
+        unread: fields that no forward reads: other programs ask for their keys, or those that
+            prepare items and transcripts do.
     """
 
     loaded_context = 0
     assumed: ClassVar[Mapping[str, Any]] = {}
+    unread: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **values: Any):
         fields = [name for name, *_ in key_fields(type(self))]

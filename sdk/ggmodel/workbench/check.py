@@ -15,6 +15,7 @@ from ..model import LoadReport
 from ..runner.loading.preparation import Preparation
 from ..runner.options import Options
 from .reference_keys import keys_read
+from .unread import unread, watch
 
 Status = Literal["used", "computed", "ignored", "unused", "unknown"]
 
@@ -43,8 +44,8 @@ class Finding:
     Attributes:
         kind: "model" (architecture or hyperparameters), "missing", "shape", "unused", "tower" (to
             which unused tensors belong), "key" (of a config.json that nobody reads), "refused" (by
-            the model), "vocabulary", "trace", "memory", or "unread" (filled, but not read by the
-            forward).
+            the model), "vocabulary", "trace", "memory", or "unread" (a weight or hyperparameter of
+            the file, not read by the forward).
     """
 
     kind: str
@@ -90,26 +91,29 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
         strict: unused tensors are problems, not warnings.
     """
     result = Check(source.name, None)
-    report = None
+    report, read = None, set[str]()
     with Preparation(source, Options(models=models, strict=strict)) as steps:
         fits = False
-        if _tried("model", steps.configure, result) and _tried("model", steps.fill, result):
-            report = steps.report
-            fits = _compare(steps, source, result)
+        if _tried("model", steps.configure, result):
+            read = watch(steps.config)
+            if _tried("model", steps.fill, result):
+                report = steps.report
+                fits = _compare(steps, source, result)
         _tried("vocabulary", steps.read_vocabulary, result)
         if (
             fits
             and _tried("refused", steps.validate, result)
             and _tried("trace", steps.trace, result)
         ):
-            unread = steps.engine.worst.weights_read()
+            weights = steps.engine.worst.weights_read()
             result.traced = True
             _tried("trace", steps.reserve, result)
             result.warnings += [
                 Finding("unread", f"{name} ({where}): the forward does not read it")
                 for name, where in steps.report.bound
-                if name not in unread
+                if name not in weights
             ]
+            result.warnings += [Finding("unread", line) for line in unread(steps, read)]
         if report is not None:
             result.architecture = report.architecture
     result.tensors = _tensors(source, steps.source, report)

@@ -184,7 +184,7 @@ def check(
         Error: as raised by loading or running the model.
     """
     cases = Cases(Path(folder))
-    loading = _Loading(cases, models, {"kv_type": "f32", "flash_attention": "off", **options})
+    loading = Loading(cases, models, {"kv_type": "f32", "flash_attention": "off", **options})
 
     def checked(name: str) -> Iterator[Outcome]:
         golden = cases.load(name)
@@ -194,7 +194,7 @@ def check(
     return each_case(cases, case, checked)
 
 
-def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iterator[Outcome]:
+def _outcomes(loading: Loading, golden: Golden | Embeddings, name: str) -> Iterator[Outcome]:
     bound = loading.cases.bounds.get(name, EXACT)
     if isinstance(golden, Embeddings):
         yield _embedded(loading, golden, name, bound)
@@ -214,7 +214,7 @@ def _outcomes(loading: _Loading, golden: Golden | Embeddings, name: str) -> Iter
 
 
 @dataclass(frozen=True)
-class _Loading:
+class Loading:
     """How the models of a folder are loaded.
 
     Attributes:
@@ -272,7 +272,7 @@ def _texts(
         yield Outcome(case, len(logits), error, bound, (same, len(want.greedy)), others), numbers
 
 
-def _in_float64(loading: _Loading, golden: Golden) -> Run:
+def _in_float64(loading: Loading, golden: Golden) -> Run:
     """The prompts and images by numpy: the worst of them. Small faults show, such as another
     epsilon, or GELU by erf for tanh."""
     with loading.load(source_of(golden, models=loading.models), backend="reference") as model:
@@ -285,7 +285,7 @@ def _in_float64(loading: _Loading, golden: Golden) -> Run:
     return Run("float64", max(errors), FLOAT64)
 
 
-def _rounded(loading: _Loading, golden: Golden, bound: float) -> Iterator[Run]:
+def _rounded(loading: Loading, golden: Golden, bound: float) -> Iterator[Run]:
     """The prompt with rounded weights. The golden has the logits of those in F16 and Q8_0; BF16 is
     compared with the same weights in F32."""
     prompt = golden.prompt.tolist()
@@ -300,7 +300,7 @@ def _rounded(loading: _Loading, golden: Golden, bound: float) -> Iterator[Run]:
             yield Run(dtype.name, nmse(model.logits(prompt), want), most)
 
 
-def _embedded(loading: _Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
+def _embedded(loading: Loading, golden: Embeddings, name: str, bound: float) -> Outcome:
     ways = getattr(loading.cases.module, "POOLING", (None,))
 
     def vectors(model: LoadedModel, groups: list[list[list[int]]]) -> np.ndarray:

@@ -43,6 +43,7 @@ class Cases:
         configs: case → config.json.
         embeddings: case → (config.json, {name: shape} of layers behind it, lengths of texts).
         bounds: case → the NMSE that a model must stay below, if not `EXACT`.
+        unseen: hyperparameter or tensor, or a pattern of them → why no case can see its value.
         module: the imported file; `ggmodel.workbench.golden.reference` lists its names.
 
     Raises:
@@ -55,6 +56,7 @@ class Cases:
         self.configs: Mapping[str, dict[str, Any]] = self._by_case("CASES", dict)
         self.embeddings: Mapping[str, Any] = self._by_case("EMBEDDINGS", tuple)
         self.bounds: Mapping[str, float] = self._by_case("BOUNDS", float)
+        self.unseen: Mapping[str, str] = self._by_case("UNSEEN", str)
         if not (self.configs or self.embeddings):
             raise ConfigError(
                 f"{folder / 'cases.py'} has no configurations: write CASES = {{name: config.json}}"

@@ -37,6 +37,7 @@ optional, for any case:
     adjust(model), called when a model has been loaded
     BOUNDS      case → the NMSE that ggmodel must stay below, if not 1e-8
     SPECIAL     text → id of special tokens that the model looks up by name
+    UNSEEN      hyperparameter or tensor, or a pattern of them → why no case can see its value
 
 Needs torch, transformers and safetensors.
 """
