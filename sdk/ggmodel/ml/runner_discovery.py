@@ -1,4 +1,5 @@
-"""Device discovery by runners, also by one that is known by its port on this machine.
+"""Device discovery by runners, also by one that is known by its port on this machine: questions
+and answers over HTTP.
 
 A runner is a process that runs models, or only looks for devices: a library that crashes then takes
 nothing else down.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from ..errors import ComputeError, ConfigError, Error, FormatError, Unsupported
 from .devices import DeviceID, DeviceInfo
 
 _SOON = 3.0  # seconds for what a runner answers at once
-_LONGEST = 16 << 20  # bytes of an answer
+_LONGEST, _QUESTION = 16 << 20, 4096  # bytes of an answer, and of a question
 
 
 class RunnerAtPort:
@@ -88,6 +89,34 @@ class RunnerAtPort:
             return json.loads(text)
         except (ValueError, RecursionError):
             raise FormatError(f"{self} answers {path} with no JSON: {text[:80]!r}") from None
+
+
+def answer(connection: Any, head: bytes, known: Mapping[str, Callable[[], Any]]) -> None:
+    """Answers a question over HTTP, such as those of `RunnerAtPort`.
+
+    Args:
+        connection: a socket, with a timeout.
+        head: the bytes that were read already.
+        known: path → a function that gives the answer: plain data, or JSON as bytes.
+
+    Raises:
+        OSError: who asks has gone, or is too slow.
+    """
+    while b"\r\n\r\n" not in head and len(head) < _QUESTION:
+        more = connection.recv(_QUESTION)
+        if not more:
+            return
+        head += more
+    path = head.partition(b" ")[2].partition(b" ")[0].decode("ascii", "replace")
+    status, told = "404 Not Found", None
+    if path in known:
+        try:
+            status, told = "200 OK", known[path]()
+        except Error as error:
+            status, told = "500 Internal Server Error", {"error": str(error)}
+    body = told if isinstance(told, bytes) else json.dumps(told).encode()
+    form = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    connection.sendall(f"HTTP/1.0 {status}\r\n{form}\r\n\r\n".encode() + body)
 
 
 log = logging.getLogger("ggmodel.ml")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,7 @@ from ggmodel.ml import (
 )
 from ggmodel.ml.process import RunnerProcess, process_backend
 from ggmodel.ml.process.protocol import Channel
+from ggmodel.ml.runner_discovery import RunnerAtPort
 from tests.ml.conftest import Make
 from tests.ml.harness import METADATA, normal
 from tests.ml.process.conftest import WIDE, alive, doubling, endless, python, wait_for
@@ -394,8 +399,12 @@ def test_it_discovers_devices(runner: RunnerProcess, in_process: Make):
     from ggmodel.ml.ggml.hardware import discover
 
     assert isinstance(runner, FilteredRunnerDiscovery)
-    assert runner.get_port() == 0 and not runner.has_exited()
+    port = runner.get_port()
+    assert port == runner.get_port() and port == RunnerAtPort(port).get_port()
+    assert not runner.has_exited() and not RunnerAtPort(port).has_exited()
     known = [d.device_id for d in discover()]
+    assert [d.device_id for d in get_devices_from_runner(port)] == known
+    assert RunnerAtPort(port).get_active_device_ids() == []
     assert [d.device_id for d in get_devices_from_runner(runner)] == known
     assert [d.device_id for d in runner.devices()] == known
     assert runner.get_active_device_ids() == []
@@ -405,6 +414,33 @@ def test_it_discovers_devices(runner: RunnerProcess, in_process: Make):
     assert refresh_free_memory([], [runner]) == []
     backend.close()
     assert runner.get_active_device_ids() == []
+
+
+def test_it_answers_questions_over_http_while_it_computes(runner: RunnerProcess, in_process: Make):
+    executable = endless(in_process(runner, WIDE))
+    address = "127.0.0.1", runner.get_port()
+    answers = {"/info": 200, "/active": 200, "/state": 200, "/nothing": 404, "/": 404}
+    with ThreadPoolExecutor(1) as pool, socket.create_connection(address):  # who says nothing
+        running = pool.submit(executable.run, MATRIX)
+        for path, status in answers.items():
+            connection = HTTPConnection(*address, timeout=10)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == status
+            told = json.loads(answer.read())
+            assert told == {"/active": [], "/info": told}.get(path)
+            connection.close()
+        for stranger in (b"", b"\r\n\r\n", b"GET", b"\0" * 8192):
+            with socket.create_connection(address) as end, suppress(OSError):
+                end.sendall(stranger)
+                end.shutdown(socket.SHUT_WR)
+                end.recv(1 << 16)
+        assert RunnerAtPort(address[1]).get_active_device_ids() == []
+        assert not running.done()
+        runner.close()
+        with pytest.raises(GraphError, match="closed"):
+            running.result()
+    assert RunnerAtPort(address[1]).has_exited()
 
 
 @pytest.mark.slow

@@ -17,7 +17,15 @@ import pytest
 import ggmodel
 from ggmodel.errors import Busy, ConfigError, DeviceLost, Unsupported
 from ggmodel.gguf_file import MemorySource
-from ggmodel.ml import BackendMemory, DeviceMemory, DType, GPULayers, GPULayersList
+from ggmodel.ml import (
+    BackendMemory,
+    DeviceMemory,
+    DType,
+    GPULayers,
+    GPULayersList,
+    get_devices_from_runner,
+)
+from ggmodel.ml.runner_discovery import RunnerAtPort
 from ggmodel.workbench.golden import nmse, source_of
 from tests.conftest import ROOT
 from tests.golden.files import GREEDY, Golden, load_golden
@@ -260,3 +268,22 @@ def test_the_example(pair: list, run: Callable[..., subprocess.CompletedProcess]
     done = run(example)
     assert done.returncode == 0, done.stderr
     assert np.isin(["RPC0:"], done.stdout.split()).all()
+
+
+def test_other_processes_are_told_of_devices_in_use_at_its_port(pair: list):
+    options = {"gpu_layers": {"RPC1": [0]}, "threads": 1}
+    with ggmodel.load(STORIES, rpc=endpoints(pair), **options) as model:
+        runner = model.devices.runner
+        assert runner is not None
+        other = RunnerAtPort(runner.get_port())
+        wanted = model.generate("Once upon a time", max_tokens=40, temperature=0)
+        pieces = model.stream("Once upon a time", max_tokens=40, temperature=0)
+        text = next(pieces)
+        for _ in range(5):  # between its steps
+            infos = get_devices_from_runner(other, 30.0)
+            assert [info.name for info in infos] == ["RPC0", "RPC1"]
+            assert all(info.total_memory for info in infos)
+            text += next(pieces)
+        assert text + "".join(pieces) == wanted
+        assert other.get_active_device_ids() == runner.get_active_device_ids()
+        assert [infos[1].device_id] == other.get_active_device_ids()

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..executable import Executable
 from ..node import HostData, Node, State
 from ..params import BackendParams
 from ..registry import new_backend
+from ..runner_discovery import answer
 from ..table import Shape
 from ..tensor import Tensor
 from .protocol import (
@@ -42,6 +43,7 @@ from .protocol import (
 from .watchdog import Patience
 
 _FREQUENT = ("run", "value")  # after these no graph has ended
+_LISTENING, _SOON = 4, 3.0  # threads that answer over HTTP; seconds for a question to come
 
 
 @dataclass
@@ -50,10 +52,12 @@ class _Held:
 
     Attributes:
         states: by the parent's uid.
+        devices: in use.
     """
 
     backend: Backend
     states: dict[int, Node]
+    devices: list[DeviceID]
 
 
 @dataclass
@@ -100,11 +104,11 @@ class Service:
                 return
 
     def _answer(self, request: Request) -> Answer:
-        self._number = request.number
-        failed = False
-        if self._patience is not None:
+        self._number, failed = request.number, False
+        patience = self._patience  # not one that the request makes
+        if patience is not None:
             run = self._compiled.get(request.args[0]) if request.kind == "run" else None
-            self._patience.begin(run.tokens if run is not None else 0)
+            patience.begin(run.tokens if run is not None else 0)
         try:
             for number in request.dropped:
                 self._drop(number)
@@ -116,8 +120,8 @@ class Service:
             ended = [n for n, c in self._compiled.items() if not c.executable.valid]
             for number in ended:
                 self._drop(number)
-        if self._patience is not None:
-            self._patience.end()
+        if patience is not None:
+            patience.end()
         return Answer(request.number, failed, content, ended)
 
     def send(self, message: Answer | Event | Record | Silence) -> None:
@@ -183,6 +187,31 @@ class Service:
         """Adds a worker; see `Workers.connect`."""
         self._workers.connect(endpoint)
 
+    # questions over HTTP
+
+    def listen(self) -> int:
+        """The port of this machine at which `RunnerAtPort` may ask from now on."""
+        end = socket.create_server(("127.0.0.1", 0))
+        for _ in range(_LISTENING):
+            threading.Thread(target=self._listen, args=(end,), daemon=True).start()
+        return end.getsockname()[1]
+
+    def _listen(self, end: socket.socket) -> None:
+        known = {"/info": self._info, "/active": self._active, "/state": lambda: None}
+        while True:
+            connection, _ = end.accept()
+            with connection, suppress(OSError):
+                connection.settimeout(_SOON)
+                answer(connection, b"", known)
+
+    def _info(self) -> list[dict[str, Any]]:
+        with self._patience or nullcontext():  # all threads have one connection to a worker
+            return [device.to_json() for device in self.devices()]
+
+    def _active(self) -> list[dict[str, str]]:
+        found = {device for held in list(self._held.values()) for device in held.devices}
+        return [{"id": device.id, "backend": device.library} for device in found]
+
     # backends
 
     def open(
@@ -193,14 +222,15 @@ class Service:
         with closed_on_error(source):
             backend = new_backend(source, params, name)
         backend.owns_source = True
-        self._held[number] = _Held(backend, {})
+        self._held[number] = _Held(backend, {}, [])
         return backend.flash_attention, backend.cache_config
 
     def allocate(self, number: int, graphs: list[bytes]) -> list[DeviceID]:
         """`Backend.allocate`; returns the devices in use."""
         held = self._held[number]
         held.backend.allocate(*(unpack_graph(graph, held.backend, held.states) for graph in graphs))
-        return [device.device_id for device in held.backend.backend_devices()]
+        held.devices = [device.device_id for device in held.backend.backend_devices()]
+        return held.devices
 
     def load(self, number: int) -> None:
         """`Backend.load`."""

@@ -149,7 +149,7 @@ class RunnerProcess(Conversation, Closing):
         super().__init__(self._child.socket)
         self._lost = ""
         self._silent: Silence | None = None  # as long as no answer comes
-        self._closed = False
+        self._closed, self._port = False, 0
         self._graphs: weakref.WeakValueDictionary[int, Recorded] = weakref.WeakValueDictionary()
         self._active: dict[int, list[DeviceID]] = {}
         self._end = weakref.finalize(self, self._child.end, self._lock)
@@ -283,8 +283,10 @@ class RunnerProcess(Conversation, Closing):
         return list(dict.fromkeys(d for ids in list(self._active.values()) for d in ids))
 
     def get_port(self) -> int:
-        """0: it listens on none."""
-        return 0
+        """The port of this machine at which `RunnerAtPort` may ask, as another process does. It is
+        opened by the first call, which waits for a request under way."""
+        self._port = self._port or self.request("listen")
+        return self._port
 
     def has_exited(self) -> bool:
         """Whether it has ended."""

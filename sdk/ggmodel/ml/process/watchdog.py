@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from ...platforms.sockets import connections, limit
 from .protocol import Silence
@@ -30,6 +29,7 @@ _TELL = 0.5  # the share of the time after which the parent is told
 _TICK = 0.5  # seconds
 _QUEUE = 32  # steps that are sent at most before their end is waited for
 _LONGEST = 1e7  # seconds; the system knows no infinity
+Wait = tuple[int, str, str, bytes]
 _SLEEPS = "\nvoluntary_ctxt_switches:"  # of proc_pid_status(5), the last but one line
 
 
@@ -83,6 +83,7 @@ class Patience:
         self.allowed = 0.0
         self._began: float | None = None  # of the request under way
         self._told = False  # of a silence in it
+        self._turn = threading.Lock()  # of requests
         self._watches = _tells_waits()
         if self._watches:
             threading.Thread(target=self._watch, name="ggmodel-patience", daemon=True).start()
@@ -99,7 +100,9 @@ class Patience:
         self._bound()
 
     def begin(self, tokens: int = 0) -> None:
-        """A request begins that may compute a step of so many tokens."""
+        """A request begins that may compute a step of so many tokens. It waits for that of another
+        thread to end."""
+        self._turn.acquire()
         steps = [*self._queue, tokens] if tokens else self._queue
         allowed = self._seconds + _FACTOR * sum(map(self._expected.seconds, steps))
         if allowed != self.allowed:
@@ -107,6 +110,12 @@ class Patience:
             self._bound()
         self._told = False
         self._began = time.monotonic()
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *exc: object) -> None:
+        self.end()
 
     def ran(self, tokens: int, answered: bool) -> None:
         """A step of the request under way has been sent.
@@ -134,6 +143,7 @@ class Patience:
             self._spent = 0.0
         else:
             self._spent += time.monotonic() - began
+        self._turn.release()
 
     def _bound(self) -> None:
         if not self._watches:
@@ -152,8 +162,8 @@ class Patience:
             before = now
             waits = _waits(self._ends) if self._began is not None else ()
             since = {wait: since.get(wait, clock) for wait in waits}
-            for wait, first in since.items():
-                self._judge(wait.connection, clock - first)
+            for (connection, *_), first in since.items():
+                self._judge(connection, clock - first)
 
     def _judge(self, connection: int, seconds: float) -> None:
         """Tells the parent of a silence, and ends the connection when it is too long."""
@@ -177,24 +187,10 @@ def _tcp() -> Iterator[tuple[int, socket.socket]]:
             end.close()
 
 
-class Wait(NamedTuple):
-    """A thread in a system call on a connection. Once a byte has travelled, it is another wait.
-
-    Attributes:
-        connection: the system's number.
-        sleeps: how often the thread has slept so far.
-        unsent: bytes, as the system gives them.
-    """
-
-    connection: int
-    thread: str
-    sleeps: str
-    unsent: bytes
-
-
 def _waits(ends: Mapping[int, tuple[str, socket.socket]]) -> Iterator[Wait]:
-    """The waits of this process's threads, by the number that each gave first to the system call
-    that it is in."""
+    """The waits of this process's threads: the number of the connection, which a thread gave first
+    to the system call that it is in, the thread, how often it has slept so far, and the bytes that
+    the system has not delivered yet. Once a byte has travelled, it is another wait."""
     from fcntl import ioctl  # Windows has none
     from termios import TIOCOUTQ
 
@@ -203,12 +199,11 @@ def _waits(ends: Mapping[int, tuple[str, socket.socket]]) -> Iterator[Wait]:
             number = int((task / "syscall").read_text().split()[1], 16)
             if number in ends:
                 sleeps = (task / "status").read_text().partition(_SLEEPS)[2]
-                yield Wait(number, task.name, sleeps, ioctl(ends[number][1], TIOCOUTQ, bytes(4)))
+                yield number, task.name, sleeps, ioctl(ends[number][1], TIOCOUTQ, bytes(4))
 
 
 def _tells_waits() -> bool:
     """Whether the system tells for which connections this process waits."""
-    try:
+    with suppress(OSError):
         return sys.platform == "linux" and bool(Path("/proc/self/syscall").read_text())
-    except OSError:
-        return False
+    return False

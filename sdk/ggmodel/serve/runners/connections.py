@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 import socket
 import threading
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import msgspec
 from ...bounds import limits, one_request
 from ...chat.messages import hold_items
 from ...errors import Busy, Cancelled, ConfigError, Error, FormatError
+from ...ml.runner_discovery import answer
 from ...platforms.processes import give_memory_back
 from ...platforms.sockets import own_port
 from ...runner import LoadedModel
@@ -336,13 +336,21 @@ class Listener:
         self.port: int = self._socket.getsockname()[1]
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
         self._pools = Pools()
-        self._loaded: tuple[Work, State, list[dict[str, str]]] | None = None
+        self._loaded: tuple[Work, State] | None = None
+        self._known: dict[str, Callable[[], Any]] = {
+            "/info": _devices,
+            "/active": lambda: [],
+            "/state": lambda: None,
+        }
         threading.Thread(target=self._listen, name="ggmodel-listen", daemon=True).start()
 
     def ready(self, model: LoadedModel) -> None:
         """From now on requests are taken."""
         devices = [{"id": d.id, "backend": d.library} for d in model.backend.backend_devices()]
-        self._loaded = Work(model), state_of(model), devices
+        work, state = Work(model), state_of(model)
+        described = lossy(msgspec.json.encode, state)
+        self._known |= {"/active": lambda: devices, "/state": lambda: described}
+        self._loaded = work, state
 
     def close(self) -> None:
         with suppress(OSError):
@@ -369,49 +377,15 @@ class Listener:
                 connection.settimeout(_FIRST_SECONDS)
                 first = connection.recv(HELLO_BYTES)
                 if first.startswith(b"GET "):
-                    self._tell(connection, first)
+                    answer(connection, first, self._known)
                 elif self._loaded is not None:
-                    work, state, _ = self._loaded
+                    work, state = self._loaded
                     Session(connection, self._token, work, state, self._pools).serve(first)
                 elif first:
                     failure = Failure("Busy", "the model is still being loaded")
                     connection.sendall(frame(Result(0, failure=failure)))
         finally:
             self._places.release()
-
-    # questions
-
-    def _tell(self, connection: socket.socket, head: bytes) -> None:
-        """Answers one request of HTTP."""
-        while b"\r\n\r\n" not in head and len(head) < HELLO_BYTES:
-            more = connection.recv(HELLO_BYTES)
-            if not more:
-                return
-            head += more
-        path = head.split(b" ", 2)[1].decode("ascii", "replace")
-        known: dict[str, Callable[[], Any]] = {
-            "/info": _devices,
-            "/active": lambda: [] if self._loaded is None else self._loaded[2],
-            "/state": lambda: None if self._loaded is None else self._loaded[1],
-        }
-        status, body = "404 Not Found", b"null"
-        if path in known:
-            status = "200 OK"
-            try:
-                body = _json(known[path]())
-            except Error as error:
-                status, body = "500 Internal Server Error", _json({"error": str(error)})
-        text = (
-            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        connection.sendall(text.encode() + body)
-
-
-def _json(value: Any) -> bytes:
-    if isinstance(value, msgspec.Struct):
-        return lossy(msgspec.json.encode, value)
-    return json.dumps(value).encode()
 
 
 def _devices() -> list[dict[str, Any]]:
