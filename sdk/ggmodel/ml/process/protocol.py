@@ -216,7 +216,7 @@ def unpack_error(packed: tuple[Any, ...]) -> Exception:
 
 Leaf = str | tuple[int, str]  # a weight by name, or a state by uid, with its name
 
-# What a node takes along, besides its shape and dtype. Feeds and the host's values stay.
+# Attributes of a node that are sent, besides its shape and dtype. Values of inputs stay here.
 _SENT = ("attrs", "base", "name", "nb", "offset", "op", "site", "sources")
 
 
