@@ -10,7 +10,8 @@ from .options import Models
 from .terminal import printable
 
 if TYPE_CHECKING:
-    from ..workbench.scaffold import Proposal, Scaffold
+    from ..workbench.scaffold import Scaffold
+    from ..workbench.scaffold.names import Proposal
 
 _WIDEST = 200  # characters of a line
 
