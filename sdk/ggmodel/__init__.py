@@ -33,53 +33,23 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Home of each public name. Names are imported when first used: `ggmodel --help` and tools that only
-# read files need neither numpy nor ggml.
-_HOMES = {
-    "Batch": "model",
-    "Completion": "runner",
-    "Config": "model",
-    "Context": "ml",
-    "DType": "gguf_file",
-    "Estimate": "workbench.estimate",
-    "Grammar": "runner",
-    "Input": "model",
-    "LoadOptions": "runner",
-    "LoadedModel": "runner",
-    "Model": "model",
-    "Module": "model",
-    "MultimodalEmbedding": "model",
-    "Piece": "runner",
-    "RequestOptions": "runner",
-    "Sampler": "runner",
-    "Stream": "runner",
-    "Tensor": "ml",
-    "Tokenizer": "tokenizer",
-    "Usage": "runner",
-    "estimate": "workbench.estimate",
-    "find": "names",
-    "gguf": "model",
-    "kv": "model",
-    "limits": "bounds",
-    "load": "loading",
-    "open_gguf": "gguf_file",
-    "quantize": "convert",
-    "register": "model",
-    "transcribe": "transcript",
+# Public names by their home, imported when first used: `ggmodel --help` and tools that only read
+# files need neither numpy nor ggml.
+_NAMES_OF = {
+    "bounds": "limits",
+    "convert": "quantize",
+    "gguf_file": "DType open_gguf",
+    "loading": "load",
+    "ml": "Context Tensor",
+    "model": "Batch Config Input Model Module MultimodalEmbedding gguf kv register",
+    "names": "find",
+    "runner": "Completion Grammar LoadOptions LoadedModel Piece RequestOptions Sampler Stream Usage",
+    "tokenizer": "Tokenizer",
+    "transcript": "transcribe",
+    "workbench.estimate": "Estimate estimate",
 }
-_SUBPACKAGES = (
-    "audio",
-    "chat",
-    "convert",
-    "errors",
-    "image",
-    "kvcache",
-    "ml",
-    "models",
-    "nn",
-    "video",
-    "workbench",
-)
+_HOMES = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
+_SUBPACKAGES = "audio chat convert errors image kvcache ml models nn video workbench".split()
 _WITHOUT_NUMPY = ("bounds", "errors", "gguf_file", "names")
 
 __all__ = [

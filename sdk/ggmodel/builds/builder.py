@@ -150,15 +150,8 @@ def build_ggml(
         done = work / "installed"
         shutil.rmtree(done, ignore_errors=True)
         progress(_COMPILED, "installing")
-        _run(
-            [
-                requirements.need_builder("cmake"),
-                "--install",
-                str(work / "ggml"),
-                "--prefix",
-                str(done),
-            ]
-        )
+        cmake = requirements.need_builder("cmake")
+        _run([cmake, "--install", str(work / "ggml"), "--prefix", str(done)])
         write_stamp(done, options=requested(options))
         if check:
             progress(_COMPILED, "checking")

@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 
+def _psutil() -> Any:
+    return importlib.import_module("psutil")  # only systems other than Linux have it
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes.
@@ -35,16 +39,14 @@ def memory() -> Memory:
     if sys.platform == "linux":
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return Memory(total, total, 0)
-    psutil: Any = importlib.import_module("psutil")
-    found = psutil.virtual_memory()
-    return Memory(found.total, found.available, psutil.swap_memory().free)
+    virtual = _psutil().virtual_memory()
+    return Memory(virtual.total, virtual.available, _psutil().swap_memory().free)
 
 
 def peak_memory() -> int:
     """Peak resident bytes of this process, mapped files included."""
     if sys.platform == "win32":
-        psutil: Any = importlib.import_module("psutil")
-        return psutil.Process().memory_info().peak_wset
+        return _psutil().Process().memory_info().peak_wset
     import resource
 
     unit = 1 if sys.platform == "darwin" else 1024
@@ -53,8 +55,7 @@ def peak_memory() -> int:
 
 def private_memory() -> int:
     """Bytes that this process has promised itself, in memory or in the page file; on Windows."""
-    psutil: Any = importlib.import_module("psutil")
-    return psutil.Process().memory_info().private
+    return _psutil().Process().memory_info().private
 
 
 def cores() -> int:
@@ -62,8 +63,7 @@ def cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     if sys.platform == "win32":
-        psutil: Any = importlib.import_module("psutil")
-        return len(psutil.Process().cpu_affinity())
+        return len(_psutil().Process().cpu_affinity())
     return os.cpu_count() or 1
 
 
