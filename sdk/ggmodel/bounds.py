@@ -171,8 +171,8 @@ class Limits:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.__dataclass_fields__:
-            known = ", ".join(self.__dataclass_fields__)
-            raise ConfigError(f"there is no limit {name!r}; the limits are {known}")
+            names = ", ".join(self.__dataclass_fields__)
+            raise ConfigError(f"there is no limit {name!r}; the limits are {names}")
         kinds = int if isinstance(getattr(type(self), name), int) else (int, float)
         if not isinstance(value, kinds) or isinstance(value, bool) or not value > 0:
             raise ConfigError(f"the limit {name} must be a positive number, not {value!r}")
@@ -185,18 +185,20 @@ class Limits:
         Raises:
             ConfigError: a variable names no limit, or its value is no positive number.
         """
-        found = cls()
-        known = {_PREFIX + f.name.upper(): f for f in fields(cls)}
+        read = cls()
+        variables = {_PREFIX + f.name.upper(): f for f in fields(cls)}
         for variable in sorted(v for v in os.environ if v.startswith(_PREFIX)):
-            if variable not in known:
-                raise ConfigError(f"{variable} names no limit; the limits are {', '.join(known)}")
-            field, text = known[variable], os.environ[variable]
+            if variable not in variables:
+                raise ConfigError(
+                    f"{variable} names no limit; the limits are {', '.join(variables)}"
+                )
+            field, text = variables[variable], os.environ[variable]
             try:
                 number = int(text) if isinstance(field.default, int) else float(text)
             except ValueError:
                 raise ConfigError(f"{variable} must be a positive number, not {text!r}") from None
-            setattr(found, field.name, number)
-        return found
+            setattr(read, field.name, number)
+        return read
 
 
 limits = Limits.from_environment()

@@ -58,12 +58,12 @@ def in_a_thread(work: Callable[[], _T], *, wait: bool = False) -> _T:
     if threading.current_thread() is not threading.main_thread():
         return work()
     results: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
-    working, wanted = threading.Lock(), [True]
+    working, waiting = threading.Lock(), [True]
 
     def run() -> None:
         with working:
             try:
-                if wanted:
+                if waiting:
                     results.put((True, work()))
             except BaseException as error:
                 results.put((False, error))
@@ -72,7 +72,7 @@ def in_a_thread(work: Callable[[], _T], *, wait: bool = False) -> _T:
         threading.Thread(target=run, name="ggmodel-work", daemon=True).start()
         good, result = next_of(results)
     except BaseException:
-        wanted.clear()  # if it has not begun
+        waiting.clear()  # if it has not begun
         if wait:
             with working:
                 raise
@@ -147,12 +147,12 @@ class Tail(threading.Thread):
         return _FOLDERS.sub("", next((line for line in reversed(lines) if line), ""))
 
 
-def ending(status: int, said: str) -> str:
+def ending(status: int, last_line: str) -> str:
     """How a process ended: "ended by SIGABRT: file.cpp:1: the reason".
 
     Args:
         status: as `subprocess.Popen.returncode` has it.
-        said: its last message, or "".
+        last_line: its last message, or "".
     """
     how = how_it_ended(status)
-    return f"{how}: {said}" if said else how
+    return f"{how}: {last_line}" if last_line else how

@@ -32,7 +32,7 @@ class References:
     def __init__(self, root: Any):
         self._places = dict[_Place, Any]()
         self._bases = dict[int, str | None]()  # of each schema with a reference
-        self._found = dict[_Place, Any]()
+        self._targets = dict[_Place, Any]()
         self.patterns: tuple[dict[str, Any], ...] = ()  # all schemas that have one
         self._read(root)
 
@@ -41,9 +41,9 @@ class References:
         reference, base = part["$ref"], self._bases.get(id(part))
         if base is None or len(reference) > _LONGEST:
             return None
-        if (base, reference) not in self._found:
-            self._found[base, reference] = self._resolved(base, reference)
-        return self._found[base, reference]
+        if (base, reference) not in self._targets:
+            self._targets[base, reference] = self._resolved(base, reference)
+        return self._targets[base, reference]
 
     def _resolved(self, base: str, reference: str) -> Any:
         resource, fragment = _joined(base, reference)

@@ -38,9 +38,9 @@ class MissingFile(FormatError, FileNotFoundError):
 def too_large(name: str, size: str, limit: str) -> str:
     """The message for an input beyond a limit of `ggmodel.limits`; "" is a size unknown so far."""
     most = f"{getattr(limits, limit):,}"
-    found = f"has {size}, but the limit is {most}" if size else f"has more than {most} bytes"
+    excess = f"has {size}, but the limit is {most}" if size else f"has more than {most} bytes"
     return (
-        f"{name} {found}; if you trust it, raise the limit: ggmodel.limits.{limit}, or "
+        f"{name} {excess}; if you trust it, raise the limit: ggmodel.limits.{limit}, or "
         f"GGMODEL_LIMIT_{limit.upper()}"
     )
 

@@ -72,12 +72,12 @@ def as_error(error: BaseException) -> BaseException:
     if isinstance(error, Error) or not _means_shortage(error):
         return error
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    found = OutOfMemory(
+    shortage = OutOfMemory(
         f"memory ran out ({reason:.200}); a smaller context_length, batch_size or parallel needs "
         "less, and `ulimit -v` shows whether this process may have more"
     )
-    found.__cause__ = error
-    return found
+    shortage.__cause__ = error
+    return shortage
 
 
 def reported(function: F) -> F:
@@ -88,10 +88,10 @@ def reported(function: F) -> F:
         try:
             return function(*args, **options)
         except _KINDS as error:
-            found = as_error(error)
-            if found is error:
+            reportable = as_error(error)
+            if reportable is error:
                 raise
-            raise found from error
+            raise reportable from error
 
     return call  # type: ignore[return-value]
 
@@ -146,8 +146,8 @@ def _means_shortage(error: BaseException | None) -> bool:
         if isinstance(error, RuntimeError):
             return "can't start new thread" in text
         if isinstance(error, OSError):
-            told = error.errno == errno.ENOMEM or getattr(error, "winerror", 0) in _WINDOWS
-            return told or any(t in text for t in _UNMAPPED)
+            lacks = error.errno == errno.ENOMEM or getattr(error, "winerror", 0) in _WINDOWS
+            return lacks or any(t in text for t in _UNMAPPED)
         if not isinstance(error, ImportError):
             return False
         if any(t in text for t in _UNMAPPED):

@@ -149,8 +149,8 @@ def atomic_write(
         return
     with naming(path, target):
         old = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        asked = 0o666 if old is None else 0o600  # the umask takes its share
-        with _temporary(target, lambda name: os.open(name, _NEW, asked)) as (partial, held):
+        permissions = 0o666 if old is None else 0o600  # the umask takes its share
+        with _temporary(target, lambda name: os.open(name, _NEW, permissions)) as (partial, held):
             number = held.number
             mode = stat.S_IMODE(os.fstat(number).st_mode) if old is None else old
             with suppress(OSError):  # some file systems have no permissions

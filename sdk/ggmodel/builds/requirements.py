@@ -34,8 +34,8 @@ def need_builder(name: str) -> str:
     Raises:
         NativeError: it is missing.
     """
-    if found := find_program(name):
-        return found
+    if path := find_program(name):
+        return path
     raise NativeError(
         f"{name} is missing; the extra `build` brings it: "
         f"{sys.executable} -m {install_command('build')}"
@@ -48,11 +48,11 @@ def words(variable: str) -> list[str]:
     Raises:
         NativeError: a quotation mark is left open.
     """
-    given = os.environ.get(variable, "")
+    value = os.environ.get(variable, "")
     try:
-        return shlex.split(given)
+        return shlex.split(value)
     except ValueError as error:
-        raise NativeError(f"{variable} is {given!r:.80}: {error}; close it, or unset it") from None
+        raise NativeError(f"{variable} is {value!r:.80}: {error}; close it, or unset it") from None
 
 
 def need_compilers() -> None:
@@ -64,9 +64,9 @@ def need_compilers() -> None:
     if sys.platform == "win32":  # cmake finds Visual Studio's where no path leads to them
         return
     for language, (variable, names, debian, fedora) in _COMPILERS.items():
-        given = words(variable)[:1]
-        if not any(find_program(name) for name in given or names):
-            missing = f"{variable}={given[0]}" if given else _alternatives(names)
+        command = words(variable)[:1]
+        if not any(find_program(name) for name in command or names):
+            missing = f"{variable}={command[0]}" if command else _alternatives(names)
             raise NativeError(
                 f"no compiler for {language} ({missing}): install one (Debian: apt-get install "
                 f"{debian}; Fedora: dnf install {fedora}; macOS: xcode-select --install) or set "
@@ -143,32 +143,34 @@ def options(kits: Sequence[str]) -> list[str]:
     Raises:
         NativeError: the machine lacks what one needs.
     """
-    found: list[str] = []
+    settings: list[str] = []
     for name in kits:
         kit = KITS[name]
         if name == "metal" and sys.platform != "darwin":
             raise NativeError("Metal is a part of macOS, and this is none; leave out --metal")
-        found.append(f"-D{kit.option}=ON")
-        given = os.environ.get(kit.variable) if kit.variable else None
-        if kit.compiler and not given:
+        settings.append(f"-D{kit.option}=ON")
+        compiler_path = os.environ.get(kit.variable) if kit.variable else None
+        if kit.compiler and not compiler_path:
             compiler = find_program(kit.compiler, *kit.places)
             if compiler is None:
                 raise NativeError(f"--{name} needs {kit.compiler}, which is missing: {kit.advice}")
             if name == "cuda":
-                found.append(f"-DCMAKE_CUDA_COMPILER={compiler}")
-    return found
+                settings.append(f"-DCMAKE_CUDA_COMPILER={compiler}")
+    return settings
 
 
-def refuse_missing(said: str) -> None:
+def refuse_missing(output: str) -> None:
     """Refuse a machine without a package that cmake looked for, which it says at length.
 
     Args:
-        said: by cmake, which failed.
+        output: by cmake, which failed.
 
     Raises:
         NativeError: this was the cause.
     """
-    for match in re.finditer(r"Could NOT find (\S+)|not find a[^\"]+ provided by \"(\S+)\"", said):
+    for match in re.finditer(
+        r"Could NOT find (\S+)|not find a[^\"]+ provided by \"(\S+)\"", output
+    ):
         package = match[1] or match[2]
         for name, kit in KITS.items():
             if package in kit.packages:

@@ -151,10 +151,10 @@ def to_disk(path: Path) -> None:
         os.close(number)
 
 
-def is_left(found: os.stat_result) -> bool:
+def is_left(status: os.stat_result) -> bool:
     """Whether a temporary file or folder that nobody has locked is left over. Windows lets go of a
     file before it is renamed, and locks no folders: there it also must be an hour old."""
-    return sys.platform != "win32" or time.time() - found.st_mtime > _LEFT_FOR_GOOD
+    return sys.platform != "win32" or time.time() - status.st_mtime > _LEFT_FOR_GOOD
 
 
 def unfit(name: str) -> str:
@@ -163,6 +163,6 @@ def unfit(name: str) -> str:
         return ""
     if _DEVICE.fullmatch(name):
         return f"{name} is a device of Windows"
-    if (found := _FORBIDDEN.search(name)) is not None:
-        return f"no name of Windows has {found[0]!r}"
+    if (forbidden := _FORBIDDEN.search(name)) is not None:
+        return f"no name of Windows has {forbidden[0]!r}"
     return "no name of Windows ends with a dot or a space" if name[-1:] in (".", " ") else ""

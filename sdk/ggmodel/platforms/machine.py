@@ -103,8 +103,8 @@ def find(folder: Path, name: str, version: str) -> Path:
 
 def names_in(folder: Path, begin: str) -> list[str]:
     """The names of the libraries in a folder that begin so, sorted."""
-    found = (p.name for p in folder.glob(f"{_PREFIX}{begin}*{_SUFFIX}"))
-    names = (name[len(_PREFIX) : -len(_SUFFIX)] for name in found)
+    files = (p.name for p in folder.glob(f"{_PREFIX}{begin}*{_SUFFIX}"))
+    names = (name[len(_PREFIX) : -len(_SUFFIX)] for name in files)
     return sorted(name for name in names if "." not in name)  # without numbered ones
 
 
@@ -164,5 +164,5 @@ def linking(prefix: Path, names: Sequence[str]) -> list[str]:
 
 def _import_library(prefix: Path, name: str) -> Path:
     """The file that tells the linker of Windows about a library: MSVC's, or MinGW's."""
-    found: list[Any] = [prefix / "lib" / f"{name}.lib", prefix / "lib" / f"lib{name}.dll.a"]
-    return next((path for path in found if path.is_file()), found[0])
+    paths: list[Any] = [prefix / "lib" / f"{name}.lib", prefix / "lib" / f"lib{name}.dll.a"]
+    return next((path for path in paths if path.is_file()), paths[0])

@@ -87,8 +87,8 @@ def lacking(features: Iterable[str]) -> list[str]:
     own = kernels()
     if own is None:
         return []
-    known = {"linux": _LINUX, "darwin": _DARWIN, "win32": _WINDOWS}.get(sys.platform, _LINUX)
-    return [name for name in features if name in known and name not in own]
+    named = {"linux": _LINUX, "darwin": _DARWIN, "win32": _WINDOWS}.get(sys.platform, _LINUX)
+    return [name for name in features if name in named and name not in own]
 
 
 def _linux(path: Path) -> frozenset[str] | None:
