@@ -43,7 +43,8 @@ _NAMES_OF = {
     "ml": "Context Tensor",
     "model": "Batch Config Input Model Module MultimodalEmbedding gguf kv register",
     "names": "find",
-    "runner": "Completion Grammar LoadOptions LoadedModel Piece RequestOptions Sampler Stream Usage",
+    "runner": "Completion Grammar LoadOptions LoadedModel Piece RequestOptions Sampler Stream "
+    "Usage",
     "tokenizer": "Tokenizer",
     "transcript": "transcribe",
     "workbench.estimate": "Estimate estimate",
