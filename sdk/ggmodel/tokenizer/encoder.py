@@ -176,33 +176,6 @@ def is_text(text: str) -> bool:
     return True
 
 
-def token_bytes(vocab: Vocabulary, token: int) -> bytes:
-    """The bytes of a token; special tokens give their own text."""
-    text, kind = vocab.tokens[token], vocab.types[token]
-    if kind in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED):
-        return _raw(text)
-    if kind == TokenType.BYTE:
-        try:
-            return bytes([int(text[3:5], 16)])
-        except ValueError:
-            raise TokenizerError(
-                f"token {token} is a byte token but is spelled {text!r:.80}, not like <0x0A>; "
-                f"convert the model again"
-            ) from None
-    if vocab.pre is not None and vocab.pre.byte_level:
-        alphabet = _byte_alphabet()
-        return b"".join(alphabet.get(char) or _raw(char) for char in text)
-    return _raw(text.replace(SPACE, " "))
-
-
-def _raw(text: str) -> bytes:
-    # The first handler restores bytes that the reader escaped, the second keeps other surrogates.
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
 def in_byte_alphabet(text: str) -> str:
     """Spells a text in the alphabet of byte-level vocabularies."""
     return bytes_in_alphabet(text.encode())
@@ -215,11 +188,11 @@ def bytes_in_alphabet(data: bytes) -> str:
 
 @lru_cache(maxsize=1)
 def _letters() -> dict[int, str]:
-    return {byte[0]: char for char, byte in _byte_alphabet().items()}
+    return {byte[0]: char for char, byte in byte_alphabet().items()}
 
 
 @lru_cache(maxsize=1)
-def _byte_alphabet() -> dict[str, bytes]:
+def byte_alphabet() -> dict[str, bytes]:
     """GPT-2 spells a byte by its Latin-1 character, if that is visible, else by one above 255."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [value for value in range(256) if value not in set(visible)]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..chat.template import KEY as CHAT_TEMPLATE
 from ..errors import ConfigError, TokenizerError
-from .encoder import Encoder, in_byte_alphabet, is_text, token_bytes
+from .encoder import Encoder, byte_alphabet, in_byte_alphabet, is_text
 from .pretokenizers import PRE_TOKENIZERS
 from .special import Splitter, end_tokens, stripping
 from .vocabulary import BYTE_NAMES, PREFIX, SPACE, TokenType, Vocabulary, read_vocabulary
@@ -264,19 +264,17 @@ class Tokenizer:
     def token_bytes(self, id: int) -> bytes:
         """The raw bytes of one token; special tokens give their own text."""
         entry = self._known.get(id := self._checked(id))
-        return token_bytes(self._vocab, id) if entry is None else entry[0]
+        return _token_bytes(self._vocab, id) if entry is None else entry[0]
 
     def bytes_and_start(self, id: int) -> tuple[bytes, bool]:
         """`token_bytes` and `starts_text`, looked up once."""
         try:
-            entry = self._known.get(id)
-        except TypeError:  # no number at all
-            entry = None
-        if entry is None:
+            return self._known[id]
+        except (KeyError, TypeError):  # TypeError: no number at all
             id = self._checked(id)
-            starts = self._vocab.types[id] in _STARTS
-            entry = self._known[id] = token_bytes(self._vocab, id), starts
-        return entry
+            entry = _token_bytes(self._vocab, id), self._vocab.types[id] in _STARTS
+            self._known[id] = entry
+            return entry
 
     def token(self, id: int) -> str:
         """The spelling of a token in the vocabulary, such as "▁the" or "Ġthe"."""
@@ -305,8 +303,7 @@ class Tokenizer:
 
     def is_special(self, id: int) -> bool:
         """Whether the token is for the model rather than for readers (control or unknown)."""
-        kind = self._vocab.types[self._checked(id)]
-        return kind in (TokenType.CONTROL, TokenType.UNKNOWN)
+        return self._vocab.types[self._checked(id)] in (TokenType.CONTROL, TokenType.UNKNOWN)
 
     def starts_text(self, id: int) -> bool:
         """Whether the text after this token is encoded as at the beginning."""
@@ -392,3 +389,30 @@ class Tokenizer:
         return render(
             conversation, tools=tools, add_generation_prompt=add_generation_prompt, **variables
         )
+
+
+def _token_bytes(vocab: Vocabulary, token: int) -> bytes:
+    """The bytes of a token; special tokens give their own text."""
+    text, kind = vocab.tokens[token], vocab.types[token]
+    if kind in (TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED):
+        return _raw(text)
+    if kind == TokenType.BYTE:
+        try:
+            return bytes([int(text[3:5], 16)])
+        except ValueError:
+            raise TokenizerError(
+                f"token {token} is a byte token but is spelled {text!r:.80}, not like <0x0A>; "
+                f"convert the model again"
+            ) from None
+    if vocab.pre is not None and vocab.pre.byte_level:
+        alphabet = byte_alphabet()
+        return b"".join(alphabet.get(char) or _raw(char) for char in text)
+    return _raw(text.replace(SPACE, " "))
+
+
+def _raw(text: str) -> bytes:
+    # The first handler restores bytes that the reader escaped, the second keeps other surrogates.
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")

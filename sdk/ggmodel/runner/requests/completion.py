@@ -191,7 +191,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 # Pieces computed ahead of the consumer, and how few of them are left when the engine is woken.
-_AHEAD, _LOW = 8, 4
+AHEAD, _LOW = 8, 4
 
 
 class Delivery:
@@ -204,23 +204,18 @@ class Delivery:
         whole: nothing limits the queue: the consumer waits for the end, or must not hold up others.
         ended: set when `end` was called.
         at_end: called by `end`, or None.
-        empty: whether `get` would wait.
+        empty: whether `get` would wait. size: how many pieces wait to be taken.
     """
 
     def __init__(self, wake: Callable[[], object]):
         self._wake = wake
         self._queue: SimpleQueue[Piece | None] = SimpleQueue()
-        self.empty = self._queue.empty
+        self.empty, self.size = self._queue.empty, self._queue.qsize
         self._notify: Callable[[], object] | None = None
         self.at_end: Callable[[], object] | None = None
         self.ended, self.whole = threading.Event(), False
 
     # in the engine's thread
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another piece is welcome now."""
-        return self.whole or self._queue.qsize() < _AHEAD
 
     def put(self, piece: Piece | None) -> None:
         """Adds a piece."""
@@ -284,5 +279,5 @@ class Delivery:
 
     def _taken(self, piece: Piece | None) -> Piece | None:
         if self._queue.qsize() == _LOW:
-            self._wake()  # the engine may have stopped at _AHEAD
+            self._wake()  # the engine may have stopped at AHEAD
         return piece

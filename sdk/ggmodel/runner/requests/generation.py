@@ -17,7 +17,7 @@ from ...resources import as_error
 from ..engine.engine import Engine
 from ..engine.sequences import Lookup
 from ..sampling import Sampler, log_probabilities
-from .completion import AnswerText, Completion, Delivery, FinishReason, Piece, Usage
+from .completion import AHEAD, AnswerText, Completion, Delivery, FinishReason, Piece, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,7 +109,9 @@ class Generation:
     @property
     def wants_more(self) -> bool:
         """Whether another token is welcome now."""
-        return not (self.done or self.cancelled) and self._delivery.has_room
+        delivery = self._delivery
+        room = delivery.whole or delivery.size() < AHEAD
+        return room and not (self.done or self.cancelled)
 
     @property
     def left(self) -> float:
