@@ -52,12 +52,11 @@ class Turn:
         Raises:
             GraphError: such a function asks for this.
         """
-        me = threading.get_ident()
         with self.lock:
-            if self._running == me:
+            if self._running:  # by this thread, which has the lock
                 self.check()
             try:
-                self._running = me
+                self._running = threading.get_ident()
                 return work(*args)
             finally:
                 self._running = 0
@@ -321,9 +320,16 @@ class Executable(ABC):
     def valid(self) -> bool:
         """False once its memory is gone: compile the graph again."""
 
-    @abstractmethod
     def _check_valid(self) -> None:
         """Raises GraphError if it can run no more, and its values are gone."""
+        if not self.valid:
+            raise GraphError("this graph's memory is gone; compile it again")
+
+    def _alone(self, work: Callable[..., T], *args: Any) -> T:
+        """`Turn.alone` of a valid graph."""
+        with self.turn.lock:
+            self._check_valid()
+            return self.turn.alone(work, *args)
 
     def run(self, step: Any = None, meanwhile: Callable[[], None] | None = None) -> None:
         """Fills the feeds from `step`, copies host inputs in and computes.
@@ -337,9 +343,7 @@ class Executable(ABC):
             FormatError: a file of the weights has changed, so that the results may be wrong.
             GraphError: its memory is gone, or a feed asks for it.
         """
-        with self.turn.lock:
-            self._check_valid()
-            self.turn.alone(self._run, step, meanwhile)
+        self._alone(self._run, step, meanwhile)
 
     @abstractmethod
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
@@ -355,9 +359,7 @@ class Executable(ABC):
         Raises:
             Unsupported: the graph runs in another process.
         """
-        with self.turn.lock:
-            self._check_valid()
-            self.turn.alone(self._run_each, step, seen)
+        self._alone(self._run_each, step, seen)
 
     def _run_each(self, step: Any, seen: Callable[[Node, np.ndarray], None]) -> None:
         """`run_each` of a valid graph, in this thread's turn."""
@@ -393,9 +395,7 @@ class Executable(ABC):
         """`close`, in this thread's turn, or where nobody can use the graph any more."""
 
 
-def run_for(
-    executable: Executable, output: Node, step: Any, meanwhile: Callable[[], None] | None = None
-) -> np.ndarray:
+def run_for(executable: Executable, output: Node, step: Any, meanwhile: Any) -> np.ndarray:
     """The value of an output after a run, for callers who have asked `valid` in this turn: neither
     it nor the arguments are checked. See `Executable.run` and `Executable.value`."""
     with executable.turn.lock:

@@ -183,16 +183,14 @@ class GGMLExecutable(Executable):
         return self._arena is not None and self._generation == latest
 
     def _check_valid(self) -> None:
-        if not self.valid:
-            raise GraphError("this graph's memory is gone; compile it again")
+        super()._check_valid()
         self._backend.check_open()
 
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         self._fill(step)
         status = self._compute.compute(self._cgraph, meanwhile)
-        if self._weights.watch.suspect():
+        if self._weights.watch.suspect() or status != lib.GGML_STATUS_SUCCESS:
             self._backend.check_files()
-        if status != lib.GGML_STATUS_SUCCESS:
             need_success(status)
 
     def run_apart(self, step: Any = None) -> list[float]:
@@ -202,9 +200,7 @@ class GGMLExecutable(Executable):
             Seconds by op of the graph's schedule, summed over ggml's nodes for it; 0 for ops that
             compute nothing, such as views.
         """
-        with self.turn.lock:
-            self._check_valid()
-            return self.turn.alone(self._run_apart, step)
+        return self._alone(self._run_apart, step)
 
     def _run_apart(self, step: Any) -> list[float]:
         self._fill(step)

@@ -222,8 +222,7 @@ class ProcessExecutable(Executable):
 
     def _check_valid(self) -> None:
         self._backend.check_open()
-        if self.ended:
-            raise GraphError("this graph's memory is gone; compile it again")
+        super()._check_valid()
 
     def _run(self, step: Any, meanwhile: Callable[[], None] | None) -> None:
         given = [_values(node, step) for node in self._inputs]

@@ -228,10 +228,6 @@ class ReferenceExecutable(Executable):
         raw = self._elements(node).raw
         return raw if node.dtype.numpy is not None else raw.reshape(-1)
 
-    def _check_valid(self) -> None:
-        if not self.valid:
-            raise GraphError("this graph or its backend is closed; compile it again")
-
     def _close(self) -> None:
         self._closed = True
         self._memory.clear()
