@@ -180,6 +180,6 @@ def snapshot(cache: Cache) -> list[bytes]:
             np.where(part.table.position < 0, 0, part.table.group),
             np.array(part.table.end),
             part.lengths,
-            np.array([(s, *room) for s, room in sorted(part.table.rooms.items())]),
+            np.array([(s, *cells) for s, cells in sorted(part.table.allocations.items())]),
         )
     ]

@@ -171,7 +171,7 @@ class Run:
         return True
 
     def expect(self, sequence: int, length: int) -> None:
-        self.cache.expect(sequence, length)
+        self.cache.allocate(sequence, length)
 
     def end(self, sequence: int, begin: int) -> None:
         self.cache.remove(sequence, begin, None)

@@ -19,7 +19,7 @@ from ggmodel.ml import Backend, RopeType, Tensor
 from ggmodel.model import LayerMemory, find
 from ggmodel.nn import Rope
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 from tests.kvcache.naive import step
@@ -50,13 +50,13 @@ def edited(folder: Path, *changes: tuple[str, str]) -> Path:
 
 def shifted(model: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
     """The logits after ten positions have been removed, and those of the shorter text."""
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, TEXT, 0)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, TEXT, 0)
         model.engine.cache.remove(sequence, 10, 20)
-        got = Apart(model.engine).extend(sequence, TEXT[:1], 30)
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, np.concatenate([TEXT[:10], TEXT[20:]]), 0)
-        return got, Apart(model.engine).extend(sequence, TEXT[:1], 30)
+        got = Scoring(model.engine).extend(sequence, TEXT[:1], 30)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, np.concatenate([TEXT[:10], TEXT[20:]]), 0)
+        return got, Scoring(model.engine).extend(sequence, TEXT[:1], 30)
 
 
 MISMATCHES: dict[str, tuple[str, str, str]] = {

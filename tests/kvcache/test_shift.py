@@ -18,7 +18,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 
@@ -86,20 +86,20 @@ NEXT = np.array([7, 23, 11], np.int32)
 
 def continued(model: LoadedModel, sequence: int, start: int) -> np.ndarray:
     return np.stack(
-        [Apart(model.engine).extend(sequence, NEXT[i : i + 1], start + i) for i in range(3)]
+        [Scoring(model.engine).extend(sequence, NEXT[i : i + 1], start + i) for i in range(3)]
     )
 
 
 def fresh(model: LoadedModel, text: np.ndarray) -> np.ndarray:
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, text, 0)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, text, 0)
         return continued(model, sequence, len(text))
 
 
 @pytest.mark.parametrize(("begin", "end"), [(10, 25), (0, 8), (39, 40), (1, 39), (16, 32)])
 def test_removal_equals_recomputation(model: LoadedModel, begin: int, end: int):
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, TEXT, 0)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, TEXT, 0)
         model.engine.cache.remove(sequence, begin, end)
         left = np.concatenate([TEXT[:begin], TEXT[end:]])
         assert model.engine.cache.length(sequence) == len(left)
@@ -111,14 +111,14 @@ def test_removal_equals_recomputation(model: LoadedModel, begin: int, end: int):
 
 
 def test_shifting_again_and_again(model: LoadedModel):
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, TEXT, 0)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, TEXT, 0)
         text = TEXT
         for _ in range(6):
             model.engine.cache.remove(sequence, 4, 8)
             text = np.concatenate([text[:4], text[8:]])
             more = TEXT[:3]
-            Apart(model.engine).extend(sequence, more, len(text))  # into the cells that were freed
+            Scoring(model.engine).extend(sequence, more, len(text))  # into the freed cells
             text = np.concatenate([text, more])
         got = continued(model, sequence, len(text))
     assert nmse(got, fresh(model, text)) < 6 * bound(model)
@@ -126,10 +126,10 @@ def test_shifting_again_and_again(model: LoadedModel):
 
 def test_a_shift_leaves_other_sequences_alone(model: LoadedModel):
     engine = model.engine
-    with Apart(engine).slot() as one, Apart(engine).slot() as two:
+    with Scoring(engine).sequence() as one, Scoring(engine).sequence() as two:
         for lo in range(0, 40, 10):  # cells of both lie among each other
-            Apart(engine).extend(one, TEXT[lo : lo + 10], lo)
-            Apart(engine).extend(two, TEXT[::-1][lo : lo + 10], lo)
+            Scoring(engine).extend(one, TEXT[lo : lo + 10], lo)
+            Scoring(engine).extend(two, TEXT[::-1][lo : lo + 10], lo)
         engine.cache.remove(one, 5, 20)
         got = continued(model, two, 40)
     assert nmse(got, fresh(model, TEXT[::-1].copy())) < bound(model)
@@ -138,10 +138,10 @@ def test_a_shift_leaves_other_sequences_alone(model: LoadedModel):
 def test_a_copied_prefix_diverges(model: LoadedModel):
     engine = model.engine
     other = TEXT[::-1].copy()
-    with Apart(engine).slot() as one, Apart(engine).slot() as two:
-        Apart(engine).extend(one, TEXT, 0)
+    with Scoring(engine).sequence() as one, Scoring(engine).sequence() as two:
+        Scoring(engine).extend(one, TEXT, 0)
         engine.cache.copy_prefix(one, two, 20)
-        Apart(engine).extend(two, other[20:30], 20)
+        Scoring(engine).extend(two, other[20:30], 20)
         got = continued(model, two, 30), continued(model, one, 40)
     want = fresh(model, np.concatenate([TEXT[:20], other[20:30]])), fresh(model, TEXT)
     for a, b in zip(got, want, strict=True):
@@ -150,14 +150,14 @@ def test_a_copied_prefix_diverges(model: LoadedModel):
 
 def test_after_a_refused_shift_the_sequence_starts_anew(model: LoadedModel):
     engine = model.engine
-    with Apart(engine).slot() as one, Apart(engine).slot() as two:
-        Apart(engine).extend(one, TEXT, 0)
+    with Scoring(engine).sequence() as one, Scoring(engine).sequence() as two:
+        Scoring(engine).extend(one, TEXT, 0)
         engine.cache.copy_prefix(one, two, 40)
         with pytest.raises(Error, match="shares"):
             engine.cache.remove(two, 4, 8)
         engine.cache.remove(two, 0, None)
         left = np.concatenate([TEXT[:4], TEXT[8:]])
-        Apart(engine).extend(two, left, 0)
+        Scoring(engine).extend(two, left, 0)
         got = continued(model, two, len(left)), continued(model, one, 40)
     for a, b in zip(got, (fresh(model, left), fresh(model, TEXT)), strict=True):
         assert nmse(a, b) < bound(model)
@@ -168,8 +168,8 @@ def test_removal_at_the_end_equals_recomputation_at_any_depth(flash: str):
     golden = load_golden("llama", "tied")  # three layers
     source = from_hf(find("llama"), golden.config, golden.weights())
     with ggmodel.load(source, kv_type="f32", flash_attention=flash, parallel=2, threads=1) as model:
-        with Apart(model.engine).slot() as sequence:
-            Apart(model.engine).extend(sequence, TEXT, 0)
+        with Scoring(model.engine).sequence() as sequence:
+            Scoring(model.engine).extend(sequence, TEXT, 0)
             model.engine.cache.remove(sequence, 17, None)
             got = continued(model, sequence, 17)
         assert nmse(got, fresh(model, TEXT[:17])) < BOUND["f32"]

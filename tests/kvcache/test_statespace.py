@@ -54,10 +54,10 @@ def model(shared: LoadedModel) -> LoadedModel:
     engine = shared.engine
 
     def empty() -> None:
-        engine.scheduler.sweep()  # cancelled requests leave their slots
-        for slot in engine.slots.all:
+        engine.scheduler.admit()  # cancelled requests leave their sequences
+        for slot in engine.sequences.all:
             assert slot.free
-            engine.slots.cut(slot, 0)
+            slot.cut(0)
 
     engine.call(empty)
     return shared
@@ -331,7 +331,7 @@ def test_a_busy_slot_lends_a_checkpoint(model: LoadedModel, kinds: str):
     prompt = [*TEXT[:9], *TEXT[20:24]]
     two = model.stream(prompt, max_tokens=20, temperature=0)  # more than are computed ahead
     got = [next(two).token]
-    busy = [slot.sequence for slot in model.engine.slots.all if not slot.free]
+    busy = [slot.number for slot in model.engine.sequences.all if not slot.free]
     cache: Any = model.engine.cache
     states = next(c for c in getattr(cache, "caches", [cache]) if isinstance(c, RecurrentCache))
     first, second = ({(s.position, s.slot) for s in states.states[i]} for i in busy)

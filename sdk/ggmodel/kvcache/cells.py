@@ -1,8 +1,8 @@
 """Cells of a KV cache: their allocation, the windows that attention reads, and its masks.
 
 Attention reads one range of cells and costs as much as that range is long. So the cells of a
-sequence should lie together. A sequence that is expected to grow has an allocation, its room: cells
-that stay free for it as long as others find cells elsewhere.
+sequence should lie together. A sequence that is expected to grow has an allocation: cells that stay
+free for it as long as others find cells elsewhere.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Cells:
         end: the last cell in use + 1.
         touched: the last cell used since all free ones were cleared + 1.
         expected: sequence → how many cells it will probably need; only for those known to grow.
-        rooms: sequence → begin and end of its room.
+        allocations: sequence → begin and end of its allocation.
     """
 
     def __init__(self, count: int, sequences: int, padding: int):
@@ -108,7 +108,7 @@ class Cells:
             ) from None
         self.end = self.touched = 0
         self.expected: dict[int, int] = {}
-        self.rooms: dict[int, tuple[int, int]] = {}
+        self.allocations: dict[int, tuple[int, int]] = {}
 
     # what lies where
 
@@ -140,9 +140,8 @@ class Cells:
         """`write` of a single position; faster than numpy for few."""
         self.position[cell], self.group[cell] = position, 0
         self.member[sequence, cell] = True
-        if cell >= self.end:
-            self.end = cell + 1
-            self.touched = max(self.touched, self.end)
+        self.end = max(self.end, cell + 1)
+        self.touched = max(self.touched, self.end)
 
     def empty(self, cells: np.ndarray) -> None:
         """Frees cells, int64 [n], whoever remembers them. Call `find_end` afterwards."""
@@ -170,9 +169,10 @@ class Cells:
         self.touched = self.end
         return found
 
-    def expect(self, sequence: int, cells: int) -> None:
-        """Notes how many cells a sequence will need in all; 0 ends its room."""
-        self.rooms = {s: room for s, room in self.rooms.items() if s != sequence}
+    def allocate(self, sequence: int, cells: int) -> None:
+        """Notes how many cells a sequence will need in all: its next ones get an allocation. 0 ends
+        it."""
+        self.allocations = {s: held for s, held in self.allocations.items() if s != sequence}
         self.expected.pop(sequence, None)
         if cells:
             self.expected[sequence] = cells
@@ -182,8 +182,8 @@ class Cells:
     def find(self, sequences: np.ndarray) -> np.ndarray:
         """Free cells for rows of these sequences int32 [n]: int64 [n], or fewer if fewer are free.
 
-        Cells of its room for a sequence that has one; else the lowest outside of rooms, in rooms
-        only if there are no others.
+        Cells of its allocation for a sequence that has one; else the lowest outside of allocations,
+        within only if there are no others.
         """
         if not self.expected:
             return self._lowest(self.position[: self.end] < 0, len(sequences))
@@ -191,7 +191,7 @@ class Cells:
         for sequence in dict.fromkeys(sequences.tolist()):
             if sequence in self.expected:
                 rows = np.flatnonzero(sequences == sequence)
-                mine = self._in_room(sequence, len(rows))
+                mine = self._allocated(sequence, len(rows))
                 cells[rows[: len(mine)]] = mine
         rest = np.flatnonzero(cells < 0)
         if len(rest):
@@ -211,29 +211,31 @@ class Cells:
         return np.concatenate([holes, more]) if len(holes) else more
 
     def _open(self, free: np.ndarray, sequence: int | None = None) -> np.ndarray:
-        """The `free` cells, bool [count], outside of the rooms of other sequences."""
+        """The `free` cells, bool [count], outside of the allocations of other sequences."""
         free = free.copy()
-        for other, (begin, end) in self.rooms.items():
+        for other, (begin, end) in self.allocations.items():
             if other != sequence:
                 free[begin:end] = False
         return free
 
-    def _in_room(self, sequence: int, n: int) -> np.ndarray:
-        """The n lowest free cells of a sequence's room, which is moved if it has too few."""
+    def _allocated(self, sequence: int, n: int) -> np.ndarray:
+        """The n lowest free cells of a sequence's allocation, which is moved if it has too few."""
         for again in (True, False):
-            begin, end = self.rooms.get(sequence, _NONE)
+            begin, end = self.allocations.get(sequence, _NONE)
             found = np.flatnonzero(self.position[begin:end] < 0)[:n] + begin
             if again and len(found) < n:
-                self._make_room(sequence, n)
+                self._move_allocation(sequence, n)
         return found
 
-    def _make_room(self, sequence: int, n: int) -> None:
-        """Gives a sequence a room for what is expected of it, at least n cells: near to the cells
-        that it holds, or as low as possible. If none is so large, the largest."""
+    def _move_allocation(self, sequence: int, n: int) -> None:
+        """Allocates a sequence the cells that it will need, at least n of them: near to those
+        that it holds, or as low as possible. If no range is so large, the largest."""
         edges = np.diff(self._open(self.position < 0, sequence), prepend=False, append=False)
         begins, ends = np.flatnonzero(edges).reshape(-1, 2).T
+        # A step that is taken back brings the allocations before it back: they stay as they are.
+        others = {s: held for s, held in self.allocations.items() if s != sequence}
         if not len(begins):
-            self.rooms.pop(sequence, None)
+            self.allocations = others
             return
         held = int(self.member[sequence].sum())
         wanted = max(n, self.expected[sequence] - held)
@@ -249,14 +251,15 @@ class Cells:
             places = farther = self._padded(begins, wanted)
         fits = places + wanted <= ends
         if fits.any():
-            best = np.flatnonzero(fits)[farther[fits].argmin()]
-            self.rooms = {**self.rooms, sequence: (int(places[best]), int(places[best]) + wanted)}
+            begin = int(places[np.flatnonzero(fits)[farther[fits].argmin()]])
+            mine = begin, begin + wanted
         else:
             best = (ends - begins).argmax()
-            self.rooms = {**self.rooms, sequence: (int(begins[best]), int(ends[best]))}
+            mine = int(begins[best]), int(ends[best])
+        self.allocations = {**others, sequence: mine}
 
     def _padded(self, begins: np.ndarray, wanted: int) -> np.ndarray:
-        """Where rooms of the wanted size begin so that they touch no more blocks of the padding
+        """Where ranges of the wanted size begin so that they touch no more blocks of the padding
         than need be."""
         up = -(-begins // self._padding) * self._padding
         return np.where(
@@ -264,8 +267,8 @@ class Cells:
         )
 
     def free_next(self, cell: int, sequence: int) -> bool:
-        """Whether a cell is free, and a sequence may take it without asking for a room."""
-        begin, end = self.rooms.get(sequence, _NONE)
+        """Whether a cell is free, and a sequence may take it without a new allocation."""
+        begin, end = self.allocations.get(sequence, _NONE)
         return begin <= cell < end and self.position[cell] < 0
 
 
@@ -311,7 +314,7 @@ def window_of(sequences: np.ndarray, cells: Cells, padding: int, apart: bool) ->
     parts = []
     for row, after in zip(starts, [*starts[1:], len(sequences)], strict=True):
         sequence = int(sequences[row])
-        begin, end = _stable(*held[sequence], cells.rooms.get(sequence, (0, 0))[1], padding)
+        begin, end = _stable(*held[sequence], cells.allocations.get(sequence, (0, 0))[1], padding)
         parts.append(Part(row, after - row, begin, min(end, cells.count) - begin))
     cost = whole.size * (_CONVERSION + len(sequences))
     cost_apart = sum(part.cells * (_CONVERSION + part.rows) + _OP for part in parts) + _GRAPH
@@ -322,12 +325,12 @@ def window_of(sequences: np.ndarray, cells: Cells, padding: int, apart: bool) ->
     return Window(all_parts.begin, all_parts.size, counted)
 
 
-def _stable(begin: int, end: int, room_end: int, padding: int) -> tuple[int, int]:
+def _stable(begin: int, end: int, allocation_end: int, padding: int) -> tuple[int, int]:
     """A range around a sequence's cells that serves its next ones too, so that its graph does."""
     fine = max(1, padding // 8)
     begin = begin // fine * fine
     padded = begin + round_up(end - begin, padding)
-    return begin, min(padded, round_up(room_end, fine)) if end <= room_end else padded
+    return begin, min(padded, round_up(allocation_end, fine)) if end <= allocation_end else padded
 
 
 def _of(ranges: Iterable[tuple[int, int]]) -> tuple[int, int]:

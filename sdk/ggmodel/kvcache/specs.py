@@ -12,8 +12,7 @@ from ..errors import ConfigError, TensorError
 from ..ml import Backend, Context, DType
 from ..model.batch import Step
 from ..model.cache import Cache, CacheSpec, Rotation, Size
-from .causal import CausalCache
-from .causal_step import P, Rule
+from .causal import CausalCache, P, Rule
 
 _MOST = 1 << 30  # positions and their sums and differences have 32 bits
 
@@ -234,9 +233,9 @@ class WrapperCache(Cache):
                 return point
             position = point  # another cache may not be able to resume there
 
-    def expect(self, sequence: int, length: int) -> None:
+    def allocate(self, sequence: int, length: int) -> None:
         for cache in self.caches:
-            cache.expect(sequence, length)
+            cache.allocate(sequence, length)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:

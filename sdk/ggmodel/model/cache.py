@@ -296,9 +296,9 @@ class Cache(ABC):
         position = min(position, self.length(sequence))
         return position if self.can_resume(sequence, position) else 0
 
-    def expect(self, sequence: int, length: int) -> None:
-        """Notes how many positions a sequence will probably have: a hint where its next ones lie
-        best. 0 ends it, and what was kept free for the sequence is free for others."""
+    def allocate(self, sequence: int, length: int) -> None:
+        """Allocates cells for the positions that a sequence will probably have, so many in all: a
+        hint where its next ones lie best. 0 ends the allocation: its free cells are others'."""
         del sequence, length
 
     @abstractmethod
