@@ -30,7 +30,7 @@ import numpy as np
 import ggmodel
 from ggmodel.runner import Sampler, Usage
 from ggmodel.runner.engine.scheduler import SIZES
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.runner.sampling import Sampling
 
 DOCUMENTS = Path(__file__).parents[1] / "docs"
@@ -130,10 +130,10 @@ def costs(model: ggmodel.LoadedModel, depth: int, rounds: int = 5) -> str:
     seconds: dict[int, list[float]] = {
         size: [] for size in (1, *SIZES) if size <= engine.batch_size
     }
-    with Apart(engine).slot() as sequence:
+    with Scoring(engine).sequence() as sequence:
 
         def compute(first: int, tokens: np.ndarray, start: int) -> None:
-            list(Apart(engine).batches(engine.graphs, sequence, tokens, start, first))
+            list(Scoring(engine).batches(engine.graphs, sequence, tokens, start, first))
 
         engine.call(lambda: compute(depth - 1, tokens, 0))
         for i in range(rounds + 1):

@@ -19,7 +19,7 @@ from ggmodel.errors import AudioError, ConfigError, PromptError
 from ggmodel.gguf_file import DType, MemorySource, open_gguf
 from ggmodel.models.gemma3n.config import Gemma3nConfig
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.diff.inputs import same_tokens
 from ggmodel.workbench.golden import Golden, laid_out, nmse, source_of
 from ggmodel.workbench.observe import prompt_with
@@ -101,7 +101,7 @@ def test_the_reference_is_given_the_same_prompt(golden: Golden):
         items = [golden.pictures[p] for p in prompt.parts if isinstance(p, str)]
         seen = [e for item in items for e in model.encode_media(item.kind, item.pixels)]
         numbers = prompt_with(model, ids, placeholder, seen)
-        assert nmse(Apart(model.engine).all_logits(numbers), prompt.logits) < bound_of(golden)
+        assert nmse(Scoring(model.engine).all_logits(numbers), prompt.logits) < bound_of(golden)
     assert tower in names and not [name for name in names if "projector" in name]
 
 

@@ -18,7 +18,7 @@ from ggmodel.gguf_file import MemorySource, open_gguf
 from ggmodel.kvcache import Causal, Chunked
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import laid_out, nmse
 from tests.golden.files import GREEDY, Golden, cases, load_golden, lossy
 from tests.image.noise import LARGE, SIDE, SIZES, noise
@@ -176,10 +176,10 @@ def test_a_context_shift_rotates_where_there_is_rope(rope: int):
     source = from_hf(find("llama4"), config | {"num_hidden_layers": 1}, first)
     text, left = golden.prompt, np.delete(golden.prompt, np.s_[4:9])
     with load(golden, source, parallel=2) as model:
-        with Apart(model.engine).slot() as sequence:
-            Apart(model.engine).extend(sequence, text[:-1], 0)
+        with Scoring(model.engine).sequence() as sequence:
+            Scoring(model.engine).extend(sequence, text[:-1], 0)
             model.engine.cache.remove(sequence, 4, 9)
-            got = Apart(model.engine).extend(sequence, text[-1:], len(left) - 1)
+            got = Scoring(model.engine).extend(sequence, text[-1:], len(left) - 1)
         # Keys are rotated twice in float32.
         assert nmse(got, model.logits(left.tolist())[-1]) < 1e-9
 

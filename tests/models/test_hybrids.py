@@ -14,7 +14,7 @@ from ggmodel.errors import Error
 from ggmodel.gguf_file import MemorySource
 from ggmodel.model import Step
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import nmse, source_of
 from tests.golden.text import golden_of
 
@@ -93,8 +93,8 @@ def test_a_conversation_goes_on_where_it_ended(model: LoadedModel, alone: Loaded
 
 
 def test_states_cannot_be_shifted(model: LoadedModel):
-    with Apart(model.engine).slot() as sequence:
-        Apart(model.engine).extend(sequence, np.array(TEXTS[1], np.int32), 0)
+    with Scoring(model.engine).sequence() as sequence:
+        Scoring(model.engine).extend(sequence, np.array(TEXTS[1], np.int32), 0)
         with pytest.raises(Error, match="cannot lose positions 4 to 8"):
             model.engine.cache.remove(sequence, 4, 8)
         assert model.engine.cache.length(sequence) == len(TEXTS[1])

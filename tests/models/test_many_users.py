@@ -22,7 +22,7 @@ from ggmodel.gguf_file import MemorySource
 from ggmodel.model import find, find_hf
 from ggmodel.models.idefics3.video import introduction, moment
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.video import Video
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
@@ -411,7 +411,7 @@ def test_after_a_shift_one_layer_equals_the_shortened_text(subject: Subject):
         keep = inputs.before_image(whole, 10)
         end = inputs.after_image(whole[:context], keep + (context - keep) // 2)
         left = np.array(whole[:keep] + whole[end:], np.int32)
-        want = Apart(model.engine).all_logits(model.engine.keep(left))
+        want = Scoring(model.engine).all_logits(model.engine.keep(left))
         # The token that found the context full has the first row behind the shift. The context is
         # full again when as many tokens have come as were forgotten.
         got, want = got[room + 1 :], want[context - (end - keep) :]

@@ -51,7 +51,7 @@ def steps(stories: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> list[Compute
 
     def spy(step: Step, *args: Any) -> np.ndarray:
         arrays = (step.tokens, step.positions, step.sequences)
-        held = sum(len(slot.tokens) for slot in stories.engine.slots.all)
+        held = sum(len(slot.tokens) for slot in stories.engine.sequences.all)
         tokens, positions, sequences = (a.tolist() for a in arrays)
         found.append(Computed(tokens, positions, sequences, held))
         return run(step, *args)
@@ -158,7 +158,7 @@ def test_requests_go_on_afterwards(stories: LoadedModel):
     want = stories.generate("A fox", temperature=0, max_tokens=10).tokens
     list(bench(stories, [Test(prompt=9), Test(tokens=3, depth=5, sequences=3)], 1))
     assert stories.generate("A fox", temperature=0, max_tokens=10).tokens == want
-    assert not stories.engine.slots.working
+    assert not stories.engine.sequences.working
 
 
 # outside of ggml

@@ -15,7 +15,7 @@ from ggmodel.ml.node import Node
 from ggmodel.model.walk import instances
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.graphs import trace
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.observe import Recording, watch_text
 from tests.workbench.saved import source_of
 
@@ -89,9 +89,9 @@ def _plain_values(model: LoadedModel, ids: list[int]) -> dict[str, np.ndarray]:
             return rows
 
     def run() -> None:
-        with Apart(engine).graphs(model.model, 1, len(ids)) as graphs:
+        with Scoring(engine).graphs(model.model, 1, len(ids)) as graphs:
             list(
-                Apart(engine).batches(
+                Scoring(engine).batches(
                     All(graphs.cache, graphs.histories), 0, np.array(ids, np.int32), 0
                 )
             )

@@ -25,7 +25,7 @@ from ggmodel.ml.graph import Graph
 from ggmodel.model import find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine import graphs as runner_graphs
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench import profile as workbench
 from ggmodel.workbench.nodes import VIEWS, folded, layer_of, module_of, parts_of, traffic
 from ggmodel.workbench.profile import Profile, Workload, chrome_trace, profile
@@ -213,7 +213,7 @@ def test_both_ways_give_the_same(stories: LoadedModel):
     values: list[np.ndarray] = []
 
     def both_ways() -> None:
-        with Apart(engine).graphs(stories.model, 1, len(tokens)) as graphs:
+        with Scoring(engine).graphs(stories.model, 1, len(tokens)) as graphs:
             step = workbench._step(graphs, tokens, 0, True)
             graphs.cache.start_forward(step)
             traced = runner_graphs.trace(graphs.forward, graphs.backend, graphs.cache, step)

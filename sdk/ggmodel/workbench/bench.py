@@ -19,7 +19,7 @@ import numpy as np
 
 from ..errors import ConfigError, Unsupported
 from ..runner import LoadedModel, Sampler
-from ..runner.engine.scoring import Apart
+from ..runner.engine.scoring import Scoring
 from ..runner.requests.generation import Generation
 
 
@@ -148,7 +148,7 @@ def bench(model: LoadedModel, tests: Sequence[Test], repetitions: int = 5) -> It
     _refuse_embedders(model)
     if repetitions < 1:
         raise ConfigError(f"{repetitions} repetitions; there must be at least 1")
-    room = model.engine.context_length, len(model.engine.slots.all)
+    room = model.engine.context_length, len(model.engine.sequences.all)
     for test in tests:
         if test.context > room[0] or test.sequences > room[1]:
             raise ConfigError(
@@ -247,8 +247,8 @@ def _random(model: LoadedModel, n: int, random: np.random.Generator) -> np.ndarr
 
 def _empty(model: LoadedModel) -> None:
     with ExitStack() as slots:
-        for _ in model.engine.slots.all:
-            slots.enter_context(Apart(model.engine).slot())
+        for _ in model.engine.sequences.all:
+            slots.enter_context(Scoring(model.engine).sequence())
 
 
 def _computed(model: LoadedModel) -> float | None:

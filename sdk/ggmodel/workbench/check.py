@@ -105,7 +105,7 @@ def check(source: TensorSource, *, models: str | Path | None = None, strict: boo
             and _tried("refused", steps.validate, result)
             and _tried("trace", steps.trace, result)
         ):
-            weights = steps.engine.worst.weights_read()
+            weights = steps.engine.memory_plan.weights_read()
             result.traced = True
             _tried("trace", steps.reserve, result)
             result.warnings += [

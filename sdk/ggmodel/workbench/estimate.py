@@ -144,7 +144,7 @@ def estimate_on(
         trained = getattr(steps.config, "context", length)
         architecture, blocks = steps.report.architecture, steps.backend.block_count
         reports[length, GPULayersList()] = steps.backend.backend_memory()
-        encoders = steps.engine.worst.encoders
+        encoders = steps.engine.memory_plan.encoders
     layers = choose_layers(
         options.gpu_request, lambda chosen: measured(length, chosen), devices.found, blocks
     )

@@ -21,7 +21,7 @@ from ..model.walk import Instance, instances
 from ..runner import LoadedModel
 from ..runner.engine.graphs import Graphs, trace
 from ..runner.engine.images import record
-from ..runner.engine.scoring import Apart
+from ..runner.engine.scoring import Scoring
 
 if TYPE_CHECKING:
     from ..ml.graph import Graph
@@ -86,9 +86,9 @@ def watch_text(model: LoadedModel, numbers: np.ndarray, begin: Begin) -> np.ndar
     group = engine.inputs.largest_group(numbers.tolist())
 
     def watched() -> list[np.ndarray]:
-        with Apart(engine).graphs(forward, 1, len(numbers), group) as graphs:
+        with Scoring(engine).graphs(forward, 1, len(numbers), group) as graphs:
             each = _Each(forward, graphs, model, begin)
-            return list(Apart(engine).batches(each, 0, numbers, 0))
+            return list(Scoring(engine).batches(each, 0, numbers, 0))
 
     rows = engine.call(watched)
     if len(rows) > 1:
@@ -116,11 +116,11 @@ def watch_decode(
     group = engine.inputs.largest_group(numbers.tolist())
 
     def watched() -> None:
-        with Apart(engine).graphs(forward, 1, len(numbers), group) as graphs:
-            list(Apart(engine).batches(graphs, 0, numbers[:start], 0))
+        with Scoring(engine).graphs(forward, 1, len(numbers), group) as graphs:
+            list(Scoring(engine).batches(graphs, 0, numbers[:start], 0))
             for i in range(start, len(numbers)):
                 each = _Each(forward, graphs, model, begin(i))
-                list(Apart(engine).batches(each, 0, numbers[i : i + 1], i))
+                list(Scoring(engine).batches(each, 0, numbers[i : i + 1], i))
 
     engine.call(watched)
 

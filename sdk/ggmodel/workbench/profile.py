@@ -28,7 +28,7 @@ from ..ml.node import Node, Weight
 from ..model import Prepared, Step
 from ..runner import LoadedModel
 from ..runner.engine.graphs import Graphs, trace
-from ..runner.engine.scoring import Apart
+from ..runner.engine.scoring import Scoring
 from .nodes import VIEWS, Traffic, folded, layer_of, module_of, parts_of, traffic
 
 _SEED = 0
@@ -277,9 +277,9 @@ def _graph(model: LoadedModel, work: Workload) -> Iterator[tuple[Graph, Step | P
     tokens = random.integers(0, engine.vocabulary, work.depth + count, np.int32)
     net = model.model
     forward = net.states if net.only_embeds else net
-    with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
+    with Scoring(engine).graphs(forward, 1, len(tokens)) as graphs:
         if work.depth:
-            for _ in Apart(engine).batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
+            for _ in Scoring(engine).batches(graphs, 0, tokens[: work.depth], 0, work.depth - 1):
                 pass
         step = _step(graphs, tokens[work.depth :], work.depth, net.only_embeds)
         graphs.cache.start_forward(step)

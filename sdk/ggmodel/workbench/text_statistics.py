@@ -13,7 +13,7 @@ from ..convert.imatrix import Importance, ImportanceMatrix
 from ..errors import ComputeError, ConfigError, PromptError, TokenizerError
 from ..ml.node import Node, Weight
 from ..runner import LoadedModel
-from ..runner.engine.scoring import Apart
+from ..runner.engine.scoring import Scoring
 from ..runner.sampling import log_probability
 from ..tokenizer import Tokenizer
 from .observe import Recording, See, watch_text
@@ -122,7 +122,7 @@ def _losses(model: LoadedModel, chunk: np.ndarray, first: int) -> list[float]:
         pairs = zip(rows, upcoming, strict=False)  # no token follows the last row
         losses.extend(-log_probability(row, token) for row, token in pairs)
 
-    Apart(model.engine).each_logits(chunk, take, first)
+    Scoring(model.engine).each_logits(chunk, take, first)
     return losses
 
 

@@ -25,7 +25,7 @@ from ggmodel.ml import Backend, BackendParams, DType, FlashAttention, Tensor, ne
 from ggmodel.ml.process import ProcessBackend, RunnerProcess
 from ggmodel.model import config_class, fill, find
 from ggmodel.runner.engine.engine import Engine
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import source_of
 from tests.conftest import WriteGGUF
 from tests.golden.files import GREEDY, load_golden
@@ -233,17 +233,16 @@ def test_a_llama(shared: RunnerProcess):
             fill(model, backend, source.tensors, "llama", architecture.ignore)
             options = {"context_length": 256, "batch_size": 4, "parallel": 1}
             engine = Engine(model, backend, kv_type=DType.F32, **options)
-            engine.vocabulary = engine.worst.trace(engine.cache, 1)
-            engine.backend.allocate(*engine.worst.graphs)
-            engine.worst.reserve()
+            engine.backend.allocate(*engine.memory_plan.graphs)
+            engine.memory_plan.reserve()
             backend.load()
             tokens = golden.prompt
-            with Apart(engine).slot() as sequence:
-                row = Apart(engine).extend(sequence, tokens, 0)
+            with Scoring(engine).sequence() as sequence:
+                row = Scoring(engine).extend(sequence, tokens, 0)
                 for _ in range(GREEDY):
                     tokens = np.append(tokens, np.int32(row.argmax()))
-                    row = Apart(engine).extend(sequence, tokens[-1:], len(tokens) - 1)
-            results.append((tokens.tolist(), Apart(engine).all_logits(tokens).tobytes()))
+                    row = Scoring(engine).extend(sequence, tokens[-1:], len(tokens) - 1)
+            results.append((tokens.tolist(), Scoring(engine).all_logits(tokens).tobytes()))
             assert engine.graphs.replayed > engine.graphs.recorded
             engine.close()
     assert results[0] == results[1]

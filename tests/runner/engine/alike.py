@@ -17,18 +17,18 @@ TIE = 1e-3
 def slots_are_free(model: LoadedModel) -> None:
     """No request is left, and each slot knows how much the cache holds of it."""
     model.engine.call(lambda: None)  # after what was posted before
-    slots, cache = model.engine.slots.all, model.engine.cache
+    slots, cache = model.engine.sequences.all, model.engine.cache
     assert not model.engine.scheduler.waiting
     assert all(slot.free and not len(slot.pending) for slot in slots)
-    assert [cache.length(slot.sequence) for slot in slots] == [len(slot.tokens) for slot in slots]
+    assert [cache.length(slot.number) for slot in slots] == [len(slot.tokens) for slot in slots]
 
 
 def nothing_is_in_use(model: LoadedModel) -> None:
     """`slots_are_free`, and the cache, which sees all positions, has cells for them alone."""
     slots_are_free(model)
     cache: Any = model.engine.cache
-    for slot in model.engine.slots.all:
-        held = np.sort(cache.table.position[cache.table.member[slot.sequence]])
+    for slot in model.engine.sequences.all:
+        held = np.sort(cache.table.position[cache.table.member[slot.number]])
         np.testing.assert_array_equal(held, np.arange(len(slot.tokens)))
 
 

@@ -55,7 +55,7 @@ def test_closing_a_stream_frees_its_slot_and_cells(model: LoadedModel):
             model.generate(PROMPT, max_tokens=1)
         stream.close()
         model.engine.call(lambda: None)  # after that
-        (slot,) = model.engine.slots.all
+        (slot,) = model.engine.sequences.all
         # The computed tokens stay for a prompt that begins alike, and no more than those.
         cache: Any = model.engine.cache
         assert slot.free and (cache.table.position >= 0).sum() == len(slot.tokens)
@@ -211,7 +211,7 @@ def test_nan_logits_end_the_request_and_nothing_else(source: MemorySource):
             with pytest.raises(ComputeError, match="nan"):
                 model.generate(PROMPT, temperature=temperature)
         assert np.isnan(model.logits(PROMPT)).all()
-        assert all(slot.free and not slot.tokens for slot in model.engine.slots.all)
+        assert all(slot.free and not slot.tokens for slot in model.engine.sequences.all)
 
 
 def test_a_closed_model_says_so(source: MemorySource):

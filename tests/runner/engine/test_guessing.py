@@ -164,7 +164,7 @@ def _slot(prompt: Sequence[int], lookup: Lookup | None) -> Any:
 
 
 def _work(slot: Any, start: int, size: int) -> Any:
-    return SimpleNamespace(slot=slot, start=start, numbers=[0] * size, drafted=size - 1)
+    return SimpleNamespace(sequence=slot, start=start, numbers=[0] * size, drafted=size - 1)
 
 
 def test_an_edited_text_is_said_faster(run: Run):

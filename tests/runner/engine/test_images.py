@@ -175,7 +175,7 @@ def test_a_second_question_about_the_same_image_computes_only_the_question(open_
     model = open_model(parallel=2)
     first = model.generate([picture(1), *TEXT], max_tokens=4, temperature=0)
     recorded = model.engine.graphs.recorded + model.engine.graphs.replayed
-    slot = max(model.engine.slots.all, key=lambda s: len(s.tokens))
+    slot = max(model.engine.sequences.all, key=lambda s: len(s.tokens))
     assert len(slot.tokens) == 1 + ROWS + 1 + len(TEXT) + 3
     again = model.generate([picture(1), *TEXT], max_tokens=4, temperature=0)
     assert again.tokens == first.tokens
@@ -206,7 +206,7 @@ def test_users_with_different_images_at_once(open_model: Open, architecture: str
     for thread in threads:
         thread.join()
     assert [got[n] for n in range(9)] == want
-    assert all(slot.free for slot in model.engine.slots.all)
+    assert all(slot.free for slot in model.engine.sequences.all)
 
 
 def test_context_shift_keeps_groups_whole(open_model: Open):
@@ -215,7 +215,7 @@ def test_context_shift_keeps_groups_whole(open_model: Open):
         [*TEXT, picture(1), *TEXT], max_tokens=60, context_shift=True, num_keep=8, temperature=0
     )
     assert len(done.tokens) == 60
-    slot = max(model.engine.slots.all, key=lambda s: len(s.tokens))
+    slot = max(model.engine.sequences.all, key=lambda s: len(s.tokens))
     assert sum(n < 0 for n in slot.tokens) in (0, ROWS)
 
 
@@ -253,7 +253,7 @@ def test_one_user_whose_image_cannot_be_encoded_fails_alone(
     with pytest.raises(ComputeError, match="the tower fell"):
         model.generate([*TEXT, embeddings])
     assert tokens + [piece.token for piece in running] == want
-    assert all(slot.free for slot in model.engine.slots.all)
+    assert all(slot.free for slot in model.engine.sequences.all)
 
 
 def test_markers_say_where_images_belong(open_model: Open):

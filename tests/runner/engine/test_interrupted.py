@@ -96,7 +96,7 @@ def stream(model: LoadedModel, prompt: list[int], **options: Any) -> Pieces:
 
 def need_idle(model: LoadedModel, n: int) -> None:
     model.engine.call(lambda: None)  # after what was posted before
-    assert not model.engine.slots.working, n
+    assert not model.engine.sequences.working, n
     assert not model.engine.scheduler.waiting, n
 
 

@@ -175,16 +175,15 @@ def test_batches_are_prepared_while_others_are_computed(source: MemorySource):
             steps.take_steps()
             steps.backend.load()
             engine = steps.engine
-            placer = engine.steps.placer
-            place = placer.place
+            place = engine.steps.place
 
             def watched(chunks: list[Chunk]) -> Step:
-                prepared = placer._next
+                prepared = engine.sequences.prepared
                 step = place(chunks)
-                used.append(prepared is not None and step.placed is prepared[1].placed)
+                used.append(prepared is not None and step.placed is prepared.placed)
                 return step
 
-            placer.place = watched  # type: ignore[method-assign]
+            engine.steps.place = watched  # type: ignore[method-assign]
             prompt = np.arange(3, 13, dtype=np.int32)
             options: dict[str, Any] = {"max_tokens": 6, "stop": ()}
             done = Generation(engine, None, prompt, Sampler(0), **options).run()
@@ -279,7 +278,7 @@ def test_a_coroutine_that_is_cancelled_frees_its_slot(stories: LoadedModel):
 
     asyncio.run(leave())
     end = time.monotonic() + 5  # for the step that was under way
-    while stories.engine.slots.working and time.monotonic() < end:
+    while stories.engine.sequences.working and time.monotonic() < end:
         time.sleep(0.01)
     nothing_is_in_use(stories)
 

@@ -133,10 +133,10 @@ def test_what_is_placed_ahead_may_fail(model: LoadedModel, monkeypatch: pytest.M
         raise PromptError("no grid")
 
     model.generate(TEXT, max_tokens=2)
-    scheduler = model.engine.scheduler
+    steps = model.engine.steps
     monkeypatch.setattr(type(model.model), "positions", refuse)
-    slot = model.engine.slots.all[0]
+    slot = model.engine.sequences.all[0]
     chunk = Chunk(slot, len(slot.tokens), [1], True)
-    model.engine.call(lambda: scheduler.placer.prepare([chunk]))
+    model.engine.call(lambda: steps.prepare([chunk]))
     with pytest.raises(PromptError, match="no grid"):
-        model.engine.call(lambda: scheduler.placer.place([chunk]))
+        model.engine.call(lambda: steps.place([chunk]))

@@ -1,4 +1,4 @@
-"""Answers with guesses are those without: token by token, whatever ends or interrupts them."""
+"""Answers with draft tokens are those without: token by token, whatever ends or interrupts them."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def nothing_is_in_use(model: LoadedModel) -> None:
     model.engine.call(lambda: None)  # after what was posted before
-    slots, cache = model.engine.slots.all, model.engine.cache
+    slots, cache = model.engine.sequences.all, model.engine.cache
     assert all(slot.free and not slot.pending for slot in slots)
     for slot in slots:
-        assert cache.length(slot.sequence) == len(slot.tokens)
+        assert cache.length(slot.number) == len(slot.tokens)
         for part in getattr(cache, "caches", [cache]):
-            held = part.table.position[part.table.member[slot.sequence]]
+            held = part.table.position[part.table.member[slot.number]]
             first = max(part.rule.keeps_from(len(slot.tokens)), 0)
             assert set(range(first, len(slot.tokens))) <= set(held) <= set(range(len(slot.tokens)))
 
@@ -394,7 +394,7 @@ def test_batches_stay_within_their_size(unrounded: MemorySource):
             tokens += [piece.token for piece in stream]
         assert told == [told[0]] * 4
         assert max(size for size, _ in sizes) == 6
-        assert any(outputs > 4 for _, outputs in sizes)  # guesses beside other sequences
+        assert any(outputs > 4 for _, outputs in sizes)  # drafts beside other sequences
 
 
 def test_images_are_never_guessed_and_what_is_no_option(model: LoadedModel):

@@ -10,20 +10,20 @@ import pytest
 import ggmodel
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 
 
 def decode(model: LoadedModel, prompt: list[int], steps: int, rebuild: bool) -> np.ndarray:
     """Logits of greedy steps after a prompt, [steps, vocabulary]."""
     engine = model.engine
     rows = []
-    with Apart(engine).slot() as sequence:
-        logits = Apart(engine).extend(sequence, np.array(prompt, np.int32), 0)
+    with Scoring(engine).sequence() as sequence:
+        logits = Scoring(engine).extend(sequence, np.array(prompt, np.int32), 0)
         for i in range(steps):
             if rebuild:
                 engine.graphs.close()
             token = np.array([logits.argmax()], np.int32)
-            logits = Apart(engine).extend(sequence, token, len(prompt) + i)
+            logits = Scoring(engine).extend(sequence, token, len(prompt) + i)
             rows.append(logits)
     return np.stack(rows)
 

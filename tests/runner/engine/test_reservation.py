@@ -16,7 +16,7 @@ from ggmodel.ml.ggml import GGMLBackend, measurements
 from ggmodel.ml.ggml.memory import Buffer
 from ggmodel.ml.node import State
 from ggmodel.native import lib
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.runner.loading.preparation import Preparation
 from ggmodel.runner.options import Options
 from ggmodel.workbench.golden import source_of
@@ -86,8 +86,8 @@ def test_running_takes_no_more_than_was_reserved():
         reserved = steps.backend.backend_memory()
         steps.backend.load()
         for n in (1, 5, len(golden.prompt)):
-            with Apart(steps.engine).slot() as sequence:
-                Apart(steps.engine).extend(sequence, golden.prompt[:n], 0)
+            with Scoring(steps.engine).sequence() as sequence:
+                Scoring(steps.engine).extend(sequence, golden.prompt[:n], 0)
         assert steps.backend.backend_memory().cpu.graph == reserved.cpu.graph
 
 
@@ -115,7 +115,7 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
         steps.configure()
         steps.fill()
         steps.trace()
-        assert len(steps.engine.worst.graphs) == traces
+        assert len(steps.engine.memory_plan.graphs) == traces
         steps.reserve()
         assert isinstance(steps.backend, GGMLBackend)
         memory = steps.backend.compute_for(steps.backend.new_context().graph)
@@ -123,13 +123,13 @@ def test_batches_that_were_not_traced_take_no_more_than_was_reserved(
         graph = steps.backend.backend_memory().cpu.graph
         steps.backend.load()
         for n in (1, 2, 5, 31, 62, 63, 64, 65, 200, min(context, 600) - 1):
-            with Apart(steps.engine).slot() as sequence:
-                Apart(steps.engine).extend(sequence, np.resize(golden.prompt, n), 0)
-        with Apart(steps.engine).slot() as sequence:  # at the end of the context
-            Apart(steps.engine).extend(sequence, np.resize(golden.prompt, context - 64), 0)
-            Apart(steps.engine).extend(sequence, np.resize(golden.prompt, 63), context - 64)
-            Apart(steps.engine).extend(sequence, golden.prompt[:1], context - 1)
-        Apart(steps.engine).all_logits(np.resize(golden.prompt, min(context, 600)))
+            with Scoring(steps.engine).sequence() as sequence:
+                Scoring(steps.engine).extend(sequence, np.resize(golden.prompt, n), 0)
+        with Scoring(steps.engine).sequence() as sequence:  # at the end of the context
+            Scoring(steps.engine).extend(sequence, np.resize(golden.prompt, context - 64), 0)
+            Scoring(steps.engine).extend(sequence, np.resize(golden.prompt, 63), context - 64)
+            Scoring(steps.engine).extend(sequence, golden.prompt[:1], context - 1)
+        Scoring(steps.engine).all_logits(np.resize(golden.prompt, min(context, 600)))
         assert (memory.sizes, steps.backend.inputs.size) == (reserved, inputs)
         assert steps.backend.backend_memory().cpu.graph == graph
 
@@ -141,10 +141,10 @@ def test_a_dry_run_computes_and_loads_nothing():
         with pytest.raises(GraphError, match="alloc_memory"):
             steps.backend.load()
         with (
-            Apart(steps.engine).slot() as sequence,
+            Scoring(steps.engine).sequence() as sequence,
             pytest.raises(GraphError, match="alloc_memory"),
         ):
-            Apart(steps.engine).extend(sequence, golden.prompt, 0)
+            Scoring(steps.engine).extend(sequence, golden.prompt, 0)
         cache: Any = steps.engine.cache
         keys = next(iter(cache.stored.keys.values()))
         with pytest.raises(GraphError, match="alloc_memory"):

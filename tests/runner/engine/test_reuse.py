@@ -16,7 +16,7 @@ from ggmodel.kvcache import CausalCache
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel, Sampler
 from ggmodel.runner.engine.graphs import Graphs
-from ggmodel.runner.engine.step import Placer
+from ggmodel.runner.engine.step import StepRunner
 from ggmodel.runner.requests.generation import Generation
 from tests.golden.files import load_golden
 from tests.kvcache.history import parts
@@ -95,12 +95,12 @@ class Once(Exception):
     pass
 
 
-@pytest.mark.parametrize("where", ["advance", "run", "computed"])
+@pytest.mark.parametrize("where", ["advance", "run", "_keep"])
 def test_what_fails_after_a_step_has_moved_on_is_computed_again(
     both: LoadedModel, monkeypatch: pytest.MonkeyPatch, where: str
 ):
     want = logprobs(both)
-    cls: Any = {"advance": CausalCache, "run": Graphs, "computed": Placer}[where]
+    cls: Any = {"advance": CausalCache, "run": Graphs, "_keep": StepRunner}[where]
     method, calls = getattr(cls, where), 0
 
     def failing(*args: Any) -> Any:

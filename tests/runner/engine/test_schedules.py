@@ -18,7 +18,7 @@ from ggmodel.kvcache import cells
 from ggmodel.model import Step, find
 from ggmodel.runner import LoadedModel
 from ggmodel.runner.engine.graphs import Graphs
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.workbench.golden import nmse
 from tests.golden.files import load_golden
 from tests.kvcache import statespace
@@ -196,7 +196,7 @@ class Schedule:
 
     def expect(self) -> None:
         s = self.chance.randrange(SEQUENCES)
-        self.cache.expect(s, self.chance.choice([0, self.sequences[s].length + 8, CAPACITY]))
+        self.cache.allocate(s, self.chance.choice([0, self.sequences[s].length + 8, CAPACITY]))
 
     def _tokens(self, n: int) -> Text:
         return [self.chance.randrange(self.vocabulary) for _ in range(n)]
@@ -230,7 +230,7 @@ def test_each_sequence_gets_what_it_gets_alone(model: LoadedModel, seed: int):
 
     def compare() -> None:
         with ExitStack() as stack:
-            apart = Apart(engine).graphs
+            apart = Scoring(engine).graphs
             together = stack.enter_context(apart(engine.model, SEQUENCES, CAPACITY, MAX_BATCH))
             own = stack.enter_context(apart(engine.model, 1, CAPACITY, MAX_BATCH))
             schedule = Schedule(together, engine.vocabulary, seed)

@@ -22,7 +22,8 @@ import ggmodel
 from ggmodel.errors import Busy, Cancelled, ComputeError, GraphError, OutOfMemory
 from ggmodel.gguf_file import MemorySource
 from ggmodel.runner import LoadedModel, Sampler
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
+from ggmodel.runner.engine.sequences import Sequence
 from ggmodel.runner.engine.step import Chunk
 from ggmodel.runner.requests.generation import Generation
 
@@ -90,7 +91,7 @@ def test_a_sampler_that_asks_its_own_model_is_told(both: LoadedModel, what: str)
 
     within(DEADLINE, ask)
     assert len(both.generate(PROMPT, max_tokens=2).tokens) == 2
-    assert not both.engine.slots.working
+    assert not both.engine.sequences.working
 
 
 @pytest.mark.parametrize("where", ["coroutine", "thread"])
@@ -110,7 +111,7 @@ def test_a_step_that_fails_ends_the_requests(
 
     want = tokens()
     with monkeypatch.context() as patch:
-        patch.setattr(both.engine.scheduler, "collect", fails)
+        patch.setattr(both.engine.scheduler, "schedule", fails)
         with pytest.raises(ComputeError, match="should not be"):
             tokens()
     assert tokens() == want
@@ -127,8 +128,8 @@ def test_requests_are_told_even_if_their_slots_cannot_be_freed(
             both.generate(PROMPT, max_tokens=3)
 
     with monkeypatch.context() as patch:
-        patch.setattr(both.engine.scheduler, "collect", fails)
-        patch.setattr(both.engine.slots, "release", fails)
+        patch.setattr(both.engine.scheduler, "schedule", fails)
+        patch.setattr(Sequence, "release", fails)
         within(DEADLINE, ask)
     assert len(both.generate(PROMPT, max_tokens=3).tokens) == 3
 
@@ -137,7 +138,7 @@ def test_a_stream_is_computed_a_little_ahead_and_no_further(both: LoadedModel):
     stream = both.stream(PROMPT, temperature=0)
     next(stream)
     both.engine.call(lambda: None)
-    (slot,) = both.engine.slots.working
+    (slot,) = both.engine.sequences.working
     deadline, before = time.monotonic() + DEADLINE, -1
     while len(slot.tokens) > before and time.monotonic() < deadline:
         before = len(slot.tokens)
@@ -186,7 +187,7 @@ def test_a_prompt_gets_on_beside_more_answers_than_a_batch_holds(
 def test_the_rest_of_a_shift_is_no_prefix(source: MemorySource):
     with ggmodel.load(source, kv_type="f32", flash_attention="off", context_length=32) as model:
         model.generate(PROMPT, max_tokens=60, context_shift=True, num_keep=2, temperature=0)
-        (slot,) = model.engine.slots.all
+        (slot,) = model.engine.sequences.all
         held = list(slot.tokens)
         assert len(held) > 10
         again = model.generate([*held[:12], 4], max_tokens=4, temperature=0, top_logprobs=1)
@@ -549,8 +550,8 @@ def test_masked_logits_are_not_computed_anew(source: MemorySource, monkeypatch: 
 
 
 def test_a_sequence_of_ones_own_that_is_lost_says_so(both: LoadedModel):
-    with Apart(both.engine).slot() as sequence:
-        Apart(both.engine).extend(sequence, np.array(PROMPT, np.int32), 0)
+    with Scoring(both.engine).sequence() as sequence:
+        Scoring(both.engine).extend(sequence, np.array(PROMPT, np.int32), 0)
         both.engine.call(lambda: both.engine.cache.wipe(sequence))
         with pytest.raises(ComputeError, match="holds 0 positions, not 3"):
-            Apart(both.engine).extend(sequence, np.array(PROMPT, np.int32), 3)
+            Scoring(both.engine).extend(sequence, np.array(PROMPT, np.int32), 3)

@@ -130,7 +130,7 @@ def test_a_stream_closes_with_its_block(stories: LoadedModel):
     with stories.stream(PROMPT, max_tokens=50) as stream:
         next(stream)
     stories.engine.call(lambda: None)  # after what was posted before
-    assert all(slot.free for slot in stories.engine.slots.all)
+    assert all(slot.free for slot in stories.engine.sequences.all)
     with pytest.raises(StopIteration):
         next(stream)
     assert stream.finish_reason is None
@@ -181,7 +181,7 @@ def test_leaving_an_async_stream_frees_its_sequence(stories: LoadedModel):
 
     asyncio.run(begin())
     stories.engine.call(lambda: None)  # after what was posted before
-    assert all(slot.free for slot in stories.engine.slots.all)
+    assert all(slot.free for slot in stories.engine.sequences.all)
 
 
 # batches
@@ -250,7 +250,7 @@ def test_whoever_watches_a_batch_can_end_it(stories: LoadedModel):
         stories.batch([PROMPT] * 40, progress=stop, max_tokens=100, context_shift=True, seed=1)
     assert not [t for t in threading.enumerate() if t.name.startswith("ggmodel-batch")]
     stories.engine.call(lambda: None)  # after what was posted before
-    assert all(slot.free for slot in stories.engine.slots.all)
+    assert all(slot.free for slot in stories.engine.sequences.all)
 
 
 # room for an answer

@@ -277,7 +277,7 @@ def test_users_of_all_kinds_at_once(open_model: Open, batch_size: int):
     for thread in threads:
         thread.join(60)
     assert [got.get(n) for n in range(12)] == want
-    assert all(slot.free for slot in model.engine.slots.all)
+    assert all(slot.free for slot in model.engine.sequences.all)
 
 
 def test_content_is_encoded_once_however_it_is_given(open_model: Open, tmp_path: Path):

@@ -16,7 +16,7 @@ import pytest
 import ggmodel
 from ggmodel import LoadedModel, Sampler
 from ggmodel.errors import Error, GrammarError, Unsupported
-from ggmodel.runner.engine.scoring import Apart
+from ggmodel.runner.engine.scoring import Scoring
 from ggmodel.runner.requests.grammar import Grammar
 from ggmodel.runner.sampling import Sampling
 from ggmodel.tokenizer import Tokenizer
@@ -129,14 +129,14 @@ def test_a_model_writes_json(stories: LoadedModel, options: dict):
     engine, prompt = stories.engine, stories.tokenize("Once upon a time")
     state = Grammar.json_schema(PERSON).begin(stories.tokenizer)
     sampling = Sampler(**options).begin(prompt, constraint=state)
-    with Apart(engine).slot() as sequence:
-        logits = Apart(engine).extend(sequence, np.array(prompt, np.int32), 0)
+    with Scoring(engine).sequence() as sequence:
+        logits = Scoring(engine).extend(sequence, np.array(prompt, np.int32), 0)
         while not sampling.finished and len(sampling.history) < 250:
             token = sampling.sample(logits)
             assert token not in stories.tokenizer.eog
             sampling.accept(token)
             position = len(sampling.history) - 1
-            logits = Apart(engine).extend(sequence, np.array([token], np.int32), position)
+            logits = Scoring(engine).extend(sequence, np.array([token], np.int32), position)
     check_person(stories.detokenize(sampling.history[len(prompt) :]))
 
 

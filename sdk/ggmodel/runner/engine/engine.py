@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ...errors import GraphError, PromptError, TensorError
 from ...kvcache import Cache, Declared, new_cache, several
 from ...ml import Backend, DType
 from ...model import Input, Model
+from ...resources import closed_on_error
 from .graphs import Graphs
 from .images import MultimodalStore
 from .inputs import Histories, InputTable
-from .memory_plan import Reservation
+from .memory_plan import MemoryPlan
 from .scheduler import Scheduler, Speculation
-from .sequences import Request, Slots
-from .step import Batches, StepRunner
+from .sequences import Request, Sequences
+from .step import BatchPlanner, StepRunner
 from .thread import EngineThread
 
 
 class Engine(EngineThread):
-    """Owns cache, graphs and slots of a loaded model, and the thread that computes on them.
+    """Owns cache, graphs and sequences of a loaded model, and the thread that computes on them.
 
     Requests, and whatever else computes, are messages to that thread (`submit`, `call`).
 
@@ -35,7 +34,7 @@ class Engine(EngineThread):
         single_step: a text has to be computed in one batch; nothing can be generated.
         can_rewind: the latest positions of a sequence can be taken back.
         images, inputs: the images of prompts, and the numbers of inputs that stand for them.
-        worst: the graphs that need most memory.
+        memory_plan: the graphs that need most memory, traced and not yet reserved.
     """
 
     def __init__(
@@ -56,33 +55,32 @@ class Engine(EngineThread):
         self.can_rewind = all(s.can_rewind for s in specs)
         self.images = MultimodalStore(model, backend, self.in_thread)
         self.inputs = InputTable(any(s.stores_images for s in specs), model.bidirectional_images)
-        self.worst = Reservation(model, backend, self.images, self.inputs)
+        self.memory_plan = MemoryPlan(model, backend, self.images, self.inputs)
         self.inputs.forget(())
         # A group of an image and a token of every other sequence fit together.
-        most = max(batch_size, self.worst.largest_group + parallel - 1)
+        most = max(batch_size, self.memory_plan.largest_group + parallel - 1)
         self.cache = self.new_cache(parallel, context_length, most)
         histories = Histories.of(model, self.inputs)
         after_items = not self.can_rewind and bool(model.modalities())
-        self.planner = Batches(
-            self.inputs, batch_size, most, self.worst.rows, histories, after_items
+        self.planner = BatchPlanner(
+            self.inputs, batch_size, most, self.memory_plan.rows, histories, after_items
         )
         self.graphs = Graphs(model, backend, self.cache, histories)
         backend.keep_graphs(self.graphs.usual)
-        self.slots = Slots(self.cache, self.inputs, parallel, histories)
+        self.sequences = Sequences(self.cache, self.inputs, parallel, histories)
         self.speculation = Speculation(context_length, batch_size)
         self.scheduler = Scheduler(
-            self.cache, self.slots, self.inputs, self.planner, self.speculation, context_length
+            self.sequences, self.inputs, self.planner, self.speculation, context_length
         )
         self.steps = StepRunner(
-            self.cache,
-            self.slots,
+            self.sequences,
             self.planner,
             self.graphs,
             self.scheduler.upcoming,
             masks_exactly=backend.flash_attention,
         )
-        self.scheduler.placer = self.steps.placer
-        self.vocabulary = 0
+        with closed_on_error(self):
+            self.vocabulary = self.memory_plan.trace(self.cache, parallel)
 
     def new_cache(self, sequences: int, capacity: int, max_batch: int) -> Cache:
         return new_cache(
@@ -106,7 +104,7 @@ class Engine(EngineThread):
     # messages from any thread
 
     def submit(self, request: Request) -> None:
-        """Takes a request in; it is served as soon as a slot is free, first come, first served.
+        """Takes a request in, which begins as soon as a sequence is free; first come, first served.
 
         Raises:
             GraphError: the engine is closed, or belongs to another process.
@@ -127,11 +125,11 @@ class Engine(EngineThread):
         request.cancelled = True
         self.wake()
 
-    def number(self, inputs: Sequence[Input]) -> np.ndarray:
+    def number(self, inputs: list[Input]) -> np.ndarray:
         """Inputs as numbers int32 [n], which mean something as long as this array lives."""
 
         def number() -> np.ndarray:
-            self.inputs.forget(slot.tokens + slot.pending for slot in self.slots.all)
+            self.inputs.forget(one.tokens + one.pending for one in self.sequences.all)
             return self.inputs.keep(np.array(self.inputs.number(inputs), np.int32))
 
         return self.call(number)
@@ -143,13 +141,19 @@ class Engine(EngineThread):
     # in the engine's thread
 
     def step(self) -> bool:
-        self.scheduler.sweep()
-        chunks = self.scheduler.collect()
-        if chunks:
-            for chunk, result in self.steps.results(chunks):
-                self.scheduler.take(chunk, result)
+        scheduler = self.scheduler
+        scheduler.admit()
+        chunks = scheduler.schedule()
+        if not chunks:
+            return scheduler.admit()  # a full context may have ended
+        ended = False
+        for one, result in self.steps.results(chunks):
+            ended |= one.sequence.take(result, one.drafts if one.drafted else ())
+        if scheduler.speculates:
             self.speculation.computed(chunks, self.graphs.recorded)
-        return self.scheduler.sweep() or bool(chunks)
+        if ended:
+            scheduler.admit()
+        return True
 
     def stalled(self) -> bool:
         return self.scheduler.refuse_stuck()

@@ -93,7 +93,7 @@ class EncoderMemory:
     rows: int
 
 
-class Reservation:
+class MemoryPlan:
     """Traces of the largest batches and of the largest item of each kind.
 
     Attributes:

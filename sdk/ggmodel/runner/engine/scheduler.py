@@ -1,4 +1,4 @@
-"""The scheduler: admits requests to slots, schedules batches and draft tokens, finishes requests.
+"""The scheduler: admits requests to sequences, schedules batches and drafts, finishes requests.
 
 Speculative decoding by prompt lookup: draft tokens are those that followed an earlier occurrence of
 the last tokens. Rejected ones are rolled back, so the answer is the same.
@@ -9,20 +9,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from ...errors import Busy, Error
-from ...kvcache import Cache
 from .inputs import InputTable
-from .sequences import Lookup, Slot, Slots
-from .step import Batches, Chunk, verify
-
-if TYPE_CHECKING:
-    from .sequences import Request
-    from .step import Placer
+from .sequences import Lookup, Request, Sequence, Sequences
+from .step import BatchPlanner, Chunk
 
 # The sizes of batches with draft tokens: few, so that few graphs are recorded.
 SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -97,37 +88,32 @@ class Speculation:
         self._began, self._recorded = 0.0, 0
         self._balance: float | None = None  # seconds
 
-    def drafts(self, ready: Sequence[Slot]) -> dict[Slot, list[int]]:
+    def drafts(self, ready: list[Sequence]) -> dict[Sequence, list[int]]:
         """Draft tokens to compute in the next batch; none during prefill, whose tokens are
         certain. Starts a clock that `computed` stops."""
-        drafts: dict[Slot, list[int]] = {}
+        drafts: dict[Sequence, list[int]] = {}
         self._began = 0.0
-        for slot in ready:
-            if slot.request is not None and slot.request.lookup is not None:
-                break
-        else:
-            return drafts
-        if any(len(slot.pending) > 1 for slot in ready):
+        if any(len(one.pending) > 1 for one in ready):
             return drafts
         self._began = time.perf_counter()
         size, gained = len(ready), float(len(ready))
         if not self.costs.known(size) or (self._balance or 0.0) < 0:
             return drafts
-        asked = all(slot.request is not None and slot.request.lookup is not None for slot in ready)
-        longest = math.inf if asked else _PATIENCE * self.costs.of(size)
-        for slot in ready:
-            request = slot.request
+        everyone = all(one.request is not None and one.request.lookup is not None for one in ready)
+        longest = math.inf if everyone else _PATIENCE * self.costs.of(size)
+        for sequence in ready:
+            request = sequence.request
             if request is None or request.lookup is None or not request.lookup.alike:
                 continue
             room = min(
                 request.left - 1,
-                self._context_length - len(slot.tokens) - 1,
+                self._context_length - len(sequence.tokens) - 1,
                 self._batch_size - size,
             )
             n, gained = self._length(request.lookup, room, size, gained, longest)
             if n:
-                drafts[slot] = request.lookup.draft(n)
-                size += len(drafts[slot])
+                drafts[sequence] = request.lookup.draft(n)
+                size += len(drafts[sequence])
         return drafts
 
     def _length(
@@ -151,13 +137,13 @@ class Speculation:
                 best, rate = (n, gained), gained / self.costs.of(larger)
         return best
 
-    def computed(self, chunks: Sequence[Chunk], recorded: int) -> None:
+    def computed(self, chunks: list[Chunk], recorded: int) -> None:
         """Accounts for the batch of the latest `drafts`, whose requests have their logits.
 
         Args:
             recorded: count of recorded graphs so far.
         """
-        if not self._began or any(len(one.slot.tokens) < one.start for one in chunks):
+        if not self._began or any(len(one.sequence.tokens) < one.start for one in chunks):
             return  # or one has failed
         seconds, self._began = time.perf_counter() - self._began, 0.0
         size = sum(len(one.numbers) for one in chunks)
@@ -170,181 +156,163 @@ class Speculation:
         plain = self.costs.of(len(chunks))
         most, saved = _CREDIT * plain, 0.0
         if size > len(chunks):
-            right = sum(len(one.slot.tokens) - one.start - 1 for one in chunks if one.drafted)
-            saved = max(-most, plain * (1 + right / len(chunks)) - seconds)
+            drafted = [one for one in chunks if one.drafted]
+            accepted = sum(len(one.sequence.tokens) - one.start - 1 for one in drafted)
+            saved = max(-most, plain * (1 + accepted / len(chunks)) - seconds)
         balance = most if self._balance is None else self._balance
         self._balance = min(most, balance + saved + _ALLOWANCE * seconds)
 
 
 _UNKNOWN = 0  # stands for a token that is yet to be sampled
-_ROOM = 512  # tokens of an answer that are expected, if it may be longer
+_GROWTH = 512  # tokens of an answer that cells are allocated for, if it may be longer
 
 
 class Scheduler:
     """The requests of one engine. All of it runs in the engine's thread.
 
     Attributes:
-        waiting: requests without a slot, first come, first served.
-        placer: set by the engine.
+        waiting: requests without a sequence, first come, first served.
+        speculates: the batch scheduled last has requests with prompt lookup.
     """
-
-    placer: Placer
 
     def __init__(
         self,
-        cache: Cache,
-        slots: Slots,
+        sequences: Sequences,
         inputs: InputTable,
-        batches: Batches,
+        planner: BatchPlanner,
         speculation: Speculation,
         context_length: int,
     ):
-        self._cache, self._slots, self._inputs = cache, slots, inputs
-        self._batches, self._speculation = batches, speculation
+        self._sequences, self._inputs = sequences, inputs
+        self._planner, self._speculation = planner, speculation
         self._context_length = context_length
         self.waiting: deque[Request] = deque()
+        self.speculates = False
         self._turn = 0
 
-    def sweep(self) -> bool:
-        """Frees the slots of requests that are done, and gives free ones to those that wait.
+    def admit(self) -> bool:
+        """Frees the sequences of requests that are done, and gives free ones to those that wait.
 
         Returns:
-            Whether a request got a slot.
+            Whether a request got a sequence.
         """
-        for slot in self._slots.all:
-            request = slot.request
+        for sequence in self._sequences.all:
+            request = sequence.request
             if request is not None and (request.done or request.cancelled):
-                self._free(slot, request)
+                self._finish(sequence, request)
         for request in [one for one in self.waiting if one.done or one.cancelled]:
             self.waiting.remove(request)
             request.release()
-        served = False
-        while self.waiting and any(slot.free for slot in self._slots.all):
-            self._serve(self.waiting.popleft())
-            served = True
-        return served
+        admitted = False
+        while self.waiting and any(one.free for one in self._sequences.all):
+            self._begin(self.waiting.popleft())
+            admitted = True
+        return admitted
 
-    def _free(self, slot: Slot, request: Request) -> None:
+    def _finish(self, sequence: Sequence, request: Request) -> None:
         try:
-            self.placer.cancel()
             if request.failed:
-                slot.start_over()
-                self._cache.wipe(slot.sequence)
+                sequence.wipe()
         except Error:
-            pass  # the device is lost, say: whoever asks next is told
+            pass  # the device is lost, say: who comes next gets the error
         finally:
-            self._slots.release(slot)
-            self._cache.expect(slot.sequence, 0)
+            sequence.release()
             request.release()
 
-    def _serve(self, request: Request) -> None:
-        """Gives a request a free slot; if that fails, the request does."""
+    def _begin(self, request: Request) -> None:
+        """Gives a request a free sequence; if that fails, the request does."""
         try:
-            self.placer.cancel()
-            slot = self._slots.take(request.prompt.tolist())
-            assert slot is not None
-            slot.request, request.reused = request, len(slot.tokens)
+            sequence = self._sequences.take(request.prompt.tolist())
+            assert sequence is not None
+            sequence.request, request.reused = request, len(sequence.tokens)
             request.seated = time.perf_counter()
-            self._cache.expect(slot.sequence, len(request.prompt) + int(min(request.left, _ROOM)))
+            sequence.allocate(len(request.prompt) + int(min(request.left, _GROWTH)))
         except Error as error:
             request.fail(error)
             request.release()
 
-    def collect(self) -> list[Chunk]:
+    def schedule(self) -> list[Chunk]:
         """The chunks of the next batch; empty if no request wants more."""
-        ready, pending = list[Slot](), list[tuple[Slot, int, list[int]]]()
-        for slot in self._slots.all:
-            request = slot.request
+        ready, pending = list[Sequence](), list[tuple[Sequence, int, list[int]]]()
+        self.speculates = False
+        for sequence in self._sequences.all:
+            request = sequence.request
             if request is None or not request.wants_more:
                 continue
-            if len(slot.tokens) < self._context_length or self._made_room(slot, request):
-                ready.append(slot)
-                pending.append((slot, len(slot.tokens), slot.pending))
+            if len(sequence.tokens) < self._context_length or self._made_room(sequence, request):
+                ready.append(sequence)
+                pending.append((sequence, len(sequence.tokens), sequence.pending))
+                self.speculates |= request.lookup is not None
         if not pending:
             return []
         self._turn += 1  # who comes first
-        drafts = self._speculation.drafts(ready)
-        return self._batches.plan(pending, self._turn % len(self._slots.all), drafts)
+        drafts = self._speculation.drafts(ready) if self.speculates else {}
+        return self._planner.plan(pending, self._turn % len(self._sequences.all), drafts)
 
-    def upcoming(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+    def upcoming(self, chunks: list[Chunk]) -> list[Chunk]:
         """The batch after these chunks, its new tokens unknown; empty where that is uncertain."""
         if any(one.drafted for one in chunks):
             return []
-        now = {one.slot: one for one in chunks}
+        now = {one.sequence: len(one.numbers) for one in chunks}
         pending = []
-        for slot in self._slots.working:
-            if slot.request is None or not slot.request.wants_more:
+        for sequence in self._sequences.working:
+            if sequence.request is None or not sequence.request.wants_more:
                 continue
-            done = len(now[slot].numbers) if slot in now else 0
-            length, rest = len(slot.tokens) + done, slot.pending[done:] or [_UNKNOWN]
+            done = now.get(sequence, 0)
+            length, rest = len(sequence.tokens) + done, sequence.pending[done:] or [_UNKNOWN]
             if length >= self._context_length:
                 return []  # it ends, or is shifted
-            pending.append((slot, length, rest))
-        return self._batches.plan(pending, (self._turn + 1) % len(self._slots.all))
-
-    def take(self, chunk: Chunk, result: np.ndarray | Exception | None) -> None:
-        """Hands a request its logits, and notes what it wants computed next."""
-        slot, request = chunk.slot, chunk.slot.request
-        assert request is not None
-        if isinstance(result, Exception):
-            request.fail(result)
-        elif result is not None:
-            try:
-                verify(slot, request, result, chunk.guesses)
-            except BaseException as error:  # of a sampler that is not ours, say
-                request.fail(error)
-            finally:
-                if len(slot.tokens) < chunk.start + len(chunk.numbers):
-                    self._slots.rewind(slot, len(slot.tokens))
+            pending.append((sequence, length, rest))
+        return self._planner.plan(pending, (self._turn + 1) % len(self._sequences.all))
 
     def refuse_stuck(self) -> bool:
-        """Ends a request that waits for a slot if every slot waits for a consumer that itself waits
-        for a slot. That consumer then goes on.
+        """Ends a request that waits for a sequence if each belongs to a consumer that itself waits
+        for one. That consumer then goes on.
 
         Returns:
-            Whether a request got a slot.
+            Whether a request got a sequence.
         """
-        holders = {slot.holder for slot in self._slots.all}
+        holders = {one.holder for one in self._sequences.all}
         stuck = {one.consumer for one in self.waiting} - {None}
         if stuck and holders <= stuck:
             request = next(one for one in self.waiting if one.consumer in holders)
             request.fail(
                 Busy(
-                    f"all {len(self._slots.all)} sequences are in use by streams that were begun "
-                    "here and not finished; finish or close one, or load the model with a larger "
-                    "parallel"
+                    f"all {len(self._sequences.all)} sequences are in use by streams that were "
+                    "begun here and not finished; finish or close one, or load the model with a "
+                    "larger parallel"
                 )
             )
-        return self.sweep()
+        return self.admit()
 
     def fail_all(self, error: BaseException) -> None:
-        """Ends every request with an error; they are told, whatever else fails."""
-        requests = [*self.waiting, *(slot.request for slot in self._slots.working)]
+        """Ends every request with an error; all are released, whatever else fails."""
+        requests = [*self.waiting, *(one.request for one in self._sequences.working)]
         for request in requests:
             if request is not None:
                 request.fail(error)
         try:
-            self.sweep()
+            self.admit()
         finally:
             for request in requests:
                 if request is not None:
                     request.release()
 
-    def _made_room(self, slot: Slot, request: Request) -> bool:
+    def _made_room(self, sequence: Sequence, request: Request) -> bool:
         """A full context is shifted, or ends its request."""
         if not request.context_shift:
             request.finish("length")
             return False
         try:
-            self._shift(slot, request.num_keep)
+            self._shift(sequence, request.num_keep)
         except Exception as error:
             request.fail(error)
             return False
         return True
 
-    def _shift(self, slot: Slot, keep: int) -> None:
+    def _shift(self, sequence: Sequence, keep: int) -> None:
         """Drops the older half of the positions after the first `keep`."""
-        self.placer.cancel()
-        keep = self._inputs.before_image(slot.tokens, min(keep, self._context_length - 1))
-        half = keep + max(1, (len(slot.tokens) - keep) // 2)
-        self._slots.forget(slot, keep, self._inputs.after_image(slot.tokens, half))
+        tokens = sequence.tokens
+        keep = self._inputs.before_image(tokens, min(keep, self._context_length - 1))
+        half = keep + max(1, (len(tokens) - keep) // 2)
+        sequence.forget(keep, self._inputs.after_image(tokens, half))

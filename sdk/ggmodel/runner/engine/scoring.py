@@ -15,8 +15,8 @@ from ...model import Step
 from .engine import Engine
 from .graphs import Forward, Graphs
 from .inputs import Histories
-from .sequences import Slot
-from .step import Batches
+from .sequences import Sequence
+from .step import BatchPlanner
 
 
 class Runs(Protocol):
@@ -28,7 +28,7 @@ class Runs(Protocol):
     def run(self, step: Step, /) -> np.ndarray: ...
 
 
-class Apart:
+class Scoring:
     """Computes for callers who do the bookkeeping of positions themselves."""
 
     def __init__(self, engine: Engine):
@@ -37,36 +37,29 @@ class Apart:
     # from any thread
 
     @contextmanager
-    def slot(self) -> Iterator[int]:
+    def sequence(self) -> Iterator[int]:
         """An empty sequence of one's own for the length of the block.
 
         Raises:
             Busy: all are in use.
         """
-        me, taken = threading.get_ident(), list[Slot]()
+        me, taken = threading.get_ident(), list[Sequence]()
         try:
             self._engine.call(lambda: taken.append(self._take(me)))
-            yield taken[0].sequence
+            yield taken[0].number
         finally:  # also if Ctrl-C comes as it has just been taken
-            self._engine.post(lambda: [self._give_back(slot) for slot in taken])
+            self._engine.post(lambda: [_give_back(one) for one in taken])
 
-    def _take(self, owner: int) -> Slot:
-        self._engine.steps.placer.cancel()
-        slots = self._engine.slots
-        slot = slots.take()
-        if slot is None:
+    def _take(self, owner: int) -> Sequence:
+        sequences = self._engine.sequences
+        taken = sequences.take()
+        if taken is None:
             raise Busy(
-                f"all {len(slots.all)} sequences are in use; finish or close a stream, or load "
+                f"all {len(sequences.all)} sequences are in use; finish or close a stream, or load "
                 "the model with a larger parallel"
             )
-        slot.owner = owner
-        return slot
-
-    def _give_back(self, slot: Slot) -> None:
-        self._engine.slots.release(slot)
-        with suppress(Error):  # of a lost device: whoever asks next is told
-            self._engine.steps.placer.cancel()
-            self._engine.slots.cut(slot, 0)
+        taken.owner = owner
+        return taken
 
     def extend(self, sequence: int, tokens: np.ndarray, start: int) -> np.ndarray:
         """Appends tokens int32 [n] at positions start, start + 1, … to a sequence of one's own.
@@ -81,20 +74,22 @@ class Apart:
         engine = self._engine
 
         def extend() -> np.ndarray:
-            engine.steps.placer.cancel()
-            if engine.cache.length(sequence) != start:
-                held = engine.cache.length(sequence)
-                raise ComputeError(f"the sequence holds {held} positions, not {start}: begin anew")
-            *_, rows = self.batches(engine.graphs, sequence, tokens, start, len(tokens) - 1)
-            if not (engine.backend.flash_attention or np.isfinite(rows[0]).all()):
-                engine.cache.wipe(sequence)
+            with engine.sequences.change() as cache:
+                if cache.length(sequence) != start:
+                    held = cache.length(sequence)
+                    raise ComputeError(
+                        f"the sequence holds {held} positions, not {start}: begin anew"
+                    )
+                *_, rows = self.batches(engine.graphs, sequence, tokens, start, len(tokens) - 1)
+                if not (engine.backend.flash_attention or np.isfinite(rows[0]).all()):
+                    cache.wipe(sequence)
             return rows[0]
 
         return engine.call(extend)
 
     def all_logits(self, tokens: np.ndarray) -> np.ndarray:
         """Logits after every token, float32 [n, vocabulary], in a cache of their own."""
-        logits = np.empty((len(tokens), self._engine.worst.width), np.float32)
+        logits = np.empty((len(tokens), self._engine.memory_plan.width), np.float32)
         done = 0
 
         def take(rows: np.ndarray) -> None:
@@ -122,10 +117,10 @@ class Apart:
     def _each_logits(
         self, tokens: np.ndarray, take: Callable[[np.ndarray], object], first: int
     ) -> None:
-        engine, head = self._engine, self._engine.worst.head
+        engine, head = self._engine, self._engine.memory_plan.head
         group = engine.inputs.largest_group(tokens.tolist())
         forward = engine.model if head is None else engine.model.states
-        size = engine.worst.scored if head is None else engine.batch_size
+        size = engine.memory_plan.scored if head is None else engine.batch_size
         with self.graphs(forward, 1, len(tokens), group) as graphs:
             results = self.batches(graphs, 0, tokens, 0, first, size)
             if head is not None:
@@ -181,7 +176,7 @@ class Apart:
         engine = self._engine
         most, histories = graphs.cache.max_batch, graphs.histories
         size = size or engine.batch_size
-        planner = Batches(engine.inputs, size, most, engine.worst.rows, histories)
+        planner = BatchPlanner(engine.inputs, size, most, engine.memory_plan.rows, histories)
         for lo, hi in planner.split(tokens.tolist()):
             engine.check_wanted()
             step = planner.step_of(
@@ -192,3 +187,9 @@ class Apart:
             )
             graphs.cache.start_forward(step)
             yield graphs.run(step).copy()  # the next run overwrites it
+
+
+def _give_back(sequence: Sequence) -> None:
+    sequence.release()
+    with suppress(Error):  # of a lost device: who comes next gets the error
+        sequence.cut(0)

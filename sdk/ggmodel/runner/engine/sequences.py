@@ -1,10 +1,10 @@
-"""Sequences: a request as the engine sees it, and its slot with cells, tokens and drafts."""
+"""Sequences: a request as the engine sees it, and its sequence with cells, tokens and drafts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ...errors import Error
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...kvcache import Cache
+    from ...model import Step
     from .inputs import Histories, InputTable
 
 # Acceptance rate after 2 to 7, 8, 16 and 32 equal tokens, measured on stories, programs,
@@ -34,7 +35,7 @@ class Lookup:
         alike: how many tokens before the end equal those before the draft; 0 without a draft.
     """
 
-    def __init__(self, tokens: Sequence[int]):
+    def __init__(self, tokens: list[int]):
         self._tokens = list(tokens[:-1])
         pairs = zip(self._tokens, self._tokens[1:], strict=False)
         self._ends = dict(zip(pairs, range(2, len(tokens)), strict=False))  # the latest of each
@@ -73,8 +74,8 @@ class Lookup:
         if not self.alike:
             return []
         period = len(self._tokens) - self._source  # the repetition may reach into the draft
-        guess = [self._tokens[self._source + i % period] for i in range(n)]
-        return guess[: next((i for i, token in enumerate(guess) if token < 0), n)]
+        draft = [self._tokens[self._source + i % period] for i in range(n)]
+        return draft[: next((i for i, token in enumerate(draft) if token < 0), n)]
 
 
 def _bucket(alike: int) -> int:
@@ -95,8 +96,8 @@ class Request(Protocol):
         cancelled: no more is wanted.
         done: nothing more will come. failed: because of an error.
         lookup: drafts tokens; None without prompt lookup.
-        seated: when it got a slot, by `time.perf_counter`; 0 before.
-        reused: inputs of the prompt that a slot already held.
+        seated: when it got a sequence, by `time.perf_counter`; 0 before.
+        reused: inputs of the prompt that a sequence already held.
         drafted, accepted: draft tokens computed, and those that were accepted.
     """
 
@@ -141,13 +142,16 @@ class Request(Protocol):
         ...
 
     def release(self) -> None:
-        """The request is done and has no slot: its owner may be told."""
+        """The request is done and has no sequence: its owner may be told."""
         ...
 
 
-@dataclass(eq=False)
-class Slot:
-    """One sequence of the cache.
+class Sequence:
+    """One sequence of the cache: what it holds, computes next, and takes back.
+
+    Args:
+        number: of its slot in the cache.
+        siblings: all sequences of the cache.
 
     Attributes:
         tokens: the inputs in the cache, by position, numbered by the `InputTable`. They stay when
@@ -159,17 +163,13 @@ class Slot:
         used: time it was last taken; larger is later.
     """
 
-    sequence: int
-    tokens: list[int] = field(default_factory=list)
-    exact: float = math.inf
-    pending: list[int] = field(default_factory=list)
-    request: Request | None = None
-    owner: object = None
-    used: int = 0
-
-    def start_over(self, pending: Sequence[int] = ()) -> None:
-        """Notes that the cache holds nothing of it."""
-        self.tokens, self.pending, self.exact = [], list(pending), math.inf
+    def __init__(self, number: int, siblings: Sequences):
+        self.number, self._siblings = number, siblings
+        self.tokens, self.pending = list[int](), list[int]()
+        self.exact: float = math.inf
+        self.request: Request | None = None
+        self.owner: object = None
+        self.used = 0
 
     @property
     def free(self) -> bool:
@@ -178,113 +178,211 @@ class Slot:
 
     @property
     def holder(self) -> object:
-        """The thread or task that has to act before the slot becomes free; None if it is free."""
+        """The thread or task that has to act before it becomes free; None if it is free."""
         return self.owner if self.request is None else self.request.consumer
 
+    # steps
 
-class Slots:
-    """All slots of a cache.
+    def commit(self, n: int) -> None:
+        """Notes that the first n pending inputs are computed."""
+        self.tokens += self.pending[:n]
+        del self.pending[:n]
+
+    def take(self, result: np.ndarray | Exception | None, drafts: Iterable[int]) -> bool:
+        """Passes its request the logits after its latest token, then those after each draft token,
+        as long as the request samples that token. Other draft tokens are rolled back.
+
+        Each token is thus sampled from its own logits, with draft tokens or without.
+
+        Args:
+            result: float32 [1 + drafts, vocabulary], or the error; None during prefill.
+
+        Returns:
+            Whether the request has ended.
+        """
+        request = self.request
+        assert request is not None
+        if isinstance(result, Exception):
+            request.fail(result)
+        elif result is not None:
+            computed = len(self.tokens) + len(result) - 1
+            try:
+                self._verify(request, result, drafts)
+            except BaseException as error:  # of a sampler that is not ours, say
+                request.fail(error)
+            finally:
+                if len(self.tokens) < computed:
+                    self.rewind(len(self.tokens))
+        return request.done or request.cancelled
+
+    def _verify(self, request: Request, rows: np.ndarray, drafts: Iterable[int]) -> None:
+        request.drafted += len(rows) - 1
+        for logits, draft in zip(rows, (*drafts, None), strict=True):
+            token = request.accept(logits)
+            if token is None:
+                return
+            if token != draft:
+                self.pending = [token]
+                return
+            self.tokens.append(token)
+            request.accepted += 1
+
+    def rewind(self, length: int) -> None:
+        """`cut`, but the forgotten tokens are pending again."""
+        with self._siblings.change() as cache:
+            at = self._cut_at(cache, length)
+            self.tokens, self.pending = self.tokens[:at], self.tokens[at:] + self.pending
+            self.cut(at)
+
+    # other changes
+
+    def allocate(self, length: int) -> None:
+        """Allocates cells for so many positions in all: see `Cache.allocate`."""
+        with self._siblings.change() as cache:
+            cache.allocate(self.number, length)
+
+    def cut(self, length: int) -> None:
+        """Forgets all positions from `length` on, and earlier ones as far as going on requires."""
+        with self._siblings.change() as cache:
+            length = self._cut_at(cache, length)
+            cache.remove(self.number, length, None)
+            del self.tokens[length:]
+            if length <= self.exact:
+                self.exact = math.inf
+
+    def _cut_at(self, cache: Cache, length: int) -> int:
+        return self._resumed(cache, length) if length < cache.length(self.number) else length
+
+    def forget(self, begin: int, end: int) -> None:
+        """Forgets the positions from begin to end; later ones move down. If they cannot, or too
+        little is left to go on from, all of them are pending again."""
+        rest, histories = self.tokens[:begin] + self.tokens[end:], self._siblings.histories
+        self.exact = min(self.exact, begin)
+        with self._siblings.change() as cache:
+            made = moves = None
+            if histories is not None:
+                made, moves = histories.shifted(self.number, begin, end, self.tokens[end:])
+            try:
+                # Caches of other packages may know no positions but places.
+                cache.remove(self.number, begin, end, *(() if moves is None else (moves,)))
+                if cache.can_resume(self.number, len(rest)):
+                    self.tokens = rest
+                    if histories is not None and made is not None:
+                        histories.place(self.number, begin, made)
+                    return
+            except Error:
+                pass  # the cells are shared, or the cache cannot move them
+            self._start_over(rest + self.pending)
+            cache.remove(self.number, 0, None)
+
+    def wipe(self, pending: list[int] | None = None) -> None:
+        """Forgets everything, and overwrites its cells: see `Cache.wipe`."""
+        with self._siblings.change() as cache:
+            self._start_over(pending or [])
+            cache.wipe(self.number)
+
+    def _start_over(self, pending: list[int]) -> None:
+        """Notes that the cache holds nothing of it."""
+        self.tokens, self.pending, self.exact = [], pending, math.inf
+
+    def release(self) -> None:
+        """Frees it; its tokens stay for a request that begins alike."""
+        self.request, self.owner, self.pending = None, None, []
+        self.allocate(0)
+
+    # prefix caching
+
+    def cached(self, cache: Cache, prompt: list[int]) -> int:
+        """The length of a prompt's prefix that it has."""
+        n = min(common_prefix(self.tokens, prompt), self.exact)
+        return self._resumed(cache, int(n))
+
+    def _resumed(self, cache: Cache, length: int) -> int:
+        """The latest position up to `length` from which it can continue otherwise."""
+        return cache.resume_point(self.number, self._siblings.inputs.before(self.tokens, length))
+
+    def begin(self, prompt: list[int], source: Sequence, n: int) -> None:
+        """Begins anew with the first n inputs of a prompt, which `source` has; the rest is pending.
+        Another sequence shares their cells."""
+        with self._siblings.change() as cache:
+            if source is self:
+                self.cut(n)
+            else:
+                self._start_over([])
+                cache.copy_prefix(source.number, self.number, n)
+                self.tokens = source.tokens[:n]
+                if self._siblings.histories is not None:
+                    self._siblings.histories.copy(source.number, self.number, n)
+        self.pending = prompt[len(self.tokens) :]
+
+
+class Sequences:
+    """All sequences of a cache. Others than its steps change it through `change` alone.
 
     Args:
-        histories: of their sequences; None for models without positions of their own.
+        histories: of the sequences; None for models without positions of their own.
+
+    Attributes:
+        cache: to be read, and for steps.
+        all: by number.
+        prepared: a step that is placed ahead of its turn, while the one before it is computed.
     """
 
     def __init__(
         self, cache: Cache, inputs: InputTable, count: int, histories: Histories | None = None
     ):
-        self._cache, self._inputs, self._histories = cache, inputs, histories
-        self.all = [Slot(n) for n in range(count)]
+        self.cache, self.inputs, self.histories = cache, inputs, histories
+        self.all = [Sequence(n, self) for n in range(count)]
+        self.prepared: Step | None = None
         self._clock = 0
 
-    @property
-    def working(self) -> list[Slot]:
-        """The slots that serve a request."""
-        return [slot for slot in self.all if slot.request is not None]
+    @contextmanager
+    def change(self) -> Iterator[Cache]:
+        """The cache, to be changed: a step that is placed ahead is taken back before."""
+        if self.prepared is not None:
+            self.cache.undo(self.prepared)
+            self.prepared = None
+        yield self.cache
 
-    def take(self, prompt: Sequence[int] = ()) -> Slot | None:
-        """A free slot with as much of the prompt as possible; None if all are in use. The rest of
-        the prompt is in `pending`: at least one token, for there must be an output.
+    def prepare(self, step: Step) -> None:
+        """Places a step ahead of its turn; it is taken back by any `change`.
 
-        The longest common prefix decides. A longer one in a busy slot is shared, at the cost of the
-        free slot that was used least recently.
+        Raises:
+            KvCacheFull: there is no room.
         """
-        free = [slot for slot in self.all if slot.free]
+        self.cache.start_forward(step)
+        self.prepared = step
+
+    @property
+    def working(self) -> list[Sequence]:
+        """Those that serve a request."""
+        return [one for one in self.all if one.request is not None]
+
+    def take(self, prompt: Iterable[int] = ()) -> Sequence | None:
+        """A free sequence with as much of the prompt as possible; None if all are in use. The rest
+        of the prompt is `pending`: at least one token, for there must be an output.
+
+        The longest common prefix decides. A longer one of a busy sequence is shared, at the cost of
+        the free one that was used least recently.
+        """
+        free, prompt = [one for one in self.all if one.free], list(prompt)
         if not free:
             return None
-        wanted = list(prompt[:-1])
-        held_by = {s: self._held(s, wanted) for s in self.all}
-        slot = max(free, key=lambda s: (held_by[s], -s.used))
-        source = max(self.all, key=lambda s: held_by[s])
-        held, shared = held_by[slot], held_by[source]
-        if shared > held:
-            slot = min(free, key=lambda s: s.used)
-            slot.start_over()
-            self._cache.copy_prefix(source.sequence, slot.sequence, shared)
-            slot.tokens = source.tokens[:shared]
-            if self._histories is not None:
-                self._histories.copy(source.sequence, slot.sequence, shared)
-        else:
-            self.cut(slot, held)
+        with self.change() as cache:
+            known = {one: one.cached(cache, prompt[:-1]) for one in self.all}
+            taken = max(free, key=lambda one: (known[one], -one.used))
+            source = max(self.all, key=lambda one: known[one])
+            if known[source] > known[taken]:
+                taken = min(free, key=lambda one: one.used)
+            else:
+                source = taken
+            taken.begin(prompt, source, known[source])
         self._clock += 1
-        slot.used = self._clock
-        slot.pending = list(prompt[len(slot.tokens) :])
-        return slot
-
-    def cut(self, slot: Slot, length: int) -> None:
-        """Forgets all positions from `length` on, and earlier ones as far as going on requires."""
-        length = self._cut_at(slot, length)
-        self._cache.remove(slot.sequence, length, None)
-        del slot.tokens[length:]
-        if length <= slot.exact:
-            slot.exact = math.inf
-
-    def forget(self, slot: Slot, begin: int, end: int) -> None:
-        """Forgets the positions from begin to end; later ones move down. If they cannot, or too
-        little is left to go on from, all of them are pending again."""
-        rest, histories = slot.tokens[:begin] + slot.tokens[end:], self._histories
-        slot.exact = min(slot.exact, begin)
-        made = moves = None
-        if histories is not None:
-            made, moves = histories.shifted(slot.sequence, begin, end, slot.tokens[end:])
-        try:
-            # Caches of other packages may know no positions but places.
-            self._cache.remove(slot.sequence, begin, end, *(() if moves is None else (moves,)))
-            if self._cache.can_resume(slot.sequence, len(rest)):
-                slot.tokens = rest
-                if histories is not None and made is not None:
-                    histories.place(slot.sequence, begin, made)
-                return
-        except Error:
-            pass  # the cells are shared, or the cache cannot move them
-        slot.start_over(rest + slot.pending)
-        self._cache.remove(slot.sequence, 0, None)
-
-    def _cut_at(self, slot: Slot, length: int) -> int:
-        if length < self._cache.length(slot.sequence):
-            return self._resumed(slot, length)
-        return length
-
-    def rewind(self, slot: Slot, length: int) -> None:
-        """`cut`, but the forgotten tokens are pending again."""
-        at = self._cut_at(slot, length)
-        slot.tokens, slot.pending = slot.tokens[:at], slot.tokens[at:] + slot.pending
-        self.cut(slot, at)
-
-    def _held(self, slot: Slot, prompt: Sequence[int]) -> int:
-        """The length of a prompt's prefix that a slot has."""
-        n = min(common_prefix(slot.tokens, prompt), slot.exact)
-        return self._resumed(slot, int(n))
-
-    def _resumed(self, slot: Slot, length: int) -> int:
-        """The latest position up to `length` from which the slot can continue otherwise."""
-        return self._cache.resume_point(slot.sequence, self._inputs.before(slot.tokens, length))
-
-    def release(self, slot: Slot) -> None:
-        """Frees the slot; its tokens stay for a request that begins alike."""
-        slot.request, slot.owner, slot.pending = None, None, []
+        taken.used = self._clock
+        return taken
 
 
-def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
+def common_prefix(a: list[int], b: list[int]) -> int:
     """The length of the longest common prefix."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:

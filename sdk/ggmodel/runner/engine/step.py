@@ -1,27 +1,23 @@
 """Steps: batches planned, placed in cells, computed, and committed or rolled back whole.
 
-Most steps of a generation differ from the one before in their tokens and positions alone. Laying
-such a step out anew costs more than everything else that Python does for a token.
+Most steps of decoding differ from the one before in their tokens and positions alone. Placing such
+a step anew costs more than everything else that Python does for a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import Error, KvCacheFull
-from ...kvcache import Cache
 from ...model import Step
 from .graphs import Graphs
 from .inputs import Histories, InputTable
-from .sequences import Slot, Slots
+from .sequences import Sequence, Sequences
 
-if TYPE_CHECKING:
-    from .sequences import Request
-
-_NONE: Mapping[Slot, list[int]] = {}
+_NONE: Mapping[Sequence, list[int]] = {}
 
 
 class Chunk(NamedTuple):
@@ -34,30 +30,26 @@ class Chunk(NamedTuple):
         drafted: how many of the last numbers are draft tokens; each has an output, too.
     """
 
-    slot: Slot
+    sequence: Sequence
     start: int
     numbers: list[int]
     last: bool
     drafted: int = 0
 
     @property
-    def outputs(self) -> int:
-        """Number of outputs."""
-        return 1 + self.drafted if self.last else 0
-
-    @property
-    def guesses(self) -> list[int]:
-        return self.numbers[-self.drafted :] if self.drafted else []
+    def drafts(self) -> list[int]:
+        """The draft tokens."""
+        return self.numbers[len(self.numbers) - self.drafted :]
 
     @property
     def certain(self) -> Chunk:
         """The chunk without its draft tokens."""
         known = self.numbers[: len(self.numbers) - self.drafted]
-        return Chunk(self.slot, self.start, known, self.last)
+        return Chunk(self.sequence, self.start, known, self.last)
 
 
-class Batches:
-    """Puts batches together.
+class BatchPlanner:
+    """Plans batches.
 
     Args:
         size: the most inputs in a batch.
@@ -82,24 +74,24 @@ class Batches:
 
     def plan(
         self,
-        pending: Sequence[tuple[Slot, int, list[int]]],
+        pending: list[tuple[Sequence, int, list[int]]],
         first: int = 0,
-        drafts: Mapping[Slot, list[int]] = _NONE,
+        drafts: Mapping[Sequence, list[int]] = _NONE,
     ) -> list[Chunk]:
         """The next batch: single tokens first, then prompts in turn as far as there is room.
 
         Args:
-            pending: for each sequence its slot, its length and its pending inputs.
-            first: the sequence whose turn it is; later ones follow, then earlier ones.
+            pending: each sequence with its length and its pending inputs.
+            first: number of the sequence whose turn it is; later ones follow, then earlier ones.
             drafts: draft tokens for sequences with a single pending token; the batch has space for
                 them.
         """
         singles: list[Chunk] = []
-        for slot, start, numbers in pending:
+        for sequence, start, numbers in pending:
             if len(numbers) > 1 or numbers[0] < 0:
                 break
-            guesses = drafts.get(slot, [])
-            singles.append(Chunk(slot, start, numbers + guesses, True, len(guesses)))
+            draft = drafts.get(sequence, [])
+            singles.append(Chunk(sequence, start, numbers + draft, True, len(draft)))
         if len(singles) == len(pending) <= self.size:
             return singles
         # If single tokens alone would fill every batch, prompts take turns with them.
@@ -108,22 +100,22 @@ class Batches:
             pending,
             key=lambda one: (
                 not crowded and len(one[2]) > 1,
-                one[0].sequence < first,
-                one[0].sequence,
+                one[0].number < first,
+                one[0].number,
             ),
         )
         chunks: list[Chunk] = []
         used = rows = 0
-        for slot, start, numbers in order:
+        for sequence, start, numbers in order:
             n = self._fitting(numbers, used, rows)
             if self.after_items:
                 n = self._after_last_item(numbers, n)
             if n:
-                chunks.append(Chunk(slot, start, numbers[:n], n == len(numbers)))
+                chunks.append(Chunk(sequence, start, numbers[:n], n == len(numbers)))
                 used, rows = used + n, rows + self.inputs.whole_rows(numbers[:n])
         return chunks
 
-    def _fitting(self, numbers: Sequence[int], used: int, rows: int) -> int:
+    def _fitting(self, numbers: list[int], used: int, rows: int) -> int:
         """How many inputs fit a batch that has `used` inputs and `rows` of whole images."""
         n = self._before_too_many_rows(numbers, min(len(numbers), self.size - used), used, rows)
         if n <= 0:
@@ -134,7 +126,7 @@ class Batches:
             n = group if used + group <= self.most else 0
         return n
 
-    def _before_too_many_rows(self, numbers: Sequence[int], n: int, used: int, rows: int) -> int:
+    def _before_too_many_rows(self, numbers: list[int], n: int, used: int, rows: int) -> int:
         if self.inputs.whole:
             for i in range(n):
                 rows += self.inputs.whole_rows(numbers[i : i + 1])
@@ -142,12 +134,12 @@ class Batches:
                     return i
         return n
 
-    def _after_last_item(self, numbers: Sequence[int], n: int) -> int:
+    def _after_last_item(self, numbers: list[int], n: int) -> int:
         """n, or less: the inputs up to the last row of the last item."""
         behind = next((i for i, number in enumerate(reversed(numbers)) if number < 0), 0)
         return min(n, len(numbers) - behind)
 
-    def split(self, numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def split(self, numbers: list[int]) -> Iterator[tuple[int, int]]:
         """The bounds of batches for a single sequence."""
         lo = 0
         while lo < len(numbers):
@@ -155,26 +147,26 @@ class Batches:
             yield lo, lo + n
             lo += n
 
-    def step(self, chunks: Sequence[Chunk]) -> Step:
+    def step(self, chunks: list[Chunk]) -> Step:
         """The batch of these chunks."""
         numbers: list[int] = []
         positions: list[int] = []
         sequences: list[int] = []
         outputs: list[int] = []
-        for slot, start, piece, last, drafted in chunks:
+        for sequence, start, piece, last, drafted in chunks:
             numbers += piece
             positions += range(start, start + len(piece))
-            sequences += [slot.sequence] * len(piece)
+            sequences += [sequence.number] * len(piece)
             if last:
                 outputs += range(len(numbers) - 1 - drafted, len(numbers))
         return self.step_of(numbers, positions, sequences, outputs)
 
     def step_of(
         self,
-        numbers: Sequence[int],
-        positions: Sequence[int],
-        sequences: Sequence[int],
-        outputs: Sequence[int],
+        numbers: Iterable[int],
+        positions: Iterable[int],
+        sequences: Iterable[int],
+        outputs: Iterable[int],
     ) -> Step:
         """The batch of these inputs; arguments are named like the attributes of `Step`."""
         n, p, s, o = (np.array(x, np.int32) for x in (numbers, positions, sequences, outputs))
@@ -185,106 +177,10 @@ class Batches:
         return step
 
 
-class Placer:
-    """Gives batches their cells in a cache.
-
-    A batch is placed, computed, and then either `computed` or `roll_back` is called. `cancel` comes
-    before any other change to the cache.
-    """
-
-    def __init__(self, cache: Cache, slots: Slots, batches: Batches):
-        self._cache, self._slots, self._batches = cache, slots, batches
-        # The latest batch that was computed, as long as it can be moved on.
-        self._chunks: Sequence[Chunk] = ()
-        self._step: Step | None = None
-        # The next batch, placed while the latest was computed. Its tokens are not known.
-        self._next: tuple[Sequence[Chunk], Step] | None = None
-
-    def place(self, chunks: Sequence[Chunk]) -> Step:
-        """The batch of these chunks, placed in the cache.
-
-        Raises:
-            KvCacheFull: no room, although free slots were emptied.
-        """
-        if self._next is None:
-            step = self._moved_on(chunks)
-            if step is not None:
-                return step
-        step = self._batches.step(chunks)
-        if self._next is not None and _alike(self._next[0], chunks):
-            step.placed, self._next = self._next[1].placed, None
-            return step
-        self.cancel()
-        try:
-            self._cache.start_forward(step)
-        except KvCacheFull:
-            for slot in self._slots.all:
-                if slot.free:
-                    self._slots.cut(slot, 0)
-            self._cache.start_forward(step)
-        return step
-
-    def _moved_on(self, chunks: Sequence[Chunk]) -> Step | None:
-        """The latest step, one position further; None unless the chunks are one token each of the
-        same slots, and the cache has room next to the last cells."""
-        step, before = self._step, self._chunks
-        if step is None or len(chunks) != len(before):
-            return None
-        tokens = []
-        for now, then in zip(chunks, before, strict=True):
-            one_further = now.slot is then.slot and now.start == then.start + 1
-            if not one_further or len(now.numbers) != 1 or now.numbers[0] < 0 or not now.last:
-                return None
-            tokens += now.numbers
-        self._step, placed = None, dict(step.placed)
-        step.tokens, step.begun = np.array(tokens, np.int32), False
-        step.positions += 1
-        try:
-            if not self._cache.advance(step):
-                return None
-            histories = self._batches.histories
-            if histories is not None:
-                step.components = histories.components(step.tokens, step.positions, step.sequences)
-            return step
-        except BaseException:  # some of several caches may have moved
-            for cache, at in placed.items():
-                if step.placed.get(cache) is not at:
-                    cache.undo(step)
-            raise
-
-    def computed(self, chunks: Sequence[Chunk], step: Step) -> None:
-        """Keeps a computed step, to be moved on."""
-        single = len(chunks) == len(step.tokens) == len(step.outputs) and not step.spans
-        self._chunks, self._step = chunks, step if single and self._cache.advances else None
-
-    def roll_back(self, step: Step) -> None:
-        """Takes a placed step back; it was not computed, or that failed."""
-        self.cancel()
-        self._step = None
-        self._cache.undo(step)
-
-    def prepare(self, chunks: Sequence[Chunk]) -> None:
-        """Places the batch that probably comes next. A failure shows when the batch is needed."""
-        if not chunks:
-            return
-        try:  # positions of a model's own may refuse an input, too
-            step = self._batches.step(chunks)
-            self._cache.start_forward(step)
-        except Error:
-            return
-        self._next = chunks, step
-
-    def cancel(self) -> None:
-        """Takes back the prepared batch: the cache is about to change otherwise."""
-        if self._next is not None:
-            self._cache.undo(self._next[1])
-            self._next = None
-
-
-def _alike(planned: Sequence[Chunk], chunks: Sequence[Chunk]) -> bool:
+def _alike(planned: list[Chunk], chunks: list[Chunk]) -> bool:
     """Whether the batches are the same but for their tokens."""
     return len(chunks) == len(planned) and all(
-        a.slot is b.slot
+        a.sequence is b.sequence
         and a.start == b.start
         and a.last == b.last
         and len(a.numbers) == len(b.numbers)
@@ -296,7 +192,7 @@ Result = tuple[Chunk, np.ndarray | Exception | None]
 
 
 class StepRunner:
-    """Computes the chunks of one engine.
+    """Places batches in the cache and computes them: each is committed whole, or rolled back.
 
     Args:
         upcoming: the chunks that come after these, if all sequences go on.
@@ -306,16 +202,18 @@ class StepRunner:
 
     def __init__(
         self,
-        cache: Cache,
-        slots: Slots,
-        batches: Batches,
+        sequences: Sequences,
+        planner: BatchPlanner,
         graphs: Graphs,
-        upcoming: Callable[[Sequence[Chunk]], Sequence[Chunk]],
+        upcoming: Callable[[list[Chunk]], list[Chunk]],
         masks_exactly: bool,
     ):
-        self._cache, self._slots, self._batches, self._graphs = cache, slots, batches, graphs
+        self._sequences, self._planner, self._graphs = sequences, planner, graphs
         self._upcoming, self._masks_exactly = upcoming, masks_exactly
-        self.placer = Placer(cache, slots, batches)
+        # The latest batch that was computed, as long as it can be advanced.
+        self._chunks: list[Chunk] = []
+        self._step: Step | None = None
+        self._next: list[Chunk] = []  # those of `Sequences.prepared`; their tokens are not known
 
     def results(self, chunks: list[Chunk]) -> list[Result]:
         """For each chunk that is the last of its sequence: logits float32 [1 + drafted,
@@ -338,7 +236,9 @@ class StepRunner:
             return [(one, self._alone(one)) for one in chunks]
         results, end = list[Result](), 0
         for one in chunks:
-            begin, end = end, end + one.outputs
+            begin = end
+            if one.last:
+                end += 1 + one.drafted
             results.append((one, rows[begin:end] if one.last else None))
         return results
 
@@ -348,67 +248,107 @@ class StepRunner:
         return result.copy() if isinstance(result, np.ndarray) else result
 
     def _run(self, chunks: list[Chunk]) -> np.ndarray:
-        """Logits float32 [outputs, vocabulary]. The slots then hold the tokens, less drafts; if
-        anything raises, slots and cache are as before."""
-        step = self.placer.place(chunks)
+        """Logits float32 [outputs, vocabulary]. The sequences then hold the tokens, less drafts; if
+        anything raises, they and the cache are as before."""
+        step = self.place(chunks)
         try:
-            rows = self._graphs.run(step, lambda: self.placer.prepare(self._upcoming(chunks)))
-            self.placer.computed(chunks, step)
+            rows = self._graphs.run(step, lambda: self.prepare(self._upcoming(chunks)))
+            self._keep(chunks, step)
         except BaseException:
-            self.placer.roll_back(step)
+            self._step = None
+            with self._sequences.change() as cache:
+                cache.undo(step)
             raise
         for one in chunks:
-            known = len(one.numbers) - one.drafted
-            one.slot.tokens += one.numbers[:known]
-            del one.slot.pending[:known]
+            one.sequence.commit(len(one.numbers) - one.drafted)
         return rows
+
+    def place(self, chunks: list[Chunk]) -> Step:
+        """The batch of these chunks, placed in the cache.
+
+        Raises:
+            KvCacheFull: no room, although free sequences were emptied.
+        """
+        prepared = self._sequences.prepared
+        if prepared is None and (step := self._advanced(chunks)) is not None:
+            return step
+        step = self._planner.step(chunks)
+        if prepared is not None and _alike(self._next, chunks):
+            step.placed, self._sequences.prepared = prepared.placed, None
+            return step
+        with self._sequences.change() as cache:
+            try:
+                cache.start_forward(step)
+            except KvCacheFull:
+                for one in self._sequences.all:
+                    if one.free:
+                        one.cut(0)
+                cache.start_forward(step)
+        return step
+
+    def _advanced(self, chunks: list[Chunk]) -> Step | None:
+        """The latest step, one position further; None unless the chunks are one token each of the
+        same sequences, and the cache has room next to the last cells."""
+        step, before = self._step, self._chunks
+        if step is None or len(chunks) != len(before):
+            return None
+        tokens = []
+        for now, then in zip(chunks, before, strict=True):
+            one_further = now.sequence is then.sequence and now.start == then.start + 1
+            if not one_further or len(now.numbers) != 1 or now.numbers[0] < 0 or not now.last:
+                return None
+            tokens += now.numbers
+        cache, histories = self._sequences.cache, self._planner.histories
+        self._step, placed = None, dict(step.placed)
+        step.tokens, step.begun = np.array(tokens, np.int32), False
+        step.positions += 1
+        try:
+            if not cache.advance(step):
+                return None
+            if histories is not None:
+                step.components = histories.components(step.tokens, step.positions, step.sequences)
+            return step
+        except BaseException:  # some of several caches may have moved
+            for part, at in placed.items():
+                if step.placed.get(part) is not at:
+                    part.undo(step)
+            raise
+
+    def _keep(self, chunks: list[Chunk], step: Step) -> None:
+        """Keeps a computed step, to be advanced."""
+        single = len(chunks) == len(step.tokens) == len(step.outputs) and not step.spans
+        advances = single and self._sequences.cache.advances
+        self._chunks, self._step = chunks, step if advances else None
+
+    def prepare(self, chunks: list[Chunk]) -> None:
+        """Places the batch that probably comes next. A failure shows when the batch is needed."""
+        if not chunks:
+            return
+        try:  # positions of a model's own may refuse an input, too
+            self._sequences.prepare(self._planner.step(chunks))
+        except Error:
+            return
+        self._next = chunks
 
     def _poisoned(self, results: list[Result]) -> bool:
         """Whether NaN of one sequence may have reached others."""
-        if len(self._slots.working) < 2:
+        if len(self._sequences.working) < 2:
             return False
         return any(np.isnan(r).any() for _, r in results if isinstance(r, np.ndarray))
 
     def _each_anew(self) -> list[Result]:
         """Every sequence from its beginning, one after the other. The cache holds nothing else but
         the sequences before it that went well."""
-        self.placer.cancel()
-        working = self._slots.working
-        for slot in self._slots.all:
-            slot.start_over([] if slot.request is None else slot.tokens + slot.pending)
-            self._cache.wipe(slot.sequence)
+        for one in self._sequences.all:
+            one.wipe([] if one.request is None else one.tokens + one.pending)
         results = []
-        for slot in working:
-            while True:
-                (chunk,) = self._batches.plan([(slot, len(slot.tokens), slot.pending)])
+        for one in self._sequences.working:
+            result = None
+            while result is None:
+                (chunk,) = self._planner.plan([(one, len(one.tokens), one.pending)])
                 result = self._alone(chunk)
-                self.placer.cancel()
-                if result is not None:
-                    break
             if isinstance(result, Exception) or np.isnan(result).any():
-                self._cache.wipe(slot.sequence)
+                with self._sequences.change() as cache:
+                    cache.wipe(one.number)
             results.append((chunk, result))
         return results
-
-
-def verify(
-    slot: Slot, request: Request, rows: Iterable[np.ndarray], guesses: Sequence[int]
-) -> None:
-    """Passes a request the logits after its latest token, then those after each draft token, as
-    long as the request samples that token. Notes in the slot what is computed and what comes next.
-
-    Each token is thus sampled from its own logits, with draft tokens or without.
-
-    Args:
-        rows: float32 [1 + guesses, vocabulary].
-    """
-    request.drafted += len(guesses)
-    for logits, guess in zip(rows, (*guesses, None), strict=True):
-        token = request.accept(logits)
-        if token is None:
-            return
-        if token != guess:
-            slot.pending = [token]
-            return
-        slot.tokens.append(token)
-        request.accepted += 1

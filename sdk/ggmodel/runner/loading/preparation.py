@@ -153,7 +153,6 @@ class Preparation(Closing):
                 parallel=options.parallel,
             )
         self._undo.callback(self.engine.close)
-        self.engine.vocabulary = self.engine.worst.trace(self.engine.cache, options.parallel)
 
     def reserve(self) -> None:
         """Allocates all memory and has the backend lay out the traced graphs.
@@ -162,8 +161,8 @@ class Preparation(Closing):
             OutOfMemory: with the memory report.
             TensorError: the backend refuses an op.
         """
-        self.backend.allocate(*self.engine.worst.graphs)
-        self.engine.worst.reserve()
+        self.backend.allocate(*self.engine.memory_plan.graphs)
+        self.engine.memory_plan.reserve()
 
     def finish(self) -> None:
         """Tells the model that its weights are in place."""

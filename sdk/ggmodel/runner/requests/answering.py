@@ -53,7 +53,7 @@ def complete_all(
     completions: list[Completion | None] = [None] * len(prompts)
     errors: dict[int, Error] = {}
     # Twice as many requests as sequences: one that ends finds the next waiting.
-    most = 2 * len(engine.slots.all)
+    most = 2 * len(engine.sequences.all)
     try:
         for done in range(1, len(prompts) + 1):
             for i, prompt in islice(upcoming, most - len(running)):

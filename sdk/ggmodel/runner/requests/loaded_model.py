@@ -17,7 +17,7 @@ from ...model import LoadReport, Model, MultimodalEmbedding, Step
 from ...resources import Closing, reported
 from ..engine.engine import Engine
 from ..engine.memory_plan import EncoderMemory
-from ..engine.scoring import Apart
+from ..engine.scoring import Scoring
 from ..sampling import log_probability
 from .answering import Answering
 from .prompts import Prompt, Prompts
@@ -115,7 +115,7 @@ def _embed(
     """Rows float32 [width] of texts that are computed together, by number; in the engine's
     thread."""
     longest = max(len(text) for text in texts.values())
-    with Apart(engine).graphs(engine.model.states, len(texts), longest) as graphs:
+    with Scoring(engine).graphs(engine.model.states, len(texts), longest) as graphs:
         pooled = _pool(engine, graphs, list(texts.values()), pooling)
     for i, row in zip(texts, pooled, strict=True):
         if not np.isfinite(row).all():
@@ -214,7 +214,7 @@ class LoadedModel(Answering, Closing):
     @property
     def encoder_memory(self) -> Mapping[str, EncoderMemory]:
         """Bytes that images and other items take, by kind; empty for models of text."""
-        return self.engine.worst.encoders
+        return self.engine.memory_plan.encoders
 
     @reported
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
@@ -243,7 +243,7 @@ class LoadedModel(Answering, Closing):
             PromptError: empty, too long, or a token id out of range.
         """
         self._check_open()
-        return Apart(self.engine).all_logits(self.prompts.read(prompt))
+        return Scoring(self.engine).all_logits(self.prompts.read(prompt))
 
     @reported
     def score(self, prompt: Prompt) -> np.ndarray:
@@ -263,7 +263,7 @@ class LoadedModel(Answering, Closing):
             for row, token in zip(rows, ids[len(scores) + 1 :].tolist(), strict=False):
                 scores.append(log_probability(row, token))
 
-        Apart(self.engine).each_logits(ids, take)
+        Scoring(self.engine).each_logits(ids, take)
         return np.array(scores, np.float32)
 
     @reported

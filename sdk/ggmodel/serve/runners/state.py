@@ -41,7 +41,7 @@ def state_of(model: LoadedModel) -> State:
         abilities=_abilities(model, template),
         context_length=model.context_length,
         trained_context=keys.get("context_length", int) or 0,
-        parallel=len(model.engine.slots.all),
+        parallel=len(model.engine.sequences.all),
         vocabulary=model.engine.vocabulary,
         width=keys.get("embedding_length", int) or 0,
         nbytes=model.memory.size(),

@@ -15,7 +15,7 @@ from ...chat.messages import LISTS, item_of
 from ...errors import ConfigError, PromptError, PromptTooLong, Unsupported
 from ...runner import Grammar, LoadedModel
 from ...runner import Piece as Generated
-from ...runner.engine.scoring import Apart
+from ...runner.engine.scoring import Scoring
 from ...runner.requests.generation import Generation
 from ...runner.requests.prompts import Rendered
 from ...runner.sampling import log_probabilities
@@ -145,7 +145,7 @@ class Work:
                 else:
                     tokens.append(self.token(id, *log_probabilities(row, id, top)))
 
-        Apart(self.model.engine).each_logits(generation.prompt, take)
+        Scoring(self.model.engine).each_logits(generation.prompt, take)
         return tokens
 
     def token(

@@ -21,7 +21,7 @@ from ...loading import load
 from ...model import Model, find
 from ...model.registry import find_hf
 from ...runner import LoadedModel
-from ...runner.engine.scoring import Apart
+from ...runner.engine.scoring import Scoring
 from ..activations import EXACT
 from . import runs
 from .files import GREEDY, Cases, Embeddings, Golden, Picture, Prompt, cases, checkpoint, lossy
@@ -264,7 +264,7 @@ def _texts(
         prompts[f"{name}, prompt {title}"] = laid_out(model, golden, prompt), prompt
     for case, (items, want) in prompts.items():
         numbers = model.prompts.read(items)
-        logits = Apart(model.engine).all_logits(numbers)
+        logits = Scoring(model.engine).all_logits(numbers)
         tokens = model.generate(items, max_tokens=GREEDY, temperature=0).tokens
         same = sum(a == b for a, b in zip(tokens, want.greedy.tolist(), strict=False))
         error = nmse(logits, want.logits)

@@ -16,8 +16,8 @@ from ...model import Batch, Module
 from ...model.walk import instances
 from ...runner import LoadedModel
 from ...runner.engine.graphs import Forward, Graphs
-from ...runner.engine.scoring import Apart
-from ...runner.engine.step import Batches
+from ...runner.engine.scoring import Scoring
+from ...runner.engine.step import BatchPlanner
 
 SIZES = (1, 2, 3, 7)
 TOGETHER = 3  # tokens of each sequence in a batch of two
@@ -124,7 +124,7 @@ class Prompt:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rows of a piece of the first sequence, and of as many tokens of the second."""
         begin, end = piece
-        planner = Batches(self.inputs, end - begin, end - begin, 0, graphs.histories)
+        planner = BatchPlanner(self.inputs, end - begin, end - begin, 0, graphs.histories)
         n = end - begin + len(others)
         step = planner.step_of(
             [*self._listed[begin:end], *others.tolist()],
@@ -138,7 +138,7 @@ class Prompt:
 
     def _extend(self, graphs: Graphs, numbers: np.ndarray, start: int = 0) -> np.ndarray:
         """The rows of inputs that the first sequence goes on with."""
-        batches = Apart(self.model.engine).batches(graphs, 0, numbers, start)
+        batches = Scoring(self.model.engine).batches(graphs, 0, numbers, start)
         return np.concatenate(list(batches))
 
     def _pieces(self, begin: int, size: int) -> Iterator[tuple[int, int]]:
@@ -153,7 +153,7 @@ class Prompt:
         group = self.inputs.largest_group(self._listed)
         # Whole images lie in cells of sequences; one batch may need those of several.
         spare = sum(n < 0 for n in self._listed) if self.inputs.whole else 0
-        return Apart(engine).graphs(engine.model, sequences + spare, len(self.numbers), group)
+        return Scoring(engine).graphs(engine.model, sequences + spare, len(self.numbers), group)
 
 
 def shifted(model: LoadedModel, tokens: np.ndarray, bound: float) -> Run:
@@ -203,8 +203,8 @@ def _blocks(model: LoadedModel, tokens: np.ndarray) -> dict[int, tuple[Module, i
                 blocks[layers[0]] = module, getattr(batch.cache[layers[0]], "shares", None)
         return result
 
-    with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
-        list(Apart(engine).batches(graphs, 0, tokens, 0, len(tokens) - 1))
+    with Scoring(engine).graphs(forward, 1, len(tokens)) as graphs:
+        list(Scoring(engine).batches(graphs, 0, tokens, 0, len(tokens) - 1))
     return blocks if len({id(b) for b, _ in blocks.values()}) == len(blocks) else {}
 
 
@@ -229,12 +229,12 @@ def _shift(model: LoadedModel, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarr
     left = text[removed:]
 
     def continued(graphs: Graphs, start: int) -> np.ndarray:
-        return np.concatenate([*Apart(engine).batches(graphs, 0, after, start)])
+        return np.concatenate([*Scoring(engine).batches(graphs, 0, after, start)])
 
     forward: Forward = net
-    with Apart(engine).graphs(forward, 1, len(tokens)) as graphs:
+    with Scoring(engine).graphs(forward, 1, len(tokens)) as graphs:
         cache = graphs.cache
-        list(Apart(engine).batches(graphs, 0, text, 0))
+        list(Scoring(engine).batches(graphs, 0, text, 0))
         try:
             cache.check_remove(0, 0, removed)
         except Error:
@@ -244,5 +244,5 @@ def _shift(model: LoadedModel, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarr
             raise _Refused("its window ends elsewhere then: a request computes the text again")
         got = continued(graphs, len(left))
         cache.remove(0, 0, None)
-        list(Apart(engine).batches(graphs, 0, left, 0))
+        list(Scoring(engine).batches(graphs, 0, left, 0))
         return got, continued(graphs, len(left))
