@@ -66,7 +66,8 @@ class Operation:
 
     def _create(self) -> None:
         self._upload()
-        derived.make(self.target, derived.Recipe(files={"m.gguf": digest(CONTENTS[self.content])}))
+        files = {"m.gguf": digest(CONTENTS[self.content])}
+        derived.create(self.target, derived.DerivedModel(files=files))
 
     def _remove(self) -> None:
         models = {model.name: model for model in HubCache().stored()}

@@ -20,7 +20,7 @@ from .conftest import Homes
 from .stores import digest
 
 DATA = b"GGUF of a model"
-FILES = derived.Recipe(files={"m.gguf": f"sha256:{digest(DATA)}"})
+FILES = derived.DerivedModel(files={"m.gguf": f"sha256:{digest(DATA)}"})
 
 
 def upload() -> None:
@@ -62,7 +62,7 @@ def test_a_lock_names_its_holder_and_ends_with_it(holder: tuple[subprocess.Popen
 
 def test_a_full_disk_is_freed(homes: Homes, monkeypatch: pytest.MonkeyPatch):
     upload()
-    derived.make("old", FILES)
+    derived.create("old", FILES)
 
     def write(number: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -78,12 +78,12 @@ def test_a_model_that_is_made_beside_a_removal_is_whole(
 ):
     """It is made between a removal's look at the others and its end."""
     upload()
-    derived.make("old", FILES)
+    derived.create("old", FILES)
     manifests, results = derived._manifests, list[object]()
 
     def create() -> None:
         try:
-            results.append(derived.make("new", FILES))
+            results.append(derived.create("new", FILES))
         except ModelNotFound as error:  # its file has gone
             results.append(error)
 

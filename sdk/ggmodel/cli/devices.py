@@ -42,7 +42,7 @@ def devices(rpc: Rpc = None, as_json: Json = False) -> None:
     local = local_devices()
     if options.rpc:
         with Devices.open(options) as usable:
-            remote = [device for device in usable.found if device.library == "RPC"]
+            remote = [device for device in usable.available if device.library == "RPC"]
             local = replace(local, found=local.found + remote)
     shown = ("version", "commit", "prefix", "backends", "features")
     about = {

@@ -42,8 +42,8 @@ _EVERY = 16 << 20  # bytes after which a blob under way is looked at whether it 
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A model to be made.
+class DerivedModel:
+    """A model to be created.
 
     Attributes:
         base: the name of a model in a store; "" if there are files.
@@ -128,24 +128,24 @@ def check_room(size: int) -> None:
         )
 
 
-def check(name: str, recipe: Recipe) -> None:
-    """Looks whether a model can be made, before anything is.
+def check(name: str, model: DerivedModel) -> None:
+    """Looks whether a model can be created, before anything is.
 
     Raises:
-        ConfigError, ModelNotFound, Unsupported: as for `make`.
+        ConfigError, ModelNotFound, Unsupported: as for `create`.
     """
     _manifest_of(name)
-    if _stored_base(recipe) is None:
-        _uploads(recipe.files)
-    _uploads(recipe.adapters, "adapter")
-    check_parameters(recipe.params)
+    if _stored_base(model) is None:
+        _uploads(model.files)
+    _uploads(model.adapters, "adapter")
+    check_parameters(model.params)
 
 
-def make(name: str, recipe: Recipe) -> ResolvedModel:
-    """Makes a model, which replaces another one of that name.
+def create(name: str, model: DerivedModel) -> ResolvedModel:
+    """Creates a model, which replaces another one of that name.
 
     Raises:
-        ConfigError: it is no name, or the recipe has neither a base nor files.
+        ConfigError: it is no name, or the model has neither a base nor files.
         ModelNotFound: the base, or a blob, is in no store.
         Unsupported: the base is a folder, or an option is unsupported.
         WriteError: it cannot be written.
@@ -154,7 +154,7 @@ def make(name: str, recipe: Recipe) -> ResolvedModel:
     with naming(own_root()):
         for _ in range(_TRIES):
             try:
-                layers = _layers(recipe)  # may hash and copy files, which takes long
+                layers = _layers(model)  # may hash and copy files, which takes long
             except FileNotFoundError as error:
                 if isinstance(error, Error):
                     raise
@@ -170,10 +170,10 @@ def _locked(purpose: str) -> AbstractContextManager[None]:
     return locked(own_root() / ".lock", purpose)
 
 
-def _layers(recipe: Recipe) -> list[Layer]:
+def _layers(model: DerivedModel) -> list[Layer]:
     """The layers of a model in order, its config the last; their blobs are in the store."""
-    layers = _base(recipe)
-    replaced = _own_layers(recipe)
+    layers = _base(model)
+    replaced = _own_layers(model)
     kinds = {layer["mediaType"] for layer in replaced}
     kept = [layer for layer in layers if layer["mediaType"] not in kinds]
     return [*kept, *replaced, _put(b'{"model_format":"gguf"}', "config")]
@@ -187,28 +187,28 @@ def _place(name: str, layers: Sequence[Layer]) -> ResolvedModel:
     manifest.parent.mkdir(parents=True, exist_ok=True)
     write_text(manifest, json.dumps({"schemaVersion": 2, "config": config, "layers": others}))
     try:
-        found = Ollama().find(_spelled(name))
-        assert found is not None
+        model = Ollama().find(_spelled(name))
+        assert model is not None
     except Error:
         if before is None:
             manifest.unlink()
         else:
             write_text(manifest, before)
         raise
-    return found
+    return model
 
 
 def copy(source: str, target: str) -> ResolvedModel:
     """Gives a model another name.
 
     Raises:
-        Error: as for `make`.
+        Error: as for `create`.
     """
-    return make(target, Recipe(source))
+    return create(target, DerivedModel(source))
 
 
 def delete(name: str) -> int:
-    """Removes a made model, and the files that no other one of this store has.
+    """Removes a derived model, and the files that no other one of this store has.
 
     Returns:
         Bytes that became free.
@@ -254,8 +254,8 @@ def _manifest_of(text: str) -> Path:
     path = root / OWN_HOST / (name.namespace or LIBRARY) / name.model / name.tag
     if path.exists():
         return path
-    wanted = str(path).casefold()
-    return next((made for made in _manifests() if str(made).casefold() == wanted), path)
+    folded = str(path).casefold()
+    return next((other for other in _manifests() if str(other).casefold() == folded), path)
 
 
 def _manifests() -> list[Path]:
@@ -270,42 +270,40 @@ def _digests(manifest: Path) -> set[str]:
     return set()
 
 
-def _stored_base(recipe: Recipe) -> ResolvedModel | None:
+def _stored_base(model: DerivedModel) -> ResolvedModel | None:
     """The model that another one is made from; None if it is made from files."""
-    if bool(recipe.base) == bool(recipe.files):
+    if bool(model.base) == bool(model.files):
         raise ConfigError("a model is made from another one, or from files: give one of both")
-    if recipe.files:
+    if model.files:
         return None
     from .resolver import find_stored
 
-    found = find_stored(recipe.base)
-    if found is None:
-        raise ModelNotFound(f"no model {recipe.base[:200]!r} is in a store of this machine")
-    if found.path.is_dir():
-        raise Unsupported(f"{recipe.base} is a folder; convert it to a GGUF file first")
-    return found
+    base = find_stored(model.base)
+    if base is None:
+        raise ModelNotFound(f"no model {model.base[:200]!r} is in a store of this machine")
+    if base.path.is_dir():
+        raise Unsupported(f"{model.base} is a folder; convert it to a GGUF file first")
+    return base
 
 
-def _base(recipe: Recipe) -> list[Layer]:
+def _base(model: DerivedModel) -> list[Layer]:
     """The layers that a model is made from."""
-    found = _stored_base(recipe)
-    if found is None:
-        return _uploads(recipe.files)
-    if (layers := Ollama().layers(recipe.base)) is not None:
+    base = _stored_base(model)
+    if base is None:
+        return _uploads(model.files)
+    if (layers := Ollama().layers(model.base)) is not None:
         return _of_store(*layers)
-    beside = [entry.name for entry in found.path.parent.iterdir()]
-    parts = [found.path.parent / part for part in parts_of(beside, found.path.name)]
+    beside = [entry.name for entry in base.path.parent.iterdir()]
+    parts = [base.path.parent / part for part in parts_of(beside, base.path.name)]
     files = [(path, "model") for path in parts]
-    files += [(found.mmproj, "projector")] if found.mmproj else []
-    return [_linked(path, kind, found.digests) for path, kind in files]
+    files += [(base.mmproj, "projector")] if base.mmproj else []
+    return [_linked(path, kind, base.digests) for path, kind in files]
 
 
 def _of_store(root: Path, layers: Layers) -> list[Layer]:
-    made = []
-    for layer in layers.all:
-        path = blob_of(root, layer)
-        made.append(_linked(path, layer.kind, {path: layer.digest}))
-    return made
+    paths = [blob_of(root, layer) for layer in layers.all]
+    pairs = zip(paths, layers.all, strict=True)
+    return [_linked(path, layer.kind, {path: layer.digest}) for path, layer in pairs]
 
 
 def _uploads(files: Mapping[str, str], kind: str = "") -> list[Layer]:
@@ -320,18 +318,18 @@ def _uploaded(name: str, digest: str, kind: str = "") -> Layer:
     return _layer(kind, digest, path.stat().st_size)
 
 
-def _own_layers(recipe: Recipe) -> list[Layer]:
-    """The layers that are the recipe's own."""
-    made = _uploads(recipe.adapters, "adapter")
-    if recipe.template:
-        made.append(_put(recipe.template.encode(), "template"))
-    if recipe.system:
-        made.append(_put(recipe.system.encode(), "system"))
-    if recipe.params:
-        made.append(_put(json.dumps(dict(recipe.params)).encode(), "params"))
-    if recipe.messages:
-        made.append(_put(json.dumps([dict(m) for m in recipe.messages]).encode(), "messages"))
-    return made
+def _own_layers(model: DerivedModel) -> list[Layer]:
+    """The layers that the base does not have."""
+    layers = _uploads(model.adapters, "adapter")
+    if model.template:
+        layers.append(_put(model.template.encode(), "template"))
+    if model.system:
+        layers.append(_put(model.system.encode(), "system"))
+    if model.params:
+        layers.append(_put(json.dumps(dict(model.params)).encode(), "params"))
+    if model.messages:
+        layers.append(_put(json.dumps([dict(m) for m in model.messages]).encode(), "messages"))
+    return layers
 
 
 def _layer(kind: str, digest: str, size: int) -> Layer:
@@ -348,10 +346,10 @@ def _put(data: bytes, kind: str) -> Layer:
     return _layer(kind, digest, len(data))
 
 
-def _linked(path: Path, kind: str, known: Mapping[Path, str]) -> Layer:
+def _linked(path: Path, kind: str, digests: Mapping[Path, str]) -> Layer:
     """A layer that shares a file of another store."""
     real = Path(os.path.realpath(path))
-    digest = known.get(path) or known.get(real) or ""
+    digest = digests.get(path) or digests.get(real) or ""
     if not _DIGEST.fullmatch(digest):
         digest = _digest_of(real)
     target = blob_path(digest)

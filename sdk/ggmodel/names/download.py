@@ -24,7 +24,7 @@ from . import hub_cache as own
 from .grammar import HubName
 from .hub import Content, Repository
 from .hub_cache import commit_of, digest_of, in_cache, repo_folder, roots
-from .store_files import inside
+from .store_files import contained
 
 
 @contextmanager
@@ -132,10 +132,10 @@ def download(
             _verify(plan, blobs)
             if _placed(plan, blobs):
                 break
-    found = in_cache(plan.root, name, checkpoint)
-    if found is None:
+    model = in_cache(plan.root, name, checkpoint)
+    if model is None:
         raise DownloadError(f"{name} is not whole in {plan.root}; remove it and pull it again")
-    return found
+    return model
 
 
 def _title(plan: Plan) -> str:
@@ -156,9 +156,9 @@ def _planned(repository: Repository, name: HubName, checkpoint: bool) -> Plan:
     sizes, refused = repository.files(commit)
     model, mmproj = grammar.chosen([*sizes], name, checkpoint)
     if not model:
-        wanted = name.file or name.tag or "model"
+        missing = name.file or name.tag or "model"
         odd = f"; {refused[0]!r:.200} is no path of a file" if refused else ""
-        raise ModelNotFound(f"{name.repo} has no {wanted}: {grammar.weights_of([*sizes])}{odd}")
+        raise ModelNotFound(f"{name.repo} has no {missing}: {grammar.weights_of([*sizes])}{odd}")
     if not grammar.is_checkpoint(model) and (lacking := grammar.missing(model, Path)):
         raise FormatError(f"{model[0]} of {name.repo} is not whole there: {lacking} is missing")
     # A model is not found without its weights: they come last.
@@ -231,7 +231,7 @@ def _verify(plan: Plan, blobs: Mapping[str, Path]) -> None:
         at = plan.snapshot / file
         if file not in blobs and not at.exists():
             continue  # removed meanwhile
-        blob = inside(blobs.get(file, at), [plan.root])
+        blob = contained(blobs.get(file, at), [plan.root])
         try:
             verify({blob: d} if (d := digest_of(blob)) else {})
         except FormatError:

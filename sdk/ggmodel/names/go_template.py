@@ -175,11 +175,11 @@ _SHOW = (
 )
 # Neighbours of the same role become one message; the system's are also one text.
 _COLLATE = (
-    "{%- set all = namespace(system='', told=false, messages=[]) -%}"
+    "{%- set all = namespace(system='', has_system=false, messages=[]) -%}"
     "{%- for m in messages -%}{%- set text = m['content'] or '' -%}"
     "{%- if m['role'] == 'system' -%}"
-    "{%- set all.system = all.system + ('\\n\\n' if all.told else '') + text -%}"
-    "{%- set all.told = true -%}{%- endif -%}"
+    "{%- set all.system = all.system + ('\\n\\n' if all.has_system else '') + text -%}"
+    "{%- set all.has_system = true -%}{%- endif -%}"
     "{%- set last = all.messages[-1] if all.messages else {} -%}"
     "{%- if last and last['role'] == m['role'] and m['role'] != 'tool' -%}"
     "{%- set one = dict(last, content=last['content'] + '\\n\\n' + text) -%}"
@@ -263,7 +263,7 @@ class _Writer:
 
     until_response: bool = False
     scopes: list[tuple[str, Scope]] = field(default_factory=list)
-    made: int = 0
+    count: int = 0
     cut: bool = False
 
     def write(self, nodes: list[tuple[str, str]]) -> str:
@@ -371,5 +371,5 @@ class _Writer:
         return "{%- endfor -%}" if kind == "range" else "{%- endif -%}"
 
     def _name(self) -> str:
-        self.made += 1
-        return f"v{self.made}"
+        self.count += 1
+        return f"v{self.count}"

@@ -87,10 +87,10 @@ def hub_name(text: str) -> HubName | None:
     """
     rest = next((text[len(p) :] for p in _HUB if text.startswith(p)), text)
     explicit = rest != text
-    found = _split_hub(rest, explicit) if len(rest) <= _LONGEST else None
-    if found is None and explicit:
+    name = _split_hub(rest, explicit) if len(rest) <= _LONGEST else None
+    if name is None and explicit:
         raise ConfigError(f"{text[:200]!r} is no name of the hub; {_HOW}")
-    return found
+    return name
 
 
 def _split_hub(rest: str, explicit: bool) -> HubName | None:
@@ -190,8 +190,8 @@ def best_model(files: Sequence[str], tag: str = "") -> str | None:
     """
     models = [f for f in files if is_model(f)]
     firsts = [f for f in models if split_of(f).count <= 1 or split_of(f).index == 1]
-    for wanted in (tag,) if tag else DEFAULT_TAGS:
-        pattern = re.compile(re.escape(wanted) + "[.-]", re.IGNORECASE)
+    for tried in (tag,) if tag else DEFAULT_TAGS:
+        pattern = re.compile(re.escape(tried) + "[.-]", re.IGNORECASE)
         for file in firsts:
             if pattern.search(file):
                 return file
@@ -217,9 +217,9 @@ def best_mmproj(files: Iterable[str], model: str) -> str | None:
         own = PurePosixPath(file).parts[:-1]
         if not file.endswith(".gguf") or "mmproj" not in file or folders[: len(own)] != own:
             continue
-        found = -len(own), abs(_bits(file) - bits)
-        if best is None or found < rank:
-            best, rank = file, found
+        order = -len(own), abs(_bits(file) - bits)
+        if best is None or order < rank:
+            best, rank = file, order
     return best
 
 
@@ -295,8 +295,8 @@ def missing(model: Sequence[str], read: Callable[[str], Path]) -> str:
         return ""
     if INDEX in model:
         shards = read_json(read(INDEX)).get("weight_map")
-        wanted = set(shards.values()) if isinstance(shards, dict) else set()
-        return next((str(s)[:200] for s in sorted(map(str, wanted)) if s not in model), "")
+        expected = set(shards.values()) if isinstance(shards, dict) else set()
+        return next((str(s)[:200] for s in sorted(map(str, expected)) if s not in model), "")
     return "" if WHOLE in model else WHOLE
 
 
@@ -320,11 +320,11 @@ def all_models(files: Sequence[str]) -> list[tuple[str, str]]:
     """Every model in a folder: what follows the repository's name, and its first file, or "" for a
     checkpoint."""
     firsts = [f for f in files if is_model(f) and split_of(f).index == 1]
-    found = []
+    models = []
     for file in firsts:
         tag = split_of(file).tag
         same = bool(tag) and best_model(files, tag) == file
-        found.append((f":{tag}" if same else f"/{file}", file))
+        models.append((f":{tag}" if same else f"/{file}", file))
     if CONFIG in files and any(map(_SHARD.fullmatch, files)):
-        found.append(("", ""))
-    return found
+        models.append(("", ""))
+    return models

@@ -22,7 +22,7 @@ from ..runner.loading.resolved import ResolvedModel
 from ..storage import write_text
 from . import grammar
 from .grammar import HubName, hub_name
-from .store_files import Stored, files_below, inside, names_in
+from .store_files import Stored, contained, files_below, names_in
 
 
 def _list() -> Path:
@@ -43,12 +43,12 @@ def is_own(snapshot: Path, name: str) -> bool:
 
 def remember(snapshot: Path, name: str, add: bool = True) -> None:
     """Notes a download, or that it is gone. Where this cannot be written, removing it asks."""
-    known = _read()
-    names = [n for n in known.get(str(snapshot)) or () if n != name] + [name] * add
-    known[str(snapshot)] = names
+    snapshots = _read()
+    names = [n for n in snapshots.get(str(snapshot)) or () if n != name] + [name] * add
+    snapshots[str(snapshot)] = names
     with suppress(OSError, Error):
         _list().parent.mkdir(parents=True, exist_ok=True)
-        write_text(_list(), json.dumps({at: names for at, names in known.items() if names}))
+        write_text(_list(), json.dumps({at: names for at, names in snapshots.items() if names}))
 
 
 STORE = "Hugging Face's cache"
@@ -100,7 +100,7 @@ def commit_of(repo: Path, revision: str = "") -> str:
     branches = [revision] if revision else ["main", *names_in(repo / "refs")]
     for branch in branches:
         try:
-            with open(inside(repo / "refs" / branch, [repo]), encoding="ascii") as file:
+            with open(contained(repo / "refs" / branch, [repo]), encoding="ascii") as file:
                 commit = file.read(64).strip()
         except (Error, OSError, ValueError):
             continue
@@ -130,8 +130,8 @@ class HubCache:
         if hub is None:
             return None
         for root in roots():
-            if found := in_cache(root, hub, checkpoint):
-                return found
+            if model := in_cache(root, hub, checkpoint):
+                return model
         return None
 
     def stored(self) -> Iterator[Stored]:
@@ -158,7 +158,8 @@ def in_cache(root: Path, name: HubName, checkpoint: bool = False) -> ResolvedMod
     model, mmproj = grammar.chosen(files, name, checkpoint)
     if not model or grammar.missing(model, snapshot.joinpath):
         return None
-    blobs = {snapshot / f: inside(snapshot / f, [root]) for f in [*model, *filter(None, [mmproj])]}
+    files = [snapshot / file for file in (*model, *filter(None, [mmproj]))]
+    blobs = {file: contained(file, [root]) for file in files}
     if empty := [path for path, blob in blobs.items() if _is_emptied(path, blob)]:
         raise FormatError(f"{empty[0]} is empty; remove it and pull the model again")
     return ResolvedModel(
@@ -207,10 +208,10 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
         name = hub_name(repo + rest)
         if name is None:
             continue
-        title, problem, found = repo + rest, "", None
+        title, problem, resolved = repo + rest, "", None
         try:
-            found = in_cache(root, name, checkpoint=not first)
-            problem = "" if found else "the download is not complete"
+            resolved = in_cache(root, name, checkpoint=not first)
+            problem = "" if resolved else "the download is not complete"
         except Error as error:
             problem = str(error)
         paths = _files(files, name, snapshot, not first)
@@ -219,7 +220,7 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
         yield Stored(
             title,
             STORE,
-            None if found is None else found.path,
+            None if resolved is None else resolved.path,
             sum(map(_size, {os.path.realpath(path) for path in paths})),
             problem,
             is_own(snapshot, title),
@@ -241,9 +242,9 @@ def _unshared(repo: str, title: str, snapshot: Path) -> list[Path]:
     others: set[Path] = set()
     for rest, first in grammar.all_models(files):
         if name := hub_name(repo + rest):
-            found = _files(files, name, snapshot, not first)
-            own_files += found if repo + rest == title else []
-            others |= set(found if repo + rest != title else [])
+            model_files = _files(files, name, snapshot, not first)
+            own_files += model_files if repo + rest == title else []
+            others |= set(model_files if repo + rest != title else [])
     return [path for path in own_files if path not in others]
 
 

@@ -11,7 +11,7 @@ from ..errors import Error, FormatError
 from ..runner.loading.resolved import ResolvedModel
 from . import grammar, hub_cache, ollama
 from .grammar import HubName, hub_name
-from .store_files import Stored, files_below, inside, names_in
+from .store_files import Stored, contained, files_below, names_in
 
 STORE = "LM Studio's folder"
 _POINTER = ".lmstudio-home-pointer"  # a file that says where LM Studio keeps everything
@@ -37,8 +37,8 @@ class LMStudio:
         if hub is None or hub.revision:  # there are no revisions
             return None
         for root in roots():
-            if found := _in_folder(root, hub, checkpoint):
-                return found
+            if model := _in_folder(root, hub, checkpoint):
+                return model
         return None
 
     def stored(self) -> Iterator[Stored]:
@@ -61,7 +61,7 @@ def _in_folder(root: Path, name: HubName, checkpoint: bool) -> ResolvedModel | N
     for file in (*model, *filter(None, [mmproj])):
         # Links into the other stores are common: tools make them to keep one copy.
         stores = [root, *hub_cache.roots(), *ollama.roots()]
-        if not inside(at / file, stores).stat().st_size:
+        if not contained(at / file, stores).stat().st_size:
             raise FormatError(f"{at / file} is empty; download the model again")
     return ResolvedModel(
         name=str(name),
@@ -78,12 +78,12 @@ def _stored(root: Path, repo: str) -> Iterator[Stored]:
         name = hub_name(repo + rest)
         if name is None:
             continue
-        found, problem = None, ""
+        resolved, problem = None, ""
         try:
-            found = _in_folder(root, name, checkpoint=not first)
+            resolved = _in_folder(root, name, checkpoint=not first)
         except Error as error:
             problem = str(error)
         model, mmproj = grammar.chosen(files, name, not first)
         paths = tuple(at / f for f in (*model, *filter(None, [mmproj])))
         nbytes = sum(p.stat().st_size for p in paths if p.exists())
-        yield Stored(repo + rest, STORE, found and found.path, nbytes, problem, False, paths)
+        yield Stored(repo + rest, STORE, resolved and resolved.path, nbytes, problem, False, paths)

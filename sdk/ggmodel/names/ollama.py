@@ -21,7 +21,7 @@ from ..reading import decoded, parse_json, read_file, read_json
 from ..runner.loading.resolved import Defaults, ResolvedModel
 from .go_template import as_jinja
 from .grammar import HubName, OllamaName, hub_name, ollama_name
-from .store_files import Stored, files_below, inside
+from .store_files import Stored, contained, files_below
 
 HUGGING_FACE = "hf.co"  # the host of models that Ollama pulled from the hub
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -116,11 +116,11 @@ def read_manifest(path: Path, name: str) -> Layers:
         FormatError: it is no manifest.
     """
     manifest = read_json(path)
-    found = manifest.get("layers")
-    if not isinstance(found, list):
+    layers = manifest.get("layers")
+    if not isinstance(layers, list):
         raise FormatError(f"{path} is no manifest of Ollama: it has no layers; pull it again")
     config = _layer(manifest.get("config"), path, "config")
-    return Layers(name, tuple(_layer(entry, path) for entry in found), config)
+    return Layers(name, tuple(_layer(entry, path) for entry in layers), config)
 
 
 def _layer(entry: Any, path: Path, kind: str = "") -> Layer:
@@ -143,7 +143,7 @@ def blob_of(root: Path, layer: Layer) -> Path:
         FormatError: it is missing, shorter or longer than the manifest says, or outside the store.
     """
     blobs = root / "blobs"
-    path = inside(blobs / layer.digest.replace(":", "-"), [root, blobs])
+    path = contained(blobs / layer.digest.replace(":", "-"), [root, blobs])
     if (size := path.stat().st_size) != layer.size:
         raise FormatError(
             f"{path} has {size:,} bytes, and {layer.size:,} by the manifest; pull the model again"
@@ -173,8 +173,8 @@ def template_of(root: Path, layers: Layers) -> str:
     Raises:
         Unsupported: it does what cannot be written in Jinja.
     """
-    found = layers.of("template", "prompt")
-    return as_jinja(_text(root, found[-1]), layers.name) if found else ""
+    templates = layers.of("template", "prompt")
+    return as_jinja(_text(root, templates[-1]), layers.name) if templates else ""
 
 
 def defaults_of(root: Path, layers: Layers) -> Defaults:
@@ -200,15 +200,15 @@ def defaults_of(root: Path, layers: Layers) -> Defaults:
 def _messages(root: Path, layer: Layer) -> list[dict[str, str]]:
     path = str(blob_of(root, layer))
     try:
-        found = json.loads(_text(root, layer))
+        messages = json.loads(_text(root, layer))
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(
+        messages = None
+    if not isinstance(messages, list) or not all(
         isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content"))
-        for m in found
+        for m in messages
     ):
         raise FormatError(f"{path} should hold messages with role and content; pull it again")
-    return [{"role": m["role"], "content": m["content"]} for m in found]
+    return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 
 def _options(params: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -243,10 +243,10 @@ def request_options(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     Args:
         params: options as Ollama calls them.
     """
-    known = {key: value for key, value in params.items() if key in _OPTIONS}
-    wrong = [key for key, value in known.items() if not _suits(key, value)]
+    supported = {key: value for key, value in params.items() if key in _OPTIONS}
+    wrong = [key for key, value in supported.items() if not _suits(key, value)]
     others = [key for key in params if key not in _OPTIONS and not _is_idle(key, params[key])]
-    return ({} if wrong else _options(known, "the request")), wrong, others
+    return ({} if wrong else _options(supported, "the request")), wrong, others
 
 
 def check_parameters(params: Mapping[str, Any]) -> None:
@@ -285,8 +285,8 @@ def roots() -> list[Path]:
     own: list[Path] = []
     with suppress(ConfigError):  # a user without a home folder has made none
         own = [own_root()]
-    if given := os.environ.get("OLLAMA_MODELS"):
-        return [*own, Path(os.path.expanduser(given))]
+    if folder := os.environ.get("OLLAMA_MODELS"):
+        return [*own, Path(os.path.expanduser(folder))]
     return [*own, Path(os.path.expanduser("~/.ollama/models")), Path(_SYSTEM)]
 
 
@@ -337,7 +337,7 @@ class Ollama:
         if checkpoint:
             return None
         entry = _entry(name)
-        return None if entry is None else _found(entry)
+        return None if entry is None else _resolved(entry)
 
     def layers(self, name: str) -> tuple[Path, Layers] | None:
         """The store and the layers of a model; None where there is none of that name.
@@ -356,9 +356,9 @@ class Ollama:
 
 
 def _entry(name: str) -> _Entry | None:
-    wanted = _wanted(name)
-    for root in roots() if wanted is not None else ():
-        entries = [e for e in _entries(root) if wanted and _is(e.name, wanted)]
+    parsed = _parsed(name)
+    for root in roots() if parsed is not None else ():
+        entries = [e for e in _entries(root) if parsed and _is(e.name, parsed)]
         if len({e.name.host for e in entries}) > 1:
             listed = ", ".join(sorted(f"ollama://{e.name}" for e in entries))
             raise ConfigError(f"{name} is in {root} from several hosts; name one: {listed}")
@@ -367,7 +367,7 @@ def _entry(name: str) -> _Entry | None:
     return None
 
 
-def _wanted(name: str) -> OllamaName | None:
+def _parsed(name: str) -> OllamaName | None:
     hub = hub_name(name)
     if isinstance(hub, HubName):
         if hub.revision or hub.file:
@@ -378,15 +378,15 @@ def _wanted(name: str) -> OllamaName | None:
     return ollama_name(name)
 
 
-def _is(own: OllamaName, wanted: OllamaName) -> bool:
-    """Whether a name of the store is the wanted one; letters in capitals count as small ones."""
-    namespace = wanted.namespace or LIBRARY
+def _is(own: OllamaName, sought: OllamaName) -> bool:
+    """Whether a name of the store is the one sought; letters in capitals count as small ones."""
+    namespace = sought.namespace or LIBRARY
     ours = own.model, own.tag, own.namespace
-    theirs = wanted.model, wanted.tag, namespace
+    theirs = sought.model, sought.tag, namespace
     same = [a.casefold() == b.casefold() for a, b in zip(ours, theirs, strict=True)]
-    if wanted.host:
-        return all(same) and own.host.casefold() == wanted.host.casefold()
-    return all(same) and (own.host != HUGGING_FACE or bool(wanted.namespace))
+    if sought.host:
+        return all(same) and own.host.casefold() == sought.host.casefold()
+    return all(same) and (own.host != HUGGING_FACE or bool(sought.namespace))
 
 
 def _entries(root: Path) -> Iterator[_Entry]:
@@ -404,11 +404,11 @@ def _entries(root: Path) -> Iterator[_Entry]:
 
 
 def _layers(entry: _Entry) -> Layers:
-    inside(entry.path, [entry.root])
+    contained(entry.path, [entry.root])
     return read_manifest(entry.path, entry.short)
 
 
-def _found(entry: _Entry) -> ResolvedModel:
+def _resolved(entry: _Entry) -> ResolvedModel:
     layers = _layers(entry)
     layers.refuse(entry.root)
     weights = layers.of("model", "projector", "adapter")
@@ -432,7 +432,7 @@ def _stored(entry: _Entry) -> Stored:
     try:
         layers = _layers(entry)
         nbytes = sum(layer.size for layer in layers.all)
-        path = _found(entry).path
+        path = _resolved(entry).path
         own, digest = entry.store == OWN_STORE, hashlib.sha256(entry.path.read_bytes()).hexdigest()
         return Stored(entry.short, entry.store, path, nbytes, own=own, digest=digest)
     except (Error, OSError) as error:

@@ -108,8 +108,8 @@ def find(
     if not isinstance(name, str) or grammar.is_path(text):
         raise _no_path(text)
     hub = grammar.hub_name(text)
-    if found := find_stored(text, checkpoint):
-        return found
+    if model := find_stored(text, checkpoint):
+        return model
     if hub is None:
         raise _unknown(text)
     if not hub.explicit and _below_a_folder(text):
@@ -139,8 +139,8 @@ def find_stored(name: str, checkpoint: bool = False) -> ResolvedModel | None:
     if grammar.is_path(name):
         return None
     for source in sources():
-        if found := source.find(name, checkpoint):
-            return found
+        if model := source.find(name, checkpoint):
+            return model
     return None
 
 
@@ -168,13 +168,13 @@ def pull(name: str, *, progress: Progress | None = None) -> ResolvedModel:
 
 def stored() -> list[Stored]:
     """The models of all stores, not opened, by store and name."""
-    found: list[Stored] = []
+    models: list[Stored] = []
     for source in sources():
         try:
-            found += source.stored()
+            models += source.stored()
         except Error as error:  # of a whole store
-            found.append(Stored("?", source.title, None, problem=str(error)))
-    return found
+            models.append(Stored("?", source.title, None, problem=str(error)))
+    return models
 
 
 def _no_path(text: str) -> MissingFile:
@@ -202,11 +202,11 @@ def _unknown(text: str) -> ModelNotFound:
 
 def _near(text: str) -> str:
     """Names of this machine that are like a text."""
-    known: list[str] = []
+    names: list[str] = []
     with suppress(Error):
-        known = [model.name for model in stored()]
-    plain = {name.casefold(): name for name in known}
-    shorts = {name.rpartition(":")[0].casefold(): name for name in known if ":" in name}
+        names = [model.name for model in stored()]
+    plain = {name.casefold(): name for name in names}
+    shorts = {name.rpartition(":")[0].casefold(): name for name in names if ":" in name}
     near = difflib.get_close_matches(text.casefold()[:100], [*plain, *shorts], _MOST_NEAR)
-    found = dict.fromkeys((plain | shorts)[name] for name in near)
-    return f"; near names here: {', '.join(found)}" if found else ""
+    similar = dict.fromkeys((plain | shorts)[name] for name in near)
+    return f"; near names here: {', '.join(similar)}" if similar else ""

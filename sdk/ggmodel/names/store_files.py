@@ -13,7 +13,7 @@ from ..errors import FormatError
 from ..reading import too_large
 
 
-def inside(path: Path, roots: Sequence[Path]) -> Path:
+def contained(path: Path, roots: Sequence[Path]) -> Path:
     """The regular file behind a path, links followed.
 
     Args:
@@ -51,11 +51,11 @@ def names_in(folder: Path) -> list[str]:
     """
     try:
         with os.scandir(folder) as entries:
-            found = [e.name for _, e in zip(range(limits.store_files + 1), entries, strict=False)]
+            names = [e.name for _, e in zip(range(limits.store_files + 1), entries, strict=False)]
     except OSError:
         return []
-    _check_number(folder, len(found))
-    return sorted(name for name in found if name.isprintable())
+    _check_number(folder, len(names))
+    return sorted(name for name in names if name.isprintable())
 
 
 def files_below(folder: Path, depth: int = 6) -> Iterator[str]:
@@ -65,20 +65,20 @@ def files_below(folder: Path, depth: int = 6) -> Iterator[str]:
     Raises:
         FormatError: there are more than the limit `store_files`.
     """
-    found = 0
-    for top, inside, files in os.walk(folder):
+    count = 0
+    for top, folders, files in os.walk(folder):
         inner = Path(top).relative_to(folder)
-        inside[:] = sorted(inside) if len(inner.parts) < depth else []
+        folders[:] = sorted(folders) if len(inner.parts) < depth else []
         for name in sorted(files):
-            found += 1
-            _check_number(folder, found)
+            count += 1
+            _check_number(folder, count)
             if name.isprintable():
                 yield (inner / name).as_posix()
 
 
-def _check_number(folder: Path, found: int) -> None:
-    if found > limits.store_files:
-        raise FormatError(too_large(str(folder), f"{found:,} files or more", "store_files"))
+def _check_number(folder: Path, count: int) -> None:
+    if count > limits.store_files:
+        raise FormatError(too_large(str(folder), f"{count:,} files or more", "store_files"))
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def estimate_on(
         return reports[length, layers]
 
     def on_devices(length: int) -> list[DeviceEstimate]:
-        return _devices(measured(length, layers), layers, devices.found, free)
+        return _devices(measured(length, layers), layers, devices.available, free)
 
     with Preparation(source, options, None, devices.runner) as steps:
         steps.take_steps()
@@ -146,7 +146,7 @@ def estimate_on(
         reports[length, GPULayersList()] = steps.backend.backend_memory()
         encoders = steps.engine.memory_plan.encoders
     layers = choose_layers(
-        options.gpu_request, lambda chosen: measured(length, chosen), devices.found, blocks
+        options.gpu_request, lambda chosen: measured(length, chosen), devices.available, blocks
     )
     largest = 0
     if search:

@@ -76,20 +76,20 @@ def search(
         if layers:
             log.warning("gpu_layers is %d, but there is no device to place layers on", layers)
         return GPULayersList()
-    current, seen = GPULayersList(), set[GPULayersList]()
+    current, tried = GPULayersList(), set[GPULayersList]()
     worst: _Needs | None = None
     circling = False
     for _ in range(_MOST_RUNS):
-        seen.add(current)
+        tried.add(current)
         needs = _Needs.of(dry_run(current))
         worst = needs if worst is None else worst.merged(needs)
         following = _layout(worst if circling else needs, devices, layers, overhead, backoff)
         if following == current:
             return current
-        if following in seen and not circling:
+        if following in tried and not circling:
             circling = True
             following = _layout(worst, devices, layers, overhead, backoff)
-        if circling and following in seen:
+        if circling and following in tried:
             return following
         current = following
     assert worst is not None
@@ -350,18 +350,18 @@ def named_layers(
     Raises:
         ConfigError: an unknown device or layer, or a device named twice.
     """
-    given = [(_device(name, devices), layers) for name, layers in named]
-    found = [device.device_id for device, _ in given]
-    if len(set(found)) < len(found):
-        twice = next(d for d, _ in given if found.count(d.device_id) > 1)
+    pairs = [(_device(name, devices), layers) for name, layers in named]
+    ids = [device.device_id for device, _ in pairs]
+    if len(set(ids)) < len(ids):
+        twice = next(d for d, _ in pairs if ids.count(d.device_id) > 1)
         raise ConfigError(f"gpu_layers names {twice.name} twice")
-    counts = [layers for _, layers in given if isinstance(layers, int)]
-    if counts and len(counts) < len(given):
+    counts = [layers for _, layers in pairs if isinstance(layers, int)]
+    if counts and len(counts) < len(pairs):
         raise ConfigError("gpu_layers: give each device its layers, or each a number of layers")
     total = sum(counts)
     start = max(total, block_count) - total
     placed = []
-    for device, layers in given:
+    for device, layers in pairs:
         if isinstance(layers, int):
             layers = range(start, start + layers)
             start = layers.stop
@@ -379,8 +379,8 @@ def _device(name: str, devices: Sequence[DeviceInfo]) -> DeviceInfo:
     for device in devices:
         if name.casefold() in (device.name.casefold(), _qualified(device).casefold()):
             return device
-    known = ", ".join(f"{d.name} ({_qualified(d)})" for d in devices) or "none"
-    raise ConfigError(f"gpu_layers: there is no device {name!r}; there is {known}")
+    names = ", ".join(f"{d.name} ({_qualified(d)})" for d in devices) or "none"
+    raise ConfigError(f"gpu_layers: there is no device {name!r}; there is {names}")
 
 
 def _qualified(device: DeviceInfo) -> str:
@@ -409,10 +409,10 @@ def _layers(layers: object, value: object) -> int | Sequence[int]:
 
 def _assignment(text: str, value: str) -> tuple[str, int | Sequence[int]]:
     """ "CUDA0=0-15" or "CUDA0=16"."""
-    found = re.fullmatch(r"\s*(.+?)\s*=\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*(.+?)\s*=\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", text)
+    if match is None:
         raise _refused(value)
-    name, first, last = found[1], int(found[2]), found[3]
+    name, first, last = match[1], int(match[2]), match[3]
     if last is None:
         return name, first
     if int(last) < first:

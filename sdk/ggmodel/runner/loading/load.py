@@ -137,7 +137,7 @@ def _advice(options: Options, devices: Devices, ready: Preparation) -> Iterator[
     )
     if about_context := [text for text in (beyond, ready.model.left_out()) if text]:
         yield "; ".join(about_context)
-    if options.gpu_request.count and not devices.found:
+    if options.gpu_request.count and not devices.available:
         yield (
             f"gpu_layers is {options.gpu_layers}, but there is no GPU and no worker: all layers "
             "are on the CPU; `ggmodel devices` shows what this ggml can use"

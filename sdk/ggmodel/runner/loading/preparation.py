@@ -188,11 +188,11 @@ class Devices(Closing):
     """Devices that layers can be placed on; a context manager.
 
     Attributes:
-        found: GPUs of this machine and devices of workers.
+        available: GPUs of this machine and devices of workers.
         runner: the process that holds the devices of workers; losing a worker ends it.
     """
 
-    found: list[DeviceInfo] = field(default_factory=list)
+    available: list[DeviceInfo] = field(default_factory=list)
     runner: RunnerProcess | None = None
 
     @classmethod
@@ -244,6 +244,6 @@ def prepare(source: TensorSource, options: Options, devices: Devices) -> Prepara
     def choose(backoff: float) -> GPULayersList:
         keys = KeyValues(source.metadata, source.name)
         blocks = keys.get("block_count", int) or 0
-        return choose_layers(request, dry_run, devices.found, blocks, backoff=backoff)
+        return choose_layers(request, dry_run, devices.available, blocks, backoff=backoff)
 
     return with_backoff(attempt, choose) if request.automatic else attempt(choose(0.0))

@@ -56,11 +56,11 @@ class AdaptedSource(TensorSource):
         self.name = f"{base.name} + {adapter.name}"
         self.files: tuple[Path, ...] = (*base.files, *adapter.files)
         self.metadata = base.metadata
-        made = {name: self._made(base.tensors[name]) for name in self._changed}
-        self.tensors = MappingProxyType({**base.tensors, **made})
+        merged = {name: self._merged(base.tensors[name]) for name in self._changed}
+        self.tensors = MappingProxyType({**base.tensors, **merged})
         self.unread, self.unread_keys = base.unread, base.unread_keys
 
-    def _made(self, info: TensorInfo) -> TensorInfo:
+    def _merged(self, info: TensorInfo) -> TensorInfo:
         plain = info.dtype in (DType.F32, DType.BF16)
         dtype = DType.F32 if plain else DType.F16
         nbytes = dtype.row_size(info.shape[0]) * info.shape[1]
@@ -76,10 +76,10 @@ class AdaptedSource(TensorSource):
         scale = self._alpha / b.shape[1] if self._alpha else 1.0
         merged = _values(self._base, name) + np.float32(scale) * (b @ a)
         with np.errstate(over="ignore"):
-            found = merged.astype(info.dtype.numpy)
-        if not np.isfinite(found).all():
+            weights = merged.astype(info.dtype.numpy)
+        if not np.isfinite(weights).all():
             raise FormatError(f"{self.name}: {name!r:.100} is infinite with the adapter")
-        return memoryview(found.reshape(-1).view(np.uint8)).toreadonly()
+        return memoryview(weights.reshape(-1).view(np.uint8)).toreadonly()
 
     def mapped(self, file: int) -> memoryview | None:
         return self._base.mapped(file) if file < len(self._base.files) else None
@@ -89,9 +89,9 @@ class AdaptedSource(TensorSource):
 
     def check_unchanged(self, files: Iterable[int] | None = None) -> None:
         shift = len(self._base.files)
-        given = range(len(self.files)) if files is None else [*files]
-        self._base.check_unchanged([f for f in given if f < shift])
-        self._adapter.check_unchanged([f - shift for f in given if f >= shift])
+        numbers = range(len(self.files)) if files is None else [*files]
+        self._base.check_unchanged([n for n in numbers if n < shift])
+        self._adapter.check_unchanged([n - shift for n in numbers if n >= shift])
 
     def close(self) -> None:
         self._base.close()
@@ -117,9 +117,9 @@ def _checked(base: TensorSource, adapter: TensorSource) -> float:
     keys = adapter.metadata
     if (keys.get("general.type"), keys.get("adapter.type")) != ("adapter", "lora"):
         raise FormatError(f"{adapter.name} is no LoRA adapter; pull the model again")
-    own, wanted = (s.metadata.get("general.architecture") for s in (adapter, base))
-    if own != wanted:
-        raise FormatError(f"{adapter.name} is an adapter of {own!r:.80}, and the model {wanted!r}")
+    kind, name = (s.metadata.get("general.architecture") for s in (adapter, base))
+    if kind != name:
+        raise FormatError(f"{adapter.name} is an adapter of {kind!r:.80}, and the model {name!r}")
     if "adapter.alora.invocation_tokens" in keys:
         raise Unsupported(f"{adapter.name} is switched on by tokens, which is unsupported")
     alpha = keys.get(_ALPHA, 0.0)
@@ -197,11 +197,11 @@ def open_source(
         return _as_stored(open_gguf(source, mmproj, parts), source)
     opened = open_gguf(source, parts=parts)
     with closed_on_error(opened):
-        found = None if mmproj == "" else _beside(opened, source, models)
-    if found is None:
+        projector = None if mmproj == "" else _beside(opened, source, models)
+    if projector is None:
         return _as_stored(opened, source)
     opened.close()
-    return _as_stored(open_gguf(source, found, parts), source)
+    return _as_stored(open_gguf(source, projector, parts), source)
 
 
 def _as_stored(opened: TensorSource, source: str | os.PathLike[str]) -> TensorSource:
@@ -214,16 +214,16 @@ def _as_stored(opened: TensorSource, source: str | os.PathLike[str]) -> TensorSo
 
 
 def _beside(
-    source: TensorSource, given: str | os.PathLike[str], models: str | Path | None
+    source: TensorSource, path: str | os.PathLike[str], models: str | Path | None
 ) -> Path | None:
-    """A projector that fits: the one of a found model; else of those in the model's folder the one
+    """A projector that fits: the one of a resolved model; else of those beside the model the one
     whose name has most in common with the model's, then the smallest."""
     name = source.metadata.get("general.architecture")
     if any(map(of_tower, source.tensors)) or not isinstance(name, str):
         return None
     candidates = [*_candidates(source)]
-    if isinstance(given, ResolvedModel) and given.store != PATH:
-        candidates = [*filter(None, [given.mmproj])]
+    if isinstance(path, ResolvedModel) and path.store != PATH:
+        candidates = [*filter(None, [path.mmproj])]
     width, own = source.metadata.get(f"{name}.embedding_length"), source.files[0].name
     text = KeyValues(source.metadata, source.name)
     fitting = [p for p in candidates if _fits(p, text, width, models)]

@@ -90,12 +90,12 @@ async def create(call: Call) -> None:
     _allow(call)
     if given.quantize:
         raise Unsupported("quantize: is unsupported here; `ggmodel quantize` writes such a file")
-    name, recipe = given.wanted, _recipe(given)
-    await asyncio.to_thread(derived.check, name, recipe)
+    name, model = given.wanted, _derived_model(given)
+    await asyncio.to_thread(derived.check, name, model)
 
     def work(tell: Callable[[str], None]) -> object:
         tell("using existing layers")
-        return derived.make(name, recipe)
+        return derived.create(name, model)
 
     await _told(call, given, work, changes=name)
 
@@ -152,8 +152,8 @@ def _allow(call: Call) -> None:
         raise Refused("this server changes no models; start it with --manage", 403)
 
 
-def _recipe(given: CreateRequest) -> derived.Recipe:
-    return derived.Recipe(
+def _derived_model(given: CreateRequest) -> derived.DerivedModel:
+    return derived.DerivedModel(
         base=given.base or "",
         files=given.files or {},
         adapters=given.adapters or {},
