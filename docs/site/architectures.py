@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 
 from ggmodel import nn
-from ggmodel.model import Model, find, supported
+from ggmodel.model import Model, VisionModel, find, supported
 
 _HEAD = """# Supported architectures
 
@@ -45,11 +45,11 @@ def built_in() -> list[str]:
 
 def takes(cls: type[Model]) -> Iterator[str]:
     """The kinds of items beside text that models of a class may take."""
-    if cls.preprocess is not Model.preprocess:
+    if issubclass(cls, VisionModel):
         yield "pictures"
     if "audio" in "".join(inspect.getsource(c.modalities) for c in _declaring(cls)):
         yield "sounds"
-    if issubclass(cls, nn.SeesVideos):
+    if issubclass(cls, nn.VideoVision):
         yield "videos"
 
 

@@ -24,7 +24,7 @@ class BertConfig(Config):
     layers: int = kv("block_count", hf="num_hidden_layers")
     width: int = kv("embedding_length", hf="hidden_size")
     ffn: int = kv("feed_forward_length", hf="intermediate_size")
-    heads: int = kv("attention.head_count", hf="num_attention_heads", least=1)
+    heads: int = kv("attention.head_count", hf="num_attention_heads", least=1, divides="width")
     eps: float = kv("attention.layer_norm_epsilon", hf="layer_norm_eps", default=1e-12)
     context: int = kv("context_length", hf=_positions)
     causal: bool = kv("attention.causal", hf=lambda hf: hf.get("is_decoder", False), default=False)
@@ -106,8 +106,6 @@ class Bert(Model):
         h = self.config
         if h.causal:
             raise ConfigError("a BERT with causal attention; only bidirectional ones are supported")
-        if h.width % h.heads:
-            raise ConfigError(f"{h.heads} heads do not divide a width of {h.width}")
         nn.check_activation(h.activation)
 
     def caches(self) -> list[Bidirectional]:

@@ -72,9 +72,7 @@ class Gemma3Config(nn.DecoderConfig, nn.ImageConfig):
     vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
     vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", 1e-6)
     vit_activation: str = nn.activation(
-        TANH,
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
+        TANH, "vision_config.hidden_act", "vision.hidden_activation"
     )
     side: int = nn.vision_kv("image_size", "image_size")
     patch: int = nn.vision_kv("patch_size", "patch_size", least=1)

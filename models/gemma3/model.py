@@ -9,7 +9,7 @@ from ggmodel.errors import ConfigError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Bidirectional, Causal, Sliding
 from ggmodel.ml import RopeType
-from ggmodel.model import AddConstant, Batch, Multimodal, MultimodalEmbedding, Pixels
+from ggmodel.model import AddConstant, Batch, Multimodal, MultimodalEmbedding, Pixels, VisionModel
 from ggmodel.nn import Embedding, Linear, RMSNorm, Rotary
 
 from .config import Gemma3Config
@@ -65,7 +65,7 @@ FRAME = (("\n\n", 108), ("<start_of_image>", 255999), ("<end_of_image>", 256000)
 
 
 @register("gemma3", hf=("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"))
-class Gemma3(Model):
+class Gemma3(VisionModel):
     bidirectional_images = True
     image_marker = "<start_of_image>"
     image_data = {}
@@ -79,8 +79,10 @@ class Gemma3(Model):
 
     def validate(self) -> None:
         h = self.config
-        fits = self.sees and 1 <= h.pool <= h.grid and h.rows in (None, (h.grid // h.pool) ** 2)
-        if self.sees and not fits:
+        fits = (
+            self.has_vision and 1 <= h.pool <= h.grid and h.rows in (None, (h.grid // h.pool) ** 2)
+        )
+        if self.has_vision and not fits:
             raise ConfigError(f"{h.patches} patches cannot become {h.rows} rows of an image")
 
     def caches(self) -> list[Causal | Sliding]:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import math
 
 from ggmodel import Context, Module, Tensor, gguf, nn
-from ggmodel.ml import DType
 from ggmodel.nn import Conv2D, Embedding, Linear, RMSNorm
 
 from .config import Gemma3nConfig
 
 EPS = nn.CONFORMER_EPS
+SQUARE = ("audio_width", "audio_width")
 
 
-class SoundConv(Module):
+class SubsampleConv(Module):
     """A convolution that halves frames and mels, and a norm over all of both so far."""
 
     config: Gemma3nConfig
@@ -26,10 +26,10 @@ class SoundConv(Module):
         x = self.conv.weight.conv_2d(x.pad(0, 2), 2, 2, 1, 0)
         mels, frames, channels = x.dim(0), x.dim(1), x.dim(2)
         x = x.permute(1, 2, 0).contiguous(channels * mels, frames)
-        seen = x.sum_rows().reshape(frames)
-        seen = seen.fill(channels * mels).cumsum().reshape(1, frames)
-        x = x - self._so_far(x) / seen
-        x = x / self._root(self._so_far(x.sqr()) / seen)
+        count = x.sum_rows().reshape(frames).fill(channels * mels).cumsum().reshape(1, frames)
+        x = x - self._so_far(x) / count
+        variance = self._so_far(x.sqr()) / count
+        x = x / (variance + variance.fill(self.config.audio_conv_eps)).sqrt()
         x = x.reshape(channels, mels, frames) * self.norm
         return x.permute(2, 0, 1).contiguous().relu()
 
@@ -37,23 +37,18 @@ class SoundConv(Module):
         """The sum of a row and all before it: [a, n] → [1, n]."""
         return x.sum_rows().reshape(x.dim(1)).cumsum().reshape(1, x.dim(1))
 
-    def _root(self, variance: Tensor) -> Tensor:
-        return (variance + variance.fill(self.config.audio_conv_eps)).sqrt()
-
 
 class ConformerAttention(Module):
     config: Gemma3nConfig
     norm: RMSNorm = gguf("ln1", hf="pre_attn_norm", shape=("audio_width",))
-    q: Linear = gguf("attn_q", hf="attn.q_proj", shape=("audio_width", "audio_width"))
-    k: Linear = gguf("attn_k", hf="attn.k_proj", shape=("audio_width", "audio_width"))
-    v: Linear = gguf("attn_v", hf="attn.v_proj", shape=("audio_width", "audio_width"))
+    q: Linear = gguf("attn_q", hf="attn.q_proj", shape=SQUARE)
+    k: Linear = gguf("attn_k", hf="attn.k_proj", shape=SQUARE)
+    v: Linear = gguf("attn_v", hf="attn.v_proj", shape=SQUARE)
     scale: Tensor = gguf("per_dim_scale", hf="attn.per_dim_scale", shape=("audio_head_dim",))
     relative: Linear = gguf(
-        "linear_pos",
-        hf="attn.relative_position_embedding.pos_proj",
-        shape=("audio_width", "audio_width"),
+        "linear_pos", hf="attn.relative_position_embedding.pos_proj", shape=SQUARE
     )
-    out: Linear = gguf("attn_out", hf="post", shape=("audio_width", "audio_width"))
+    out: Linear = gguf("attn_out", hf="post", shape=SQUARE)
     post_norm: RMSNorm = gguf("ln2", hf="post_norm", shape=("audio_width",))
 
     def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
@@ -76,14 +71,13 @@ class ConformerBlock(Module):
 
     def forward(self, x: Tensor, local: nn.LocalAttention) -> Tensor:
         """x [width, n] → [width, n]."""
-        x = self.conv(self.attn(self.first(x), local))
-        return self.norm(self.last(x), EPS)
+        return self.norm(self.last(self.conv(self.attn(self.first(x), local))), EPS)
 
 
 class Audio(Module):
     config: Gemma3nConfig
-    conv0: SoundConv = gguf("conv1d.0", hf="subsample_conv_projection.conv_0")
-    conv1: SoundConv = gguf("conv1d.1", hf="subsample_conv_projection.conv_1")
+    conv0: SubsampleConv = gguf("conv1d.0", hf="subsample_conv_projection.conv_0")
+    conv1: SubsampleConv = gguf("conv1d.1", hf="subsample_conv_projection.conv_1")
     into: Linear = gguf(
         "pre_encode.out",
         hf="subsample_conv_projection.input_proj_linear",
@@ -122,11 +116,7 @@ class AudioProjector(Module):
         """x [audio width, n] → [width, rows], and the token that ends a sound, [width, 1]."""
         h, count = self.config, x.dim(1)
         filled, last = h.audio_rows - count, self.tokens.weight.dim(1) - 1
-        ids = ctx.feed(
-            lambda _: [last if h.audio_filler is None else h.audio_filler, h.audio_end],
-            DType.I32,
-            2,
-        )
+        ids = ctx.constant([last if h.audio_filler is None else h.audio_filler, h.audio_end])
         eps = h.audio_eps
         filler, end = self.token_norm(self.tokens(ids), eps).chunk(1, 1)
         x = self.norm(x, eps)

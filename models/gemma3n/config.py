@@ -8,7 +8,9 @@ from statistics import NormalDist
 from typing import Any
 
 from ggmodel import kv, nn
+from ggmodel.audio import gemma_mel
 from ggmodel.errors import ConfigError
+from ggmodel.nn import audio_kv, vision_kv
 
 _SPARSE = 10  # the first layers, if a config does not say which
 
@@ -34,11 +36,6 @@ def _layers(hf: Mapping[str, Any]) -> list[bool]:
     """Layer → whether it is local; every fifth is not, if a config does not say which."""
     found = nn.sliding_layers(hf)
     return nn.local_layers([5], hf["num_hidden_layers"], 1) if found is None else found
-
-
-def _mels(hf: Mapping[str, Any]) -> Any:
-    """The number of mels that the encoder takes; any number if the config has none."""
-    return (hf.get("audio_config") or {}).get("input_feat_size", ...)
 
 
 # Keys of a network's blocks that tensors tell again, and those that they do not, with the values
@@ -92,11 +89,6 @@ def _check_block(name: str, block: Mapping[str, Any], i: int) -> None:
             raise ConfigError(f"{name} has {key} = {value!r:.40}, which is unsupported")
 
 
-def _own(key: str) -> Callable[[Mapping[str, Any]], Any]:
-    """A key beside those of the parts."""
-    return lambda hf: hf.get(key)
-
-
 def _side(hf: Mapping[str, Any]) -> Any:
     return ((hf.get("preprocessor:") or {}).get("size") or {}).get("height")
 
@@ -117,7 +109,7 @@ def _filler(hf: Mapping[str, Any]) -> int | None:
     return None if row is None else row - 1
 
 
-class Gemma3nConfig(nn.DecoderConfig):
+class Gemma3nConfig(nn.DecoderConfig, nn.ImageConfig):
     # Weights are clipped in training; the tensors say sizes. Rows see those nearby, however they
     # are cut into chunks.
     assumed = {
@@ -135,32 +127,16 @@ class Gemma3nConfig(nn.DecoderConfig):
         "vision_config.do_pooling": ...,  # not of images in a text
         "vision_config.model_args": ...,  # see `_stages`
         "vision_config.vocab_size": ...,
-        "preprocessor:do_resize": True,
-        "preprocessor:do_rescale": True,
-        "preprocessor:rescale_factor": 1 / 255,
         "preprocessor:do_normalize": False,
         "preprocessor:image_mean": ...,
         "preprocessor:image_std": ...,
-        "preprocessor:do_center_crop": None,
-        "preprocessor:crop_size": ...,
-        "preprocessor:pad_size": None,
-        "preprocessor:do_pad": ...,
         "preprocessor:size.width": _side,
         "preprocessor:image_seq_length": lambda hf: hf.get("vision_soft_tokens_per_image", 256),
         "processor:image_seq_length": lambda hf: hf.get("vision_soft_tokens_per_image", 256),
-        "features:dither": 0.0,
-        "features:feature_size": _mels,
-        "features:fft_overdrive": True,
-        "features:frame_length_ms": 32.0,
-        "features:hop_length_ms": 10.0,
-        "features:input_scale_factor": 1.0,
-        "features:max_frequency": 7600.0,
-        "features:mel_floor": 1e-5,
-        "features:min_frequency": 125.0,
-        "features:padding_value": 0.0,
-        "features:preemphasis": 0.97,
-        "features:preemphasis_htk_flavor": True,
-        "features:sampling_rate": 16000,
+        **nn.mel_features(gemma_mel),
+        "features:feature_size": lambda hf: (hf.get("audio_config") or {}).get(
+            "input_feat_size", ...
+        ),
         "processor:audio_seq_length": lambda hf: hf.get("audio_soft_tokens_per_image", 188),
     }
 
@@ -183,66 +159,50 @@ class Gemma3nConfig(nn.DecoderConfig):
     activation: str = nn.activation("gelu_pytorch_tanh", "hidden_activation")
     cutoffs: list = kv("activation_sparsity_scale", hf=_cutoffs)
     streams: int = kv("altup.num_inputs", hf="altup_num_inputs", least=2)
-    active: int = kv("altup.active_idx", hf="altup_active_idx", least=0)
+    active: int = kv("altup.active_idx", hf="altup_active_idx", least=0, most="passive")
     per_layer: int = kv("embedding_length_per_layer_input", hf="hidden_size_per_layer_input")
     # The tokens of the checkpoint's tables; files have as many in both.
     vocabulary: int | None = kv("vocab_size", hf="vocab_size")
-    per_layer_vocabulary: int | None = kv(
-        "vocab_size_per_layer_input", hf="vocab_size_per_layer_input"
+    layer_vocabulary: int | None = kv("vocab_size_per_layer_input", hf="vocab_size_per_layer_input")
+    audio_layers: int = audio_kv("block_count", "conf_num_hidden_layers")
+    audio_width: int = audio_kv("embedding_length", "hidden_size")
+    audio_heads: int = audio_kv(
+        "attention.head_count", "conf_num_attention_heads", divides="audio_half"
     )
-    audio_layers: int = nn.audio_kv("block_count", "conf_num_hidden_layers")
-    audio_width: int = nn.audio_kv("embedding_length", "hidden_size")
-    audio_heads: int = nn.audio_kv("attention.head_count", "conf_num_attention_heads")
-    mels: int = nn.audio_kv("num_mel_bins", "input_feat_size")
-    audio_eps: float = nn.audio_kv("rms_norm_epsilon", "rms_norm_eps", default=1e-6)
-    audio_conv_eps: float = nn.audio_kv(
-        "conv_norm_epsilon", "sscp_conv_group_norm_eps", default=1e-3
+    mels: int = audio_kv("num_mel_bins", "input_feat_size")
+    audio_eps: float = audio_kv("rms_norm_epsilon", "rms_norm_eps", 1e-6)
+    audio_conv_eps: float = audio_kv("conv_norm_epsilon", "sscp_conv_group_norm_eps", 1e-3)
+    audio_before: int = audio_kv(
+        "attention.context_left", "conf_attention_context_left", 13, most=nn.MOST_NEARBY + 1
     )
-    audio_before: int = nn.audio_kv(
-        "attention.context_left", "conf_attention_context_left", default=13
+    audio_ahead: int = audio_kv(
+        "attention.context_right", "conf_attention_context_right", most=nn.MOST_NEARBY
     )
-    audio_ahead: int = nn.audio_kv("attention.context_right", "conf_attention_context_right")
-    audio_cap: float = nn.audio_kv(
-        "attention.logit_softcapping", "conf_attention_logit_cap", default=50.0, least=1e-6
+    audio_cap: float = audio_kv(
+        "attention.logit_softcapping", "conf_attention_logit_cap", 50.0, least=1e-6
     )
-    audio_residual: float = nn.audio_kv("residual_scale", "conf_residual_weight", default=0.5)
-    audio_reduction: int = nn.audio_kv(
-        "projector.stack_factor", "conf_reduction_factor", default=4, least=1
-    )
+    audio_residual: float = audio_kv("residual_scale", "conf_residual_weight", 0.5)
+    audio_reduction: int = audio_kv("projector.stack_factor", "conf_reduction_factor", 4, least=1)
     # The rows of every sound, and the tokens that fill them up and end them, as rows of a table.
     audio_rows: int = kv(
-        "audio.soft_tokens",
-        hf="audio_soft_tokens_per_image",
-        default=188,
-        least=1,
+        "audio.soft_tokens", hf="audio_soft_tokens_per_image", default=188, least=1, most="longest"
     )
     audio_filler: int | None = kv("audio.filler", hf=_filler)
     audio_end: int = kv("audio.end", hf=_row_of("eoa_token_id"), default=0)
     # Tokens before and behind a sound.
-    audio_begins: int = kv(
-        "audio.begin_token_id",
-        hf="boa_token_id",
-        default=256000,
-        least=0,
-    )
-    audio_ends: int = kv(
-        "audio.end_token_id",
-        hf="eoa_token_id",
-        default=262272,
-        least=0,
-    )
-    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
-    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", default=1e-6)
-    side: int = nn.vision_kv("image_size", _side, default=768, least=32)
+    audio_begins: int = kv("audio.begin_token_id", hf="boa_token_id", default=256000, least=0)
+    audio_ends: int = kv("audio.end_token_id", hf="eoa_token_id", default=262272, least=0)
+    vit_width: int = vision_kv("embedding_length", "hidden_size")
+    vit_eps: float = vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
+    side: int = vision_kv("image_size", _side, 768, least=32)
     stages: list = kv("vision.stages", hf=_stages, default=_STAGES)
-    rows: int = nn.vision_kv(
-        "soft_tokens", _own("vision_soft_tokens_per_image"), default=256, least=1
-    )
-    resample: str = nn.resample("bilinear")
+    rows: int = kv("vision.soft_tokens", hf="vision_soft_tokens_per_image", default=256, least=1)
+    image_mean: Any = (0.0, 0.0, 0.0)  # pixels are from 0 to 1
+    image_std: Any = (1.0, 1.0, 1.0)
     # The token that ends an image as a row of a table, and the tokens before and behind one.
-    image_end: int = nn.vision_kv("end", _row_of("eoi_token_id", "vision"))
-    image_begins: int = nn.vision_kv("begin_token_id", _own("boi_token_id"), default=255999)
-    image_ends: int = nn.vision_kv("end_token_id", _own("eoi_token_id"), default=262144)
+    image_end: int = vision_kv("end", _row_of("eoi_token_id", "vision"))
+    image_begins: int = kv("vision.begin_token_id", hf="boi_token_id", default=255999, least=0)
+    image_ends: int = kv("vision.end_token_id", hf="eoi_token_id", default=262144, least=0)
     grid = property(lambda h: math.isqrt(h.rows))
     blocks_0 = property(lambda h: h.blocks(0))
     blocks_1 = property(lambda h: h.blocks(1))
@@ -252,8 +212,13 @@ class Gemma3nConfig(nn.DecoderConfig):
     audio_ffn = property(lambda h: 4 * h.audio_width)
     audio_activation = "silu"
     audio_frames = property(lambda h: 4 * h.audio_reduction)  # that become a row
+    row_samples = property(lambda h: h.audio_rows * h.audio_frames * nn.AUDIO_HOP)
+    # The rows of 30 s.
+    longest = property(lambda h: -(-30 * nn.AUDIO_RATE // (nn.AUDIO_HOP * h.audio_frames)))
+    audio_half = property(lambda h: h.audio_width / 2)
     audio_past = property(lambda h: max(0, h.audio_before - 1))  # itself is one of them
     ffn: Any = property(lambda h: max(h.ffn_each))
+    ffns = property(lambda h: h.ffn_each * (h.layers if len(h.ffn_each) == 1 else 1))
     passive = property(lambda h: h.streams - 1)
     squared = property(lambda h: h.streams**2)
     per_layers = property(lambda h: h.per_layer * h.layers)

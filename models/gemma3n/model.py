@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmodel import Context, Model, Module, Tensor, gguf, nn, register
-from ggmodel.audio import open_audio
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel import Context, Module, Tensor, gguf, nn, register
+from ggmodel.errors import ConfigError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import CacheSpec, Sliding, share_last
 from ggmodel.ml import DType, RopeType
@@ -19,18 +18,17 @@ from ggmodel.model import (
     Batch,
     Input,
     LayerMemory,
-    Modality,
     Multimodal,
     MultimodalEmbedding,
     Operation,
     Prepared,
     Stack,
+    VisionModel,
 )
 from ggmodel.nn import Embedding, Linear, RMSNorm, Rotary
 
 from .audio import Audio, AudioProjector
 from .config import Gemma3nConfig
-from .sound import check_sounds, silence, spectrum_of
 from .vision import Projector, Vision, check_images
 
 if TYPE_CHECKING:
@@ -74,12 +72,16 @@ class FeedForward(nn.GatedMLP):
         return self.down(nn.activate(self.activation, gate, self.up(x)))
 
 
+def _norm(name: str, hf: str) -> RMSNorm:
+    return gguf(name, hf=hf, shape=("width",))
+
+
 class Laurel(Module):
     """A residual of low rank."""
 
     left: Linear = gguf("laurel_l", hf="linear_left", shape=("width", None))
     right: Linear = gguf("laurel_r", hf="linear_right", shape=(None, "width"))
-    norm: RMSNorm = gguf("laurel_post_norm", hf="post_laurel_norm", shape=("width",))
+    norm: RMSNorm = _norm("laurel_post_norm", "post_laurel_norm")
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.norm(self.right(self.left(x)))
@@ -91,7 +93,7 @@ class AltUp(Module):
 
     config: Gemma3nConfig
     router: Linear = gguf("altup_router", hf="modality_router", shape=("width", "streams"))
-    norm: RMSNorm = gguf("altup_router_norm", hf="router_norm", shape=("width",))
+    norm: RMSNorm = _norm("altup_router_norm", "router_norm")
     predict_by: Linear = gguf(
         "altup_predict_coef", hf="prediction_coefs", shape=("streams", "squared")
     )
@@ -127,20 +129,14 @@ class AltUp(Module):
 class Layer(Module):
     config: Gemma3nConfig
     altup: AltUp = gguf(hf="altup")
-    attn_norm: RMSNorm = gguf("attn_norm", hf="input_layernorm", shape=("width",))
+    attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
     laurel: Laurel = gguf(hf="laurel")
     attn: Attention = gguf(hf="self_attn")
-    attn_post_norm: RMSNorm = gguf(
-        "post_attention_norm", hf="post_attention_layernorm", shape=("width",)
-    )
-    ffn_norm: RMSNorm = gguf("ffn_norm", hf="pre_feedforward_layernorm", shape=("width",))
+    attn_post_norm: RMSNorm = _norm("post_attention_norm", "post_attention_layernorm")
+    ffn_norm: RMSNorm = _norm("ffn_norm", "pre_feedforward_layernorm")
     ffn: FeedForward = gguf(hf="mlp")
-    ffn_post_norm: RMSNorm = gguf(
-        "post_ffw_norm", hf="post_feedforward_layernorm", shape=("width",)
-    )
-    gate: Linear = gguf("inp_gate", hf="per_layer_input_gate", shape=("width", "per_layer"))
-    back: Linear = gguf("proj", hf="per_layer_projection", shape=("per_layer", "width"))
-    back_norm: RMSNorm = gguf("post_norm", hf="post_per_layer_input_norm", shape=("width",))
+    ffn_post_norm: RMSNorm = _norm("post_ffw_norm", "post_feedforward_layernorm")
+    per_layer_inputs: nn.PerLayerInputs
 
     def forward(
         self,
@@ -162,8 +158,7 @@ class Layer(Module):
         x = (x + self.attn_post_norm(y) + laurel).scale(0.5**0.5)
         x = x + self.ffn_post_norm(self.ffn(self.ffn_norm(x), h.cutoffs[i]))
         streams = self.altup.correct(predicted.reshape(h.width, h.streams, -1), x)
-        y = self.gate(self.altup.active(streams) * self.altup.output_scale)
-        y = self.back_norm(self.back(nn.activate(h.activation, y, own)))
+        y = self.per_layer_inputs(self.altup.active(streams) * self.altup.output_scale, own)
         first, others = streams.chunk_sections(1, 1, h.passive)
         return first.concat(others + y.reshape(h.width, 1, -1), 1)
 
@@ -180,11 +175,11 @@ class PadRows(Operation):
         return np.concatenate([x, np.repeat(x[:1], missing, axis=0)]) if missing else x
 
     def to_hf(self, x: np.ndarray, config: Gemma3nConfig) -> np.ndarray:
-        return x[: config.per_layer_vocabulary]
+        return x[: config.layer_vocabulary]
 
 
 class PerLayer(nn.PerLayerEmbedding):
-    embed: nn.OwnEmbedding = gguf(
+    embed: nn.ScaledEmbedding = gguf(
         "per_layer_token_embd",
         hf="embed_tokens_per_layer",
         op=PadRows(),
@@ -208,7 +203,7 @@ class Text(Module):
     into: Tensor = _altup("altup_proj", "altup_projections")
     layers: list[Layer] = gguf("blk", hf="layers", n="layers")
     back: Tensor = _altup("altup_unembd_proj", "altup_unembed_projections")
-    norm: RMSNorm = gguf("output_norm", hf="norm", shape=("width",))
+    norm: RMSNorm = _norm("output_norm", "norm")
     rotary: Rotary
 
     def forward(self, batch: Batch) -> Tensor:
@@ -246,15 +241,13 @@ HEAD = ("lm_head", "language_model.lm_head")
 
 
 @register("gemma3n", hf=("Gemma3nForConditionalGeneration", "Gemma3nForCausalLM"))
-class Gemma3n(Model):
-    image_marker = "<image_soft_token>"
+class Gemma3n(VisionModel, nn.ConformerModel):
+    image_marker, audio_marker = "<image_soft_token>", "<audio_soft_token>"
     image_data = {}
     # The encoders' metadata as llama.cpp's converter names them.
     clip = {
-        "has_audio_encoder": True,
         "projector_type": None,
         "audio.projector_type": "gemma3na",
-        "audio.projection_dim": lambda h: h.width,
         "audio.feed_forward_length": lambda h: h.audio_ffn,
         "audio.attention.layer_norm_epsilon": lambda h: h.audio_eps,
         "vision.projector_type": "gemma3nv",
@@ -276,28 +269,25 @@ class Gemma3n(Model):
     audio_projector: AudioProjector | None = gguf("mm.a", hf="model.embed_audio")
 
     def validate(self) -> None:
-        h, layers, tokens = self.config, self.text.layers, self.text.embed.weight.dim(1)
-        if self.sees:
-            assert self.vision and self.projector
-            check_images(h, self.vision, self.projector)
-        if self.hears:
-            assert self.audio and self.audio_projector
-            inner, flat = self.audio.conv1.conv.weight.dim(3), self.audio.into.weight.dim(0)
-            check_sounds(h, inner, flat, self.audio_projector.tokens.weight.dim(1))
-        vision, audio = self.sees and h.image_begins, self.hears and h.audio_begins
-        for kind, begin in {"vision": vision, "audio": audio}.items():
-            if begin >= tokens:
-                raise ConfigError(f"{kind}.begin_token_id is {begin} of {tokens} tokens")
-        if h.active >= h.streams:
-            raise ConfigError(f"altup.active_idx is {h.active} of {h.streams} streams")
+        h, text, rows = self.config, self.text, dict[str, tuple[int | None, Embedding]]()
+        if self.vision and self.projector:
+            check_images(h, self.vision)
+            rows["vision.end"] = h.image_end, self.projector.tokens
+            rows["vision.begin_token_id"] = h.image_begins, text.embed
+        if self.audio and self.audio_projector:
+            self.check_mels()
+            rows["audio.end"] = h.audio_end, self.audio_projector.tokens
+            rows["audio.filler"] = h.audio_filler, self.audio_projector.tokens
+            rows["audio.begin_token_id"] = h.audio_begins, text.embed
+        for key, (row, table) in rows.items():
+            if row is not None and not 0 <= row < (count := table.weight.dim(1)):
+                raise ConfigError(f"{key} is {row} of {count} tokens")
         if len(h.cutoffs) != h.layers:
             raise ConfigError(f"{len(h.cutoffs)} activation_sparsity_scale for {h.layers} layers")
-        said = h.ffn_each * (h.layers if len(h.ffn_each) == 1 else 1)
-        if said != (found := [layer.ffn.gate.weight.dim(1) for layer in layers]):
-            raise ConfigError(f"feed_forward_length is {h.ffn_each}, and the tensors have {found}")
-        for i, layer in enumerate(layers[: max(0, h.layers - h.sharing)]):
-            attn = layer.attn
-            if attn.k is None or attn.v is None or attn.k_norm is None:
+        if h.ffns != (widths := [layer.ffn.gate.weight.dim(1) for layer in text.layers]):
+            raise ConfigError(f"feed_forward_length is {h.ffn_each}, and the tensors have {widths}")
+        for i, layer in enumerate(text.layers[: max(0, h.layers - h.sharing)]):
+            if None in (layer.attn.k, layer.attn.v, layer.attn.k_norm):
                 raise ConfigError(
                     f"layer {i} has no keys and values of its own, but attention.shared_kv_layers "
                     f"says that only the last {h.sharing} of {h.layers} share those of others"
@@ -315,24 +305,8 @@ class Gemma3n(Model):
     def forward(self, ctx: Context, batch: Batch) -> Tensor:
         return nn.softcap(self.head(self.states(ctx, batch)), self.config.softcap)
 
-    @property
-    def hears(self) -> bool:
-        """Whether it takes sounds: whether the file has both parts of the encoder."""
-        return self.audio is not None and self.audio_projector is not None
-
-    def modalities(self) -> Mapping[str, Modality]:
-        h = self.config
-        sounds = Modality(
-            marker="<audio_soft_token>",
-            open=open_audio,
-            prepare=lambda sound: spectrum_of(sound, h),
-            encode=self.encode_sound,
-            inputs=lambda sound: self.framed(h.audio_begins, sound),
-            largest=lambda: silence(h),
-            shape=("frames", h.mels),
-            data={},
-        )
-        return {**super().modalities(), **({"audio": sounds} if self.hears else {})}
+    # Those that become no more rows than a sound has; transformers cuts off the rest.
+    audio_samples = property(lambda m: min(30 * nn.AUDIO_RATE, m.config.row_samples))
 
     largest_image = property(lambda m: (m.config.side, m.config.side))
     image_shape = property(lambda m: (1, 3, m.config.side, m.config.side))
@@ -341,7 +315,7 @@ class Gemma3n(Model):
         """Pixels from 0 to 1; proportions are not kept."""
         h: Any = self.config
         scaled = resize(composite(image), (h.side, h.side), h.resample)
-        return Prepared(normalize(scaled, 0.0, 1.0)[None])
+        return Prepared(normalize(scaled, h.image_mean, h.image_std)[None])
 
     def encode_multimodal(self, ctx: Context, image: Prepared) -> list[Multimodal]:
         """Rows of the image, and that of the token that ends it."""
@@ -351,30 +325,16 @@ class Gemma3n(Model):
         rows, end = self.projector(ctx, self.vision(values))
         return [Multimodal(rows), Multimodal(end, {"token": h.image_ends})]
 
-    def encode_sound(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         """Rows of the sound, and that of the token that ends it."""
         assert self.audio and self.audio_projector
-        h, shape = self.config, spectrum.values.shape
-        most = h.audio_rows * h.audio_frames
-        if shape[0] > most:
-            raise PromptError(f"a spectrum of {shape[0]} frames; this model takes up to {most}")
-        values = ctx.feed(lambda found: found.values, DType.F32, h.mels, shape[0])
-        rows, end = self.audio_projector(ctx, self.audio(ctx, values))
-        return [Multimodal(rows), Multimodal(end, {"token": h.audio_ends})]
-
-    def reference_item(
-        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
-    ) -> Prepared:
-        if kind != "audio":
-            return super().reference_item(kind, inputs, data)
-        heard = inputs["input_features_mask"][0].astype(bool)
-        return Prepared(inputs["input_features"][0][heard].astype(np.float32), data)
+        rows, end = self.audio_projector(ctx, self.audio(ctx, self.spectrum(ctx, spectrum)))
+        return [Multimodal(rows), Multimodal(end, {"token": self.config.audio_ends})]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input | str]:
-        return self.framed(self.config.image_begins, image)
-
-    def framed(self, begin: int, item: list[MultimodalEmbedding]) -> list[Input | str]:
         """Rows have the embedding of padding, token 0, in each layer."""
-        rows, end = item
-        laid = [Input(0)] * (len(rows) - 1)
-        return ["\n\n", Input(begin), Input(0, rows), *laid, Input(0, end), "\n\n"]
+        h, (rows, end) = self.config, image
+        begin = h.image_begins if rows.kind == "image" else h.audio_begins
+        return ["\n\n", Input(begin), *rows.inputs(0), Input(0, end), "\n\n"]
+
+    audio_inputs = image_inputs

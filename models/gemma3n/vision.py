@@ -3,14 +3,11 @@ of the one before; rows are made of the last two (arXiv 2404.10518 has the block
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from ggmodel import Context, DType, Module, Tensor, gguf
 from ggmodel.errors import ConfigError
-from ggmodel.model import Operation
+from ggmodel.model import Reshape
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
 from .config import Gemma3nConfig
@@ -28,17 +25,8 @@ def _norm(name: str) -> Any:
     return gguf(f"{name}.weight", shape=(None,))
 
 
-class PerChannel(Operation):
-    """A number for each channel has four dims in files; in some a scale has one."""
-
-    def shape(self, shape: tuple[int, ...], config: Gemma3nConfig) -> tuple[int, ...]:
-        return 1, shape[0], 1, 1
-
-    def to_gguf(self, x: np.ndarray, config: Gemma3nConfig) -> np.ndarray:
-        return x.reshape(1, -1, 1, 1)
-
-    def to_hf(self, x: np.ndarray, config: Gemma3nConfig) -> np.ndarray:
-        return x.reshape(-1)
+# A number for each channel has four dims in files; in some a scale has one.
+PER_CHANNEL = Reshape(gguf=(1, -1, 1, 1), hf=(-1,))
 
 
 def by_pixel(x: Tensor) -> Tensor:
@@ -56,7 +44,7 @@ def scaled(x: Tensor, scale: Tensor | None) -> Tensor:
     return x if scale is None else x * scale.reshape(-1)
 
 
-def mixed(kernel: Tensor, norm: Tensor, x: Tensor) -> Tensor:
+def pointwise(kernel: Tensor, norm: Tensor, x: Tensor) -> Tensor:
     """A convolution of single pixels, and its norm: [in, n] → [out, n]."""
     return kernel.reshape(kernel.dim(2), kernel.dim(3)).mulmat(x).rms_norm(norm, EPS)
 
@@ -72,7 +60,7 @@ def padded(kernel: Tensor, x: Tensor, stride: int) -> tuple[Tensor, list[int]]:
     return x, [n // 2 for n in lacking]
 
 
-def each_alone(kernel: Tensor, x: Tensor, stride: int = 1) -> Tensor:
+def depthwise(kernel: Tensor, x: Tensor, stride: int = 1) -> Tensor:
     """A kernel [k, k, 1, channels] over each channel of an image [w, h, channels]."""
     x, zeros = padded(kernel, x, stride)
     return kernel.cast(DType.F32).depthwise_conv_2d(x, stride, stride, *zeros)
@@ -91,11 +79,11 @@ class EdgeResidual(Module):
         given, zeros = padded(self.expand, x, stride)
         y = self.expand.conv_2d(given, stride, stride, *zeros)
         pixels = by_pixel(y).rms_norm(self.expand_norm, EPS).gelu()
-        y = as_image(mixed(self.project, self.project_norm, pixels), y)
+        y = as_image(pointwise(self.project, self.project_norm, pixels), y)
         return x + y if x.shape == y.shape else y
 
 
-class Inverted(Module):
+class UniversalInvertedResidual(Module):
     """Single pixels to more channels and back; before and between, channels by themselves."""
 
     start: Tensor | None = _kernel("dw_start.conv", None, 1)
@@ -106,7 +94,7 @@ class Inverted(Module):
     middle_norm: Tensor | None = _norm("dw_mid.bn")
     project: Tensor = _kernel("pw_proj.conv")
     project_norm: Tensor = _norm("pw_proj.bn")
-    scale: Tensor | None = gguf("layer_scale.gamma", op=PerChannel())
+    scale: Tensor | None = gguf("layer_scale.gamma", op=PER_CHANNEL)
 
     def forward(self, x: Tensor, stride: int = 1, adds: bool = True) -> Tensor:
         """An image [w, h, channels] → [w / stride, h / stride, out].
@@ -116,20 +104,20 @@ class Inverted(Module):
         """
         image = x
         if self.start is not None:
-            image = each_alone(self.start, image, 1 if self.middle is not None else stride)
+            image = depthwise(self.start, image, 1 if self.middle is not None else stride)
         pixels = by_pixel(image)
         if self.start_norm is not None:
             pixels = pixels.rms_norm(self.start_norm, EPS)
-        pixels = mixed(self.expand, self.expand_norm, pixels).gelu()
+        pixels = pointwise(self.expand, self.expand_norm, pixels).gelu()
         if self.middle is not None:
-            image = each_alone(self.middle, as_image(pixels, image), stride)
+            image = depthwise(self.middle, as_image(pixels, image), stride)
             pixels = by_pixel(image).rms_norm(self.middle_norm, EPS).gelu()
-        pixels = mixed(self.project, self.project_norm, pixels)
+        pixels = pointwise(self.project, self.project_norm, pixels)
         y = as_image(scaled(pixels, self.scale), image)
         return x + y if adds and x.shape == y.shape else y
 
 
-class Reduced(Module):
+class DownsampledProjection(Module):
     """Keys or values: one head for all queries, of every pixel or of every second one."""
 
     down: Tensor | None = _kernel("down_conv", None, 1)
@@ -139,19 +127,19 @@ class Reduced(Module):
     def forward(self, pixels: Tensor, like: Tensor) -> Tensor:
         """[channels, w · h] of an image of the size of another → [head dim, pixels]."""
         if self.down is not None:
-            pixels = by_pixel(each_alone(self.down, as_image(pixels, like), 2))
+            pixels = by_pixel(depthwise(self.down, as_image(pixels, like), 2))
         if self.norm is not None:
             pixels = pixels.rms_norm(self.norm, EPS)
         return self.proj.reshape(self.proj.dim(2), self.proj.dim(3)).mulmat(pixels)
 
 
-class Attention(Module):
+class MultiQueryAttention(Module):
     norm: Tensor = _norm("norm")
     query: Tensor = _kernel("attn.query.proj")
-    key: Reduced = gguf("attn.key", hf="attn.key")
-    value: Reduced = gguf("attn.value", hf="attn.value")
+    key: DownsampledProjection = gguf("attn.key", hf="attn.key")
+    value: DownsampledProjection = gguf("attn.value", hf="attn.value")
     out: Tensor = _kernel("attn.output.proj")
-    scale: Tensor | None = gguf("layer_scale.gamma", op=PerChannel())
+    scale: Tensor | None = gguf("layer_scale.gamma", op=PER_CHANNEL)
 
     def forward(self, x: Tensor, stride: int = 1) -> Tensor:
         """An image [w, h, channels] → the same shape."""
@@ -167,7 +155,7 @@ class Attention(Module):
 
 class Stem(Module):
     kernel: Tensor = _kernel("conv", 3, 3)
-    bias: Tensor = gguf("conv.bias", op=PerChannel(), shape=(1, 1, None, 1))
+    bias: Tensor = gguf("conv.bias", op=PER_CHANNEL, shape=(1, 1, None, 1))
     norm: Tensor = _norm("bn")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -176,11 +164,11 @@ class Stem(Module):
         return as_image(by_pixel(y).rms_norm(self.norm, EPS).gelu(), y)
 
 
-class Fusion(Module):
+class MultiScaleFusion(Module):
     """Rows of the last two stages, as large as the first of them, made few by means."""
 
     config: Gemma3nConfig
-    ffn: Inverted = gguf("ffn", hf="ffn")
+    ffn: UniversalInvertedResidual = gguf("ffn", hf="ffn")
     norm: Tensor = _norm("norm")
 
     def forward(self, large: Tensor, small: Tensor) -> Tensor:
@@ -192,6 +180,9 @@ class Fusion(Module):
         return as_image(by_pixel(x).rms_norm(self.norm, EPS), x)
 
 
+Block = EdgeResidual | UniversalInvertedResidual | MultiQueryAttention
+
+
 def _stage(i: int) -> Any:
     return gguf(f"blk.{i}", hf=f"blocks.{i}", n=f"blocks_{i}")
 
@@ -199,11 +190,11 @@ def _stage(i: int) -> Any:
 class Vision(Module):
     config: Gemma3nConfig
     stem: Stem = gguf("conv_stem", hf="conv_stem")
-    stage_0: list[EdgeResidual | Inverted | Attention] = _stage(0)
-    stage_1: list[EdgeResidual | Inverted | Attention] = _stage(1)
-    stage_2: list[EdgeResidual | Inverted | Attention] = _stage(2)
-    stage_3: list[EdgeResidual | Inverted | Attention] = _stage(3)
-    fusion: Fusion = gguf("msfa", hf="msfa")
+    stage_0: list[Block] = _stage(0)
+    stage_1: list[Block] = _stage(1)
+    stage_2: list[Block] = _stage(2)
+    stage_3: list[Block] = _stage(3)
+    fusion: MultiScaleFusion = gguf("msfa", hf="msfa")
 
     stages = property(lambda m: (m.stage_0, m.stage_1, m.stage_2, m.stage_3))
 
@@ -239,8 +230,8 @@ class Projector(Module):
         return rows.contiguous(), end.contiguous()
 
 
-def check_images(h: Gemma3nConfig, vision: Vision, projector: Projector) -> None:
-    """Checks that the hyperparameters of images fit each other and the tensors.
+def check_images(h: Gemma3nConfig, vision: Vision) -> None:
+    """Checks that the hyperparameters of images fit each other, and tensors their blocks.
 
     Raises:
         ConfigError: they do not.
@@ -252,22 +243,20 @@ def check_images(h: Gemma3nConfig, vision: Vision, projector: Projector) -> None
             f"vision.image_size is {h.side}; supported: multiples of 32 and of 16 × {h.grid}, the "
             f"root of {h.rows} rows, up to {MOST}"
         )
-    if not 0 <= h.image_end < (count := projector.tokens.weight.dim(1)):
-        raise ConfigError(f"vision.end is row {h.image_end} of {count} tokens of images")
-    for name, problem in problems(vision):
-        raise ConfigError(f"v.blk.{name} {problem}")
-
-
-def problems(vision: Vision) -> Iterator[tuple[str, str]]:
-    """Blocks, and why their tensors make none."""
     for s, stage in enumerate(vision.stages):
         for i, block in enumerate(stage):
-            name = f"{s}.{i}"
-            if isinstance(block, Attention):
-                key, value = (part.proj.dim(3) for part in (block.key, block.value))
-                heads, rest = divmod(block.query.dim(3), key)
-                if rest or heads * value != block.out.dim(2):
-                    yield name, f"has queries of {block.query.dim(3)} numbers for keys of {key}"
-            whole = isinstance(block, Inverted) and block.start is None and block.middle is None
-            if i == 0 and (whole or isinstance(block, Attention)):
-                yield name, "is the first of a stage, and has no kernel to halve an image with"
+            if problem := problem_of(block, first=i == 0):
+                raise ConfigError(f"v.blk.{s}.{i} {problem}")
+
+
+def problem_of(block: Block, first: bool) -> str:
+    """Why the tensors of a block, the first of a stage or another, make none; "" if they do."""
+    if isinstance(block, MultiQueryAttention):
+        key, value = (part.proj.dim(3) for part in (block.key, block.value))
+        heads, rest = divmod(block.query.dim(3), key)
+        if rest or heads * value != block.out.dim(2):
+            return f"has queries of {block.query.dim(3)} numbers for keys of {key}"
+    kernels = [getattr(block, name, None) for name in ("start", "middle")]
+    if first and not isinstance(block, EdgeResidual) and kernels == [None, None]:
+        return "is the first of a stage, and has no kernel to halve an image with"
+    return ""

@@ -4,30 +4,17 @@ second back (arXiv 2303.01037)."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ggmodel import Context, Module, Tensor, gguf, nn
-from ggmodel.audio import Audio as Sound
-from ggmodel.audio import gemma_mel, resample
-from ggmodel.errors import AudioError, ConfigError
-from ggmodel.model import Operation, Prepared
+from ggmodel.model import Operation, Reshape
 from ggmodel.nn import Conv2D, LayerNorm, Linear, RMSNorm
 
 from .config import Gemma4Config
 from .vision import ClippedLinear
 
 EPS = nn.CONFORMER_EPS
-RATE, HOP = 16_000, 160  # samples: a second, from frame to frame
-LONGEST = 30 * RATE  # transformers cuts off the rest
-# Metadata in a file of its own, besides the hyperparameters; nothing for a model without sounds.
-HEARD: dict[str, Any] = {
-    "has_audio_encoder": lambda h: True if h.audio_layers else None,
-    "audio.projector_type": lambda h: "gemma4a" if h.audio_layers else None,
-    "audio.projection_dim": lambda h: h.width if h.audio_layers else None,
-    "audio.feed_forward_length": lambda h: h.audio_ffn if h.audio_layers else None,
-}
 KEY_SCALE = math.log2(1 + math.e)  # softplus(1) / softplus(0)
 
 
@@ -41,20 +28,7 @@ class Softplus(Operation):
         return x + np.log(-np.expm1(-x))
 
 
-class Squeeze(Operation):
-    """[channels, 1, taps] in checkpoints, [channels, taps] in files."""
-
-    def shape(self, shape: tuple[int, ...], config: Gemma4Config) -> tuple[int, ...]:
-        return shape[0], shape[-1]
-
-    def to_gguf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
-        return x.reshape(len(x), -1)
-
-    def to_hf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
-        return x[:, None]
-
-
-class SoundConv(Module):
+class SubsampleConv(Module):
     """A convolution that halves frames and mels."""
 
     config: Gemma4Config
@@ -106,7 +80,10 @@ class ConformerFeedForward(nn.ConformerFeedForward):
 class ConformerConv(nn.ConformerConv):
     into: ClippedLinear = _clipped("conv_pw1", "linear_start", "audio_width", None)
     taps: Tensor = gguf(
-        "conv_dw.weight", hf="depthwise_conv1d.weight", op=Squeeze(), shape=(None, "audio_width")
+        "conv_dw.weight",
+        hf="depthwise_conv1d.weight",
+        op=Reshape(gguf=(0, -1), hf=(0, 1, -1)),
+        shape=(None, "audio_width"),
     )
     out: ClippedLinear = _clipped("conv_pw2", "linear_end")
 
@@ -127,16 +104,11 @@ class ConformerBlock(Module):
         x = x + self.post_norm(self.attn(self.norm(x, EPS), local), EPS)
         return self.out_norm(self.last(self.conv(x)), EPS)
 
-    def read_bounds(self) -> None:
-        a, f, c, s = self.attn, self.first, self.conv, self.last
-        for part in (a.q, a.k, a.v, a.out, f.up, f.down, c.into, c.out, s.up, s.down):
-            part.read_bounds()
-
 
 class Audio(Module):
     config: Gemma4Config
-    conv0: SoundConv = gguf("conv1d.0", hf="subsample_conv_projection.layer0")
-    conv1: SoundConv = gguf("conv1d.1", hf="subsample_conv_projection.layer1")
+    conv0: SubsampleConv = gguf("conv1d.0", hf="subsample_conv_projection.layer0")
+    conv1: SubsampleConv = gguf("conv1d.1", hf="subsample_conv_projection.layer1")
     into: Linear = gguf(
         "input_projection",
         hf="subsample_conv_projection.input_proj_linear",
@@ -151,24 +123,10 @@ class Audio(Module):
         x = self.conv1(self.conv0(x.reshape(x.dim(0), x.dim(1), 1)))
         # Channels vary fastest.
         x = self.into(x.permute(1, 2, 0).contiguous(x.dim(0) * x.dim(2), x.dim(1)))
-        width = h.audio_width
-        local = nn.LocalAttention(ctx, x.dim(1), h.audio_past, 0, h.audio_cap, width)
+        local = nn.LocalAttention(ctx, x.dim(1), h.audio_past, 0, h.audio_cap, h.audio_width)
         for layer in self.layers:
             x = layer(x, local)
         return self.out(x)
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigError: hyperparameters that fit neither each other nor the tensors.
-        """
-        h = self.config
-        nn.check_conformer(h, self.conv1.conv.weight.dim(3), self.into.weight.dim(0))
-        if not 0 <= h.audio_past <= nn.MOST_NEARBY:
-            raise ConfigError(
-                f"audio.attention.context_left is {h.audio_before}; supported: 2 to "
-                f"{nn.MOST_NEARBY + 2}"
-            )
 
 
 class AudioProjector(Module):
@@ -178,36 +136,3 @@ class AudioProjector(Module):
     def forward(self, x: Tensor) -> Tensor:
         """[any width, rows] → [width, rows]."""
         return self.proj(x.rms_norm(eps=self.config.audio_eps))
-
-
-def silence() -> Sound:
-    """A sound of the largest size."""
-    return Sound(np.zeros(LONGEST, np.float32), RATE)
-
-
-def spectrum_of(sound: Sound, mels: int) -> Prepared:
-    """The spectrum float32 [frames, mels] of the frames that are all sound.
-
-    Raises:
-        AudioError: the sound is too long, or shorter than a frame.
-    """
-    if sound.seconds > LONGEST / RATE:
-        raise AudioError(
-            f"the sound has {sound.seconds:,.1f} s, and this model hears {LONGEST / RATE:g} s at "
-            "once; give it in parts"
-        )
-    values, heard = gemma_mel(
-        resample(sound, RATE).samples[:LONGEST],
-        mels,
-        frame=320,
-        n_fft=512,
-        low=0.0,
-        high=8000.0,
-        preemphasis=0.0,
-        floor=1e-3,
-        added=True,
-        early=True,
-    )
-    if not heard.any():
-        raise AudioError(f"a sound of {sound.seconds:.3f} s is shorter than a frame")
-    return Prepared(values[heard])

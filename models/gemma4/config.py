@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ggmodel import Config, kv, nn
+from ggmodel import kv, nn
+from ggmodel.audio import gemma_mel
 from ggmodel.errors import ConfigError, Unsupported
+from ggmodel.nn import audio_kv, vision_kv
 
 HF = Mapping[str, Any]
 # The rope of a config that says nothing of it.
@@ -88,14 +91,10 @@ def _experts(key: str) -> Any:
     return lambda hf: hf.get(key) if hf.get("enable_moe_block") else None
 
 
-def _of_sounds(key: str, work: Callable[[Any], Any] = lambda value: value) -> Callable[[HF], Any]:
-    """A value made of one of the encoder of sounds; any value if the config has none."""
-
-    def find(hf: HF) -> Any:
-        said = (hf.get("audio_config") or {}).get(key)
-        return ... if said is None else work(said)
-
-    return find
+def _chunk(hf: HF) -> Any:
+    """The rows that are computed at once: one less than a row sees."""
+    left = (hf.get("audio_config") or {}).get("attention_context_left")
+    return ... if left is None else left - 1
 
 
 def _mels(hf: HF) -> int | None:
@@ -122,23 +121,20 @@ def _both_ways(hf: HF) -> bool | None:
     return None if hf.get("vision_config") is None else said == "vision"
 
 
-class Gemma4Config(Config):
+_bands = partial(gemma_mel, frame=320, n_fft=512, low=0, high=8000, preemphasis=0, floor=1e-3)
+mel = partial(_bands, added=True, early=True)
+
+
+class Gemma4Config(nn.ImageConfig):
     # The values of layers are checked where they are read; the tensors have as many rows.
     assumed = {
         "per_layer_config": ...,
         "vocab_size_per_layer_input": ...,
         "vision_config.head_dim": _tower_head_dim,
         "vision_config.num_key_value_heads": _of_tower("num_attention_heads"),
-        "preprocessor:do_resize": True,
-        "preprocessor:do_rescale": True,
-        "preprocessor:rescale_factor": 1 / 255,
         "preprocessor:do_normalize": False,
         "preprocessor:image_mean": ...,
         "preprocessor:image_std": ...,
-        "preprocessor:do_center_crop": None,
-        "preprocessor:crop_size": ...,
-        "preprocessor:pad_size": None,
-        "preprocessor:do_pad": ...,
         "preprocessor:size": ...,
         "preprocessor:patch_size": _of_tower("patch_size"),
         "preprocessor:pooling_kernel_size": _of_tower("pooling_kernel_size"),
@@ -148,7 +144,7 @@ class Gemma4Config(Config):
         "vision_config.standardize": ...,
         "vision_config.use_clipped_linears": ...,
         # With these the table of distances begins with the furthest row of a chunk's context.
-        "audio_config.attention_chunk_size": _of_sounds("attention_context_left", lambda n: n - 1),
+        "audio_config.attention_chunk_size": _chunk,
         "audio_config.attention_context_right": 0,
         "audio_config.attention_invalid_logits_value": -1e9,
         "audio_config.conv_kernel_size": ...,
@@ -156,18 +152,7 @@ class Gemma4Config(Config):
         "audio_config.output_proj_dims": ...,
         "audio_config.subsampling_conv_channels": ...,
         "audio_config.use_clipped_linears": ...,
-        "features:dither": 0.0,
-        "features:fft_overdrive": False,
-        "features:frame_length_ms": 20.0,
-        "features:hop_length_ms": 10.0,
-        "features:input_scale_factor": 1.0,
-        "features:max_frequency": 8000.0,
-        "features:mel_floor": 1e-3,
-        "features:min_frequency": 0.0,
-        "features:padding_value": 0.0,
-        "features:preemphasis": 0.0,
-        "features:preemphasis_htk_flavor": ...,  # without any
-        "features:sampling_rate": 16000,
+        **nn.mel_features(mel),
     }
 
     layers: int = kv("block_count", hf="num_hidden_layers")
@@ -202,21 +187,19 @@ class Gemma4Config(Config):
     expert_ffn: int = kv(
         "expert_feed_forward_length", hf=_experts("moe_intermediate_size"), default=0
     )
-    vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
-    vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
-    vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
-    vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
+    vit_layers: int = vision_kv("block_count", "num_hidden_layers")
+    vit_width: int = vision_kv("embedding_length", "hidden_size")
+    vit_ffn: int = vision_kv("feed_forward_length", "intermediate_size")
+    vit_heads: int = vision_kv("attention.head_count", "num_attention_heads", divides="vit_quarter")
+    vit_eps: float = vision_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
     vit_rope_base: float = kv(
         "vision.rope.freq_base", hf="vision_config.rope_parameters.rope_theta", default=100.0
     )
     vit_activation: str = nn.activation(
-        "gelu_pytorch_tanh",
-        "vision_config.hidden_activation",
-        "vision.hidden_activation",
+        "gelu_pytorch_tanh", "vision_config.hidden_activation", "vision.hidden_activation"
     )
-    patch: int = nn.vision_kv("patch_size", "patch_size", 16, least=1)
-    pool: int = nn.vision_kv("projector.scale_factor", "pooling_kernel_size", 3, least=1)
+    patch: int = vision_kv("patch_size", "patch_size", 16, least=1)
+    pool: int = vision_kv("projector.scale_factor", "pooling_kernel_size", 3, least=1)
     # The most rows that an image becomes.
     soft_tokens: int = kv(
         "vision.soft_tokens",
@@ -224,6 +207,8 @@ class Gemma4Config(Config):
         default=280,
         least=1,
     )
+    image_mean: Any = (0.0, 0.0, 0.0)  # pixels are from 0 to 1
+    image_std: Any = (1.0, 1.0, 1.0)
     resample: str = nn.resample("bicubic")
     # Files without the key are of E2B and E4B, known by their widths, or of others.
     both_ways: bool = kv(
@@ -231,32 +216,30 @@ class Gemma4Config(Config):
         hf=_both_ways,
         default=lambda h: h.vit_layers > 0 and h.width not in (1536, 2560),
     )
-    audio_layers: int = nn.audio_kv("block_count", "num_hidden_layers")
-    audio_width: int = nn.audio_kv("embedding_length", "hidden_size")
-    audio_heads: int = nn.audio_kv("attention.head_count", "num_attention_heads")
-    mels: int = kv(
-        "audio.num_mel_bins",
-        hf=("features:feature_size", _mels),
-        default=128,
-        least=1,
+    audio_layers: int = audio_kv("block_count", "num_hidden_layers")
+    audio_width: int = audio_kv("embedding_length", "hidden_size")
+    audio_heads: int = audio_kv("attention.head_count", "num_attention_heads", divides="audio_half")
+    mels: int = kv("audio.num_mel_bins", hf=("features:feature_size", _mels), default=128, least=1)
+    audio_eps: float = audio_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
+    audio_before: int = audio_kv(
+        "attention.context_left", "attention_context_left", 13, least=2, most=nn.MOST_NEARBY + 2
     )
-    audio_eps: float = nn.audio_kv("attention.layer_norm_epsilon", "rms_norm_eps", 1e-6)
-    audio_before: int = nn.audio_kv("attention.context_left", "attention_context_left", 13)
-    audio_cap: float = nn.audio_kv(
+    audio_cap: float = audio_kv(
         "attention.logit_softcapping", "attention_logit_cap", 50.0, least=1e-6
     )
-    audio_residual: float = nn.audio_kv("residual_scale", "residual_weight", 0.5)
+    audio_residual: float = audio_kv("residual_scale", "residual_weight", 0.5)
     audio_activation: str = nn.activation(
-        "silu",
-        "audio_config.hidden_act",
-        "audio.hidden_activation",
+        "silu", "audio_config.hidden_act", "audio.hidden_activation"
     )
     audio_head_dim = property(lambda h: h.audio_width // h.audio_heads)
+    audio_half = property(lambda h: h.audio_width / 2)
     audio_ffn = property(lambda h: 4 * h.audio_width)
     audio_past = property(lambda h: h.audio_before - 2)  # itself and the last of them are not
+    vit_quarter = property(lambda h: h.vit_width / 4)
     vit_head_dim = property(lambda h: h.vit_width // h.vit_heads)
     # One number is that of all layers.
     kv_heads = property(lambda h: h.kv_heads_each * (h.layers if len(h.kv_heads_each) == 1 else 1))
+    ffns = property(lambda h: h.ffn_each * (h.layers if len(h.ffn_each) == 1 else 1))
     local = property(lambda h: nn.local_layers(h.pattern, h.layers, h.window))
     per_layers = property(lambda h: h.per_layer * h.layers)
     both_ffns = property(lambda h: 2 * h.expert_ffn)

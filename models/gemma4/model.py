@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggmodel import Context, Input, Model, Module, Tensor, gguf, nn, register
-from ggmodel.audio import open_audio
+from ggmodel import Context, Input, Module, Tensor, gguf, nn, register
 from ggmodel.errors import ConfigError, PromptError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import CacheSpec, Causal, Sliding, share_last
@@ -20,17 +19,17 @@ from ggmodel.model import (
     Batch,
     Computed,
     LayerMemory,
-    Modality,
     Multimodal,
     MultimodalEmbedding,
     Pixels,
     Prepared,
+    VisionModel,
 )
 from ggmodel.nn import Embedding, Linear, RMSNorm
 
-from .audio import HEARD, HOP, LONGEST, Audio, AudioProjector, silence, spectrum_of
-from .config import Gemma4Config, rope_factors
-from .vision import Projector, Vision
+from .audio import Audio, AudioProjector
+from .config import Gemma4Config, mel, rope_factors
+from .vision import Projector, Vision, read_bounds
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -103,19 +102,6 @@ class Experts(Module):
         return self.dense_norm(dense) + self.post_norm(y)
 
 
-class Told(Module):
-    """The part of a layer that its own embedding of a token gates."""
-
-    config: Gemma4Config
-    gate: Linear = gguf("inp_gate", hf="per_layer_input_gate", shape=("width", "per_layer"))
-    back: Linear = gguf("proj", hf="per_layer_projection", shape=("per_layer", "width"))
-    norm: RMSNorm = _norm("post_norm", "post_per_layer_input_norm")
-
-    def forward(self, x: Tensor, own: Tensor) -> Tensor:
-        """x [width, n], own [per layer, n] → [width, n]."""
-        return self.norm(self.back(nn.activate(self.config.activation, self.gate(x), own)))
-
-
 class Layer(Module):
     config: Gemma4Config
     attn_norm: RMSNorm = _norm("attn_norm", "input_layernorm")
@@ -125,7 +111,7 @@ class Layer(Module):
     ffn: FeedForward = gguf(hf="mlp")
     experts: Experts | None
     ffn_post_norm: RMSNorm = _norm("post_ffw_norm", "post_feedforward_layernorm")
-    told: Told | None
+    per_layer_inputs: nn.PerLayerInputs | None
     output_scale: Tensor | None = gguf("layer_output_scale.weight", hf="layer_scalar", shape=(1,))
 
     def forward(
@@ -141,10 +127,10 @@ class Layer(Module):
         x = x + self.attn_post_norm(y)
         y = self.ffn(self.ffn_norm(x))
         x = x + self.ffn_post_norm(y if self.experts is None else self.experts(x, y))
-        if self.told is not None and per_layer is not None:
+        if self.per_layer_inputs is not None and per_layer is not None:
             own = per_layer.slice(2, cache.layer, cache.layer + 1)
             (own,) = nn.keep_rows(outputs, own.reshape(own.dim(0), -1))
-            x = x + self.told(x, own)
+            x = x + self.per_layer_inputs(x, own)
         return x if self.output_scale is None else x * self.output_scale
 
 
@@ -175,21 +161,29 @@ class Text(Module):
         return self.norm(x)
 
 
+# Tokens around items, with their usual ids.
+FRAMES = {
+    "image": (("<|image>", 255999), ("<image|>", 258882)),
+    "audio": (("<|audio>", 256000), ("<audio|>", 258883)),
+}
 # Names in checkpoints: of text alone, as published with images and sounds.
 TEXT = ("model", "model.language_model")
 
 
 @register("gemma4", hf=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"))
-class Gemma4(Model):
-    image_marker = "<|image|>"
+class Gemma4(VisionModel, nn.ConformerModel):
+    image_marker, audio_marker = "<|image|>", "<|audio|>"
     image_data = {}
+    mel = staticmethod(mel)
+    audio_samples = 30 * nn.AUDIO_RATE  # transformers cuts off the rest
     clip = {
         "projector_type": None,  # that of the tower would be that of the sounds, too
         "vision.projector_type": "gemma4v",
         "vision.image_size": 224,  # of no effect; other programs need it
         "vision.image_mean": [0.0] * 3,
         "vision.image_std": [1.0] * 3,
-        **HEARD,
+        "audio.projector_type": lambda h: "gemma4a" if h.audio_layers else None,
+        "audio.feed_forward_length": lambda h: h.audio_ffn if h.audio_layers else None,
     }
 
     config: Gemma4Config
@@ -200,9 +194,7 @@ class Gemma4(Model):
     audio: Audio | None = gguf("a", hf="model.audio_tower")
     audio_projector: AudioProjector | None = gguf("mm.a", hf="model.embed_audio")
 
-    def __init__(self, config: Gemma4Config):
-        super().__init__(config)
-        self.bidirectional_images = config.both_ways
+    bidirectional_images = property(lambda m: m.config.both_ways)
 
     def validate(self) -> None:
         h, layers = self.config, self.text.layers
@@ -210,14 +202,13 @@ class Gemma4(Model):
             raise ConfigError("attention.value_length is another than attention.key_length")
         if len(h.kv_heads) != h.layers:
             raise ConfigError(f"{len(h.kv_heads)} attention.head_count_kv for {h.layers} layers")
-        said = h.ffn_each * (h.layers if len(h.ffn_each) == 1 else 1)
-        if said != (found := [layer.ffn.gate.weight.dim(1) for layer in layers]):
-            raise ConfigError(f"feed_forward_length is {h.ffn_each}, and the tensors have {found}")
+        if h.ffns != (widths := [layer.ffn.gate.weight.dim(1) for layer in layers]):
+            raise ConfigError(f"feed_forward_length is {h.ffn_each}, and the tensors have {widths}")
         # Which optional parts the tensors have, as the hyperparameters say.
         for i, layer in enumerate(layers):
             if (layer.experts is None) != (h.experts == 0):
                 raise ConfigError(f"expert_count is {h.experts}, not as layer {i} has experts")
-            if {layer.told is None, self.text.per_layer is None} != {h.per_layer == 0}:
+            if {layer.per_layer_inputs is None, self.text.per_layer is None} != {h.per_layer == 0}:
                 raise ConfigError(
                     f"embedding_length_per_layer_input is {h.per_layer}, not as layer {i} has an "
                     "embedding of its own"
@@ -228,22 +219,14 @@ class Gemma4(Model):
                     f"layer {i} has no keys of its own, but attention.shared_kv_layers says that "
                     f"only the last {h.sharing} of {h.layers} share those of others"
                 )
-
         if self.audio is not None:
-            self.audio.check()
-        if self.vision is not None:
-            sides, most = h.soft_tokens * h.pool, self.vision.positions.dim(1)
-            if sides > most or h.vit_width % h.vit_heads or h.vit_head_dim % 4:
-                raise ConfigError(
-                    f"images of up to {sides} patches in a row have {most} positions, and heads of "
-                    f"{h.vit_width} / {h.vit_heads} numbers; more positions and fours are needed"
-                )
+            self.check_mels()
+        places = self.vision.positions.dim(1) if self.vision else h.soft_tokens * h.pool
+        if (sides := h.soft_tokens * h.pool) > places:
+            raise ConfigError(f"images of up to {sides} patches in a row have {places} positions")
 
     def post_load(self) -> None:
-        for layer in self.vision.layers if self.vision else ():
-            layer.read_bounds()
-        for layer in self.audio.layers if self.audio else ():
-            layer.read_bounds()
+        read_bounds([self.vision, self.audio])
 
     def caches(self) -> Sequence[CacheSpec]:
         h = self.config
@@ -280,7 +263,7 @@ class Gemma4(Model):
         """Pixels from 0 to 1; proportions are about kept."""
         h: Any = self.config
         image = resize(composite(image), self.fitted(*image.size), h.resample)
-        return Pixels(normalize(image, 0.0, 1.0)[None])
+        return Pixels(normalize(image, h.image_mean, h.image_std)[None])
 
     def reference_pixels(self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]) -> Pixels:
         """Patches [1, patches, patch · patch · 3] and their places, of which those of padding are
@@ -312,50 +295,12 @@ class Gemma4(Model):
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> list[Input]:
         """Rows have the embedding of padding, token 0, in each layer."""
-        begin, end = (
-            self.token_id("<|image>", default=255999),
-            self.token_id("<image|>", default=258882),
-        )
-        found = []
-        for part in image:
-            rest = len(part) - 1
-            first = Input(0, part, same_batch=rest if self.bidirectional_images else 0)
-            found += [Input(begin), first, *[Input(0)] * rest, Input(end)]
-        return found
+        begin, end = (Input(self.token_id(text, default=id)) for text, id in FRAMES[image[0].kind])
+        both_ways = self.bidirectional_images and image[0].kind == "image"
+        return [one for part in image for one in (begin, *part.inputs(0, both_ways), end)]
 
-    def modalities(self) -> Mapping[str, Modality]:
-        sounds = Modality(
-            marker="<|audio|>",
-            open=open_audio,
-            prepare=lambda sound: spectrum_of(sound, self.config.mels),
-            encode=self.encode_sound,
-            inputs=self.sound_inputs,
-            largest=silence,
-            shape=("frames", self.config.mels),
-            data={},
-        )
-        hears = self.audio is not None and self.audio_projector is not None
-        return {**super().modalities(), **({"audio": sounds} if hears else {})}
+    audio_inputs = image_inputs
 
-    def encode_sound(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         assert self.audio and self.audio_projector
-        mels, shape, most = self.config.mels, spectrum.values.shape, LONGEST // HOP
-        if shape[0] > most:
-            raise PromptError(f"a spectrum of {shape[0]} frames; this model takes up to {most}")
-        values = ctx.feed(lambda found: found.values, DType.F32, mels, shape[0])
-        return [Multimodal(self.audio_projector(self.audio(ctx, values)))]
-
-    def reference_item(
-        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
-    ) -> Prepared:
-        if kind != "audio":
-            return super().reference_item(kind, inputs, data)
-        heard = inputs["input_features_mask"][0].astype(bool)
-        return Prepared(inputs["input_features"][0][heard].astype(np.float32), data)
-
-    def sound_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
-        """Rows have the embedding of padding, token 0, in each layer."""
-        (rows,) = sound
-        begin = self.token_id("<|audio>", default=256000)
-        end = self.token_id("<audio|>", default=258883)
-        return [Input(begin), Input(0, rows), *[Input(0)] * (len(rows) - 1), Input(end)]
+        return [Multimodal(self.audio_projector(self.audio(ctx, self.spectrum(ctx, spectrum))))]

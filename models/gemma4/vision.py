@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from ggmodel import Module, Tensor, gguf, nn
 from ggmodel.errors import ConfigError
 from ggmodel.ml import RopeType
-from ggmodel.model import Operation
+from ggmodel.model import Operation, Reshape
 from ggmodel.nn import Conv2D, Linear, RMSNorm
 
 from .config import Gemma4Config
 
 Places = list[Tensor]  # column and row of each patch, I32 [patches]
-
-
-class Number(Operation):
-    """[] in checkpoints, [1] in files."""
-
-    def shape(self, shape: tuple[int, ...], config: Gemma4Config) -> tuple[int, ...]:
-        return (1,)
-
-    def to_gguf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
-        return x.reshape(1)
-
-    def to_hf(self, x: np.ndarray, config: Gemma4Config) -> np.ndarray:
-        return x.reshape(())
 
 
 class Kernel(Operation):
@@ -48,7 +36,7 @@ class Kernel(Operation):
 
 
 def _bound(name: str) -> Tensor | None:
-    return gguf(name, op=Number(), shape=(1,))
+    return gguf(name, op=Reshape(gguf=(1,), hf=()), shape=(1,))
 
 
 class ClippedLinear(Linear):
@@ -78,6 +66,17 @@ class ClippedLinear(Linear):
         x = x if self.input_min is self.input_max is None else x.clamp(*self.of_input)
         y = super().forward(x)
         return y if self.output_min is self.output_max is None else y.clamp(*self.of_output)
+
+
+def read_bounds(part: Any) -> None:
+    """Reads the bounds of all maps in a module, or in a list of modules."""
+    if isinstance(part, ClippedLinear):
+        part.read_bounds()
+    elif isinstance(part, Module):
+        read_bounds(list(vars(part).values()))
+    elif isinstance(part, list):
+        for one in part:
+            read_bounds(one)
 
 
 class VisionAttention(Module):
@@ -135,12 +134,6 @@ class VisionLayer(Module):
         eps = self.config.vit_eps
         x = x + self.attn_post_norm(self.attn(self.norm1(x, eps), places), eps)
         return x + self.ffn_post_norm(self.ffn(self.norm2(x, eps)), eps)
-
-    def read_bounds(self) -> None:
-        for part in (self.attn.q, self.attn.k, self.attn.v, self.attn.out):
-            part.read_bounds()
-        for part in (self.ffn.gate, self.ffn.up, self.ffn.down):
-            part.read_bounds()
 
 
 class Vision(Module):

@@ -57,12 +57,12 @@ class Idefics3Config(nn.DecoderConfig, nn.VideoConfig):
     vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers", usual=12)
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size", usual=1152)
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size", usual=3072)
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads", usual=16, least=1)
+    vit_heads: int = nn.vision_kv(
+        "attention.head_count", "num_attention_heads", usual=16, least=1, divides="vit_width"
+    )
     vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", usual=1e-6)
     vit_activation: str = nn.activation(
-        TANH,
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
+        TANH, "vision_config.hidden_act", "vision.hidden_activation"
     )
     # Frames of a video that are seen at most; 0 for models without videos, such as Idefics3.
     video_max_frames: int = kv(
@@ -72,16 +72,12 @@ class Idefics3Config(nn.DecoderConfig, nn.VideoConfig):
         least=0,
     )
     video_fps: float = kv(
-        "vision.video_fps",
-        hf=("video:video_sampling.fps", "video:fps"),
-        default=1.0,
+        "vision.video_fps", hf=("video:video_sampling.fps", "video:fps"), default=1.0
     )
     side: int = nn.vision_kv("image_size", "image_size", usual=224, least=1)
-    patch: int = nn.vision_kv("patch_size", "patch_size", usual=32, least=1)
+    patch: int = nn.vision_kv("patch_size", "patch_size", usual=32, least=1, most="side")
     merge: int = kv(
-        "vision.projector.scale_factor",
-        hf=("scale_factor", lambda _: 2),
-        least=1,
+        "vision.projector.scale_factor", hf=("scale_factor", lambda _: 2), least=1, divides="grid"
     )
     grid = property(lambda h: h.side // h.patch)
     patches = property(lambda h: h.grid**2)

@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggmodel import Tensor, gguf, nn, register
-from ggmodel.errors import ConfigError, PromptError
+from ggmodel.errors import PromptError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context
-from ggmodel.model import (
-    Batch,
-    Input,
-    Multimodal,
-    MultimodalEmbedding,
-    Numbers,
-    Pixels,
-    Prepared,
-)
+from ggmodel.model import Batch, Input, Multimodal, MultimodalEmbedding, Numbers, Pixels, Prepared
 
 from .config import Idefics3Config
 from .video import chosen_frames, frames_of, introduction, moment
@@ -40,7 +32,7 @@ HF = ("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration")
 
 
 @register("idefics3", hf=HF, pairs={"llama": "idefics3"})
-class Idefics3(nn.Decoder, nn.SeesVideos, text="model.text_model"):
+class Idefics3(nn.Decoder, nn.VideoVision, text="model.text_model"):
     image_marker, video_marker = "<image>", "<video>"
     pair_tokens = ("<image>", FAKE)
     clip = {}
@@ -49,14 +41,6 @@ class Idefics3(nn.Decoder, nn.SeesVideos, text="model.text_model"):
     layers: list[Layer]
     vision: Vision | None = gguf("v", hf="model.vision_model")
     projector: Projector | None = gguf("mm.model", hf="model.connector.modality_projection")
-
-    def validate(self) -> None:
-        h = self.config
-        if h.vit_width % h.vit_heads or h.grid < 1 or h.grid % h.merge:
-            raise ConfigError(
-                f"{h.vit_width} numbers for {h.vit_heads} heads, {h.grid} × {h.grid} patches in "
-                f"squares of {h.merge}: the second must divide the first"
-            )
 
     def caches(self) -> list[Causal]:
         return [Causal(self.rotary.rope())] * self.config.layers
@@ -107,7 +91,7 @@ class Idefics3(nn.Decoder, nn.SeesVideos, text="model.text_model"):
 
     video_shape = property(lambda m: ("frames", 3, m.config.side, m.config.side))
     video_data = {"times": nn.video_times("frames"), "seconds": nn.video_times()}
-    watches = property(lambda m: m.config.video_max_frames > 0)
+    has_video = property(lambda m: m.config.video_max_frames > 0)
 
     def video_frames(self, count: int, rate: float) -> np.ndarray:
         return chosen_frames(count, rate, self.config)

@@ -113,54 +113,37 @@ class InternVLConfig(nn.DecoderConfig, nn.VideoConfig):
     image_mean: list = nn.image_mean(nn.CLIP_MEAN)
     image_std: list = nn.image_std(nn.CLIP_STD)
     resample: str = nn.resample("bicubic")
-    least_tiles: int = kv(  # of a picture
+    # Tiles of a picture.
+    least_tiles: int = kv(
         "vision.preproc_min_tiles",
         hf="preprocessor:min_patches",
         default=1,
         least=1,
+        most="most_tiles",
     )
     most_tiles: int = kv(
-        "vision.preproc_max_tiles",
-        hf="preprocessor:max_patches",
-        default=12,
-        least=1,
+        "vision.preproc_max_tiles", hf="preprocessor:max_patches", default=12, least=1
     )
     # Frames of a video that are seen; 0 for video_fps a second. The authors' examples take 8.
     video_max_frames: int = kv(
-        "vision.video_max_frames",
-        hf=("video:num_frames", _by_rate),
-        default=8,
-        least=0,
+        "vision.video_max_frames", hf=("video:num_frames", _by_rate), default=8, least=0
     )
     vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers", usual=24)
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size", usual=1024)
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size", usual=4096)
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads", usual=16, least=1)
+    vit_heads: int = nn.vision_kv(
+        "attention.head_count", "num_attention_heads", usual=16, least=1, divides="vit_width"
+    )
     vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", usual=1e-6)
     vit_activation: str = nn.activation(
-        "gelu",
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
+        "gelu", "vision_config.hidden_act", "vision.hidden_activation"
     )
     mm_activation: str = nn.activation("gelu", "projector_hidden_act", "mm.hidden_activation")
-    side: int = kv(
-        "vision.image_size",
-        hf=_square("image_size", 448),
-        default=448,
-        least=1,
-    )
+    side: int = kv("vision.image_size", hf=_square("image_size", 448), default=448, least=1)
     patch: int = kv(
-        "vision.patch_size",
-        hf=_square("patch_size", 14),
-        default=14,
-        least=1,
+        "vision.patch_size", hf=_square("patch_size", 14), default=14, least=1, most="side"
     )
-    merge: int = kv(
-        "vision.projector.scale_factor",
-        hf=_merge,
-        default=2,
-        least=1,
-    )
+    merge: int = kv("vision.projector.scale_factor", hf=_merge, default=2, least=1, divides="grid")
     grid = property(lambda h: h.side // h.patch)
     patches = property(lambda h: h.grid**2)
     places = property(lambda h: h.patches + 1)

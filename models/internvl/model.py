@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ggmodel import Tensor, gguf, nn, register
-from ggmodel.errors import ConfigError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context, RopeType
-from ggmodel.model import (
-    Batch,
-    Input,
-    Multimodal,
-    MultimodalEmbedding,
-    Pixels,
-    Prepared,
-)
+from ggmodel.model import Batch, Input, Multimodal, MultimodalEmbedding, Pixels, Prepared
 from ggmodel.models.qwen.qwen3 import Experts
 from ggmodel.nn import Linear, RMSNorm
 
@@ -48,7 +40,7 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 
 
 @register("internvl", hf="InternVLForConditionalGeneration", pairs=PAIRS)
-class InternVL(nn.Decoder, nn.SeesVideos, text=("language_model.model", "model.language_model")):
+class InternVL(nn.Decoder, nn.VideoVision, text=("language_model.model", "model.language_model")):
     image_marker, video_marker = "<IMG_CONTEXT>", "<video>"
     image_data, video_data = {}, {}
     pair_tokens = ("<IMG_CONTEXT>", "<img>", "</img>")
@@ -61,16 +53,6 @@ class InternVL(nn.Decoder, nn.SeesVideos, text=("language_model.model", "model.l
     )
     vision: Vision | None = gguf("v", hf=TOWER)
     projector: Projector | None = gguf("mm.model.mlp", hf=PROJECTOR)
-
-    def validate(self) -> None:
-        h = self.config
-        if self.sees and (h.vit_width % h.vit_heads or h.grid < 1 or h.grid % h.merge):
-            raise ConfigError(
-                f"{h.vit_width} numbers for {h.vit_heads} heads, {h.grid} × {h.grid} patches in "
-                f"squares of {h.merge}: the second must divide the first"
-            )
-        if self.sees and h.least_tiles > h.most_tiles:
-            raise ConfigError(f"pictures of {h.least_tiles} to {h.most_tiles} tiles")
 
     def caches(self) -> list[Causal]:
         return [Causal(self.rotary.rope(RopeType.NEOX))] * self.config.layers

@@ -21,6 +21,7 @@ from ggmodel.model import (
     Pixels,
     Step,
     Transpose,
+    VisionModel,
 )
 from ggmodel.nn import Linear
 
@@ -93,7 +94,7 @@ class Layer(nn.PreNormLayer):
 
 
 @register("llama4", hf=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"))
-class Llama4(nn.Decoder, text=("language_model.model", "model")):
+class Llama4(nn.Decoder, VisionModel, text=("language_model.model", "model")):
     image_marker = "<|image|>"
     clip = {"vision.projector.scale_factor": lambda h: h.merged}
 

@@ -60,10 +60,11 @@ class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
     vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_heads: int = nn.vision_kv(
+        "attention.head_count", "num_attention_heads", divides="vit_quarter"
+    )
     vit_eps: float = kv(  # that of all of transformers' towers
-        "vision.attention.layer_norm_epsilon",
-        default=1e-5,
+        "vision.attention.layer_norm_epsilon", default=1e-5
     )
     vit_rope_base: float = kv(
         "vision.rope.freq_base",
@@ -71,9 +72,7 @@ class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
         default=10000.0,
     )
     tower_activation: str = nn.activation(
-        "silu",
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
+        "silu", "vision_config.hidden_act", "vision.hidden_activation"
     )
     use_gelu: bool = kv("vision.use_gelu", "clip.use_gelu", default=False)
     mm_activation: str = nn.activation("gelu", "projector_hidden_act", "mm.hidden_activation")
@@ -85,6 +84,7 @@ class Mistral3Config(nn.DecoderConfig, nn.ImageConfig):
         least=1,
     )
     row_break: int = kv("vision.image_break_token_id", default=12)
+    vit_quarter = property(lambda h: h.vit_width / 4)  # heads are rotated in two dims
     unit = property(lambda h: h.patch * h.merge)
     merged_width = property(lambda h: h.vit_width * h.merge**2)
 

@@ -23,6 +23,7 @@ from ggmodel.model import (
     Pixels,
     Sources,
     Step,
+    VisionModel,
 )
 from ggmodel.nn import Linear
 
@@ -81,7 +82,7 @@ PROJECTOR = ("multi_modal_projector", "model.multi_modal_projector")
 
 # A text of llama is what llama.cpp's converter made of Pixtral and of Mistral 3 for long.
 @register("mistral3", hf=HF, pairs={"llama": "pixtral"})
-class Mistral3(nn.Decoder, text=TEXT):
+class Mistral3(nn.Decoder, VisionModel, text=TEXT):
     image_marker = "[IMG]"
     image_data = {}
     pair_tokens = ("[IMG]", "[IMG_BREAK]", "[IMG_END]")
@@ -108,11 +109,8 @@ class Mistral3(nn.Decoder, text=TEXT):
 
     def validate(self) -> None:
         h = self.config
-        if self.sees and (h.vit_width % (4 * h.vit_heads) or h.side < h.unit):
-            raise ConfigError(
-                f"{h.vit_width} numbers for {h.vit_heads} heads rotated in two dims, and pictures "
-                f"of {h.side} pixels in patches of {h.unit}"
-            )
+        if self.has_vision and h.side < h.unit:
+            raise ConfigError(f"pictures of {h.side} pixels in patches of {h.unit}")
 
     def caches(self) -> list[Causal]:
         return [Causal(self.rotary.rope())] * self.config.layers

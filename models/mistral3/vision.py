@@ -80,10 +80,7 @@ class Vision(Module):
         at = np.indices([n // h.patch for n in size], np.int32).reshape(2, -1)
         rows, columns = map(ctx.constant, at)
         x = ctx.feed(
-            lambda image: unfold(image.values, h.patch)[0],
-            DType.F32,
-            3 * h.patch**2,
-            at.shape[1],
+            lambda image: unfold(image.values, h.patch)[0], DType.F32, 3 * h.patch**2, at.shape[1]
         )
         x = self.norm(self.patch(x), h.vit_eps)
         for layer in self.layers:

@@ -44,13 +44,13 @@ class MllamaConfig(nn.DecoderConfig, nn.ImageConfig):
     )
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
-    vit_heads: int = nn.vision_kv("attention.head_count", "attention_heads")
+    vit_heads: int = nn.vision_kv("attention.head_count", "attention_heads", divides="vit_width")
     vit_activation: str = nn.activation(
         "gelu", "vision_config.hidden_act", "vision.hidden_activation"
     )
     vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "norm_eps", 1e-5)
-    tile: int = nn.vision_kv("image_size", "image_size", 560)  # pixels a side
-    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
+    tile: int = nn.vision_kv("image_size", "image_size", 560, least=1)  # pixels a side
+    patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1, divides="tile")
     channels: int = nn.vision_kv("num_channels", "num_channels", 3)
     tiles: int = nn.vision_kv("max_num_tiles", "max_num_tiles", 4)
     positions = property(lambda h: (h.tile // h.patch) ** 2 + 1)  # of a tile, its class token too

@@ -16,6 +16,7 @@ from ggmodel.model import (
     Numbers,
     PermuteRope,
     Pixels,
+    VisionModel,
 )
 from ggmodel.nn import Linear
 
@@ -83,7 +84,7 @@ class CrossLayer(nn.PreNormLayer):
 
 
 @register("mllama", hf="MllamaForConditionalGeneration")
-class Mllama(nn.Decoder, text="language_model.model"):
+class Mllama(nn.Decoder, VisionModel, text="language_model.model"):
     image_marker = "<|image|>"
 
     config: MllamaConfig
@@ -101,14 +102,9 @@ class Mllama(nn.Decoder, text="language_model.model"):
 
     def validate(self) -> None:
         h = self.config
-        if not self.sees:
-            return
-        if h.tile < 1 or h.patch < 1 or h.tile % h.patch or h.vit_width % h.vit_heads:
-            raise ConfigError(
-                f"tiles of {h.tile} pixels in patches of {h.patch}, {h.vit_width} numbers for "
-                f"{h.vit_heads} heads: the second must divide the first"
-            )
-        if not all(isinstance(i, int) and 0 <= i < h.vit_layers for i in h.intermediate):
+        if self.has_vision and not all(
+            isinstance(i, int) and 0 <= i < h.vit_layers for i in h.intermediate
+        ):
             raise ConfigError(
                 f"vision.intermediate_layers_indices {h.intermediate} of {h.vit_layers} layers"
             )

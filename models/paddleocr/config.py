@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from ggmodel import kv, nn
-from ggmodel.errors import ConfigError
 
 SECTIONS = [16, 24, 24, 0]  # of transformers' rope, where a config says nothing
 TANH = "gelu_pytorch_tanh"
@@ -38,12 +37,12 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
     vit_layers: int = nn.vision_kv("block_count", "num_hidden_layers")
     vit_width: int = nn.vision_kv("embedding_length", "hidden_size")
     vit_ffn: int = nn.vision_kv("feed_forward_length", "intermediate_size")
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_attention_heads")
+    vit_heads: int = nn.vision_kv(
+        "attention.head_count", "num_attention_heads", divides="vit_quarter"
+    )
     vit_eps: float = nn.vision_kv("attention.layer_norm_epsilon", "layer_norm_eps", default=1e-6)
     vit_activation: str = nn.activation(
-        TANH,
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
+        TANH, "vision_config.hidden_act", "vision.hidden_activation"
     )
     patch: int = nn.vision_kv("patch_size", "patch_size", 14, least=1)
     merge: int = nn.vision_kv("spatial_merge_size", "spatial_merge_size", 2, least=1)
@@ -55,6 +54,7 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
         (*_size("min_pixels"), "preprocessor:size.shortest_edge"),
         384 * 384,
         least=1,
+        most="max_pixels",
     )
     max_pixels: int = nn.vision_kv(
         "image_max_pixels",
@@ -62,6 +62,7 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
         1536 * 1536,
         least=1,
     )
+    vit_quarter = property(lambda h: h.vit_width / 4)  # heads have four parts
     cell = property(lambda h: h.patch * h.merge)  # the side of a row's pixels
     merged_width = property(lambda h: h.vit_width * h.merge**2)
 
@@ -72,15 +73,3 @@ class PaddleOCRConfig(nn.DecoderConfig, nn.ImageConfig):
         most = self.max_pixels // self.cell**2
         rows = min(most, self.loaded_context) if self.loaded_context else most
         return max(1, math.isqrt(rows)) * self.cell
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigError: impossible hyperparameters of the tower.
-        """
-        if self.vit_heads < 1 or self.vit_width % (4 * self.vit_heads):
-            raise ConfigError(
-                f"a tower of width {self.vit_width} with {self.vit_heads} heads, each of four parts"
-            )
-        if self.min_pixels > self.max_pixels:
-            raise ConfigError(f"pictures of {self.min_pixels} to {self.max_pixels} pixels")

@@ -13,7 +13,7 @@ from ggmodel.errors import ConfigError, PromptError
 from ggmodel.image import composite, normalize, resize
 from ggmodel.kvcache import Causal
 from ggmodel.ml import RopeType
-from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Pixels
+from ggmodel.model import Batch, Multimodal, MultimodalEmbedding, Pixels, VisionModel
 
 from .config import PaddleOCRConfig
 from .vision import Projector, Vision, page_size
@@ -29,7 +29,7 @@ class Layer(nn.PreNormLayer):
 
 
 @register("paddleocr", hf="PaddleOCRVLForConditionalGeneration")
-class PaddleOCR(nn.Decoder, text=("model", "model.language_model")):
+class PaddleOCR(nn.Decoder, VisionModel, text=("model", "model.language_model")):
     position_components = 4
     image_marker = "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>"
     image_data = {}
@@ -47,7 +47,6 @@ class PaddleOCR(nn.Decoder, text=("model", "model.language_model")):
 
     def validate(self) -> None:
         if self.vision is not None:
-            self.config.check()
             places = self.vision.positions.weight.dim(1)
             if places != math.isqrt(places) ** 2:
                 raise ConfigError(f"{places} learned positions of patches; they are a square")

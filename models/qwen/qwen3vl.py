@@ -109,7 +109,7 @@ class ExpertLayer(nn.PreNormLayer):
 
 
 @register("qwen3vl", hf="Qwen3VLForConditionalGeneration")
-class Qwen3VL(nn.Decoder, nn.SeesGrids, text="model.language_model"):
+class Qwen3VL(nn.Decoder, nn.GridVision, text="model.language_model"):
     frame = {
         "<|vision_start|>": 151652,
         "<|image_pad|>": 151655,

@@ -17,7 +17,7 @@ def _pattern(hf: Mapping[str, Any]) -> list[bool] | None:
     return nn.sliding_layers(hf) if hf.get("use_sliding_window") else None
 
 
-class Qwen2AudioConfig(nn.DecoderConfig, nn.SoundConfig):
+class Qwen2AudioConfig(nn.DecoderConfig, nn.AudioConfig):
     assumed = {
         "max_window_layers": ...,  # read where there are windows
         "processor:audio_token": "<|AUDIO|>",

@@ -8,24 +8,16 @@ from typing import Any
 import numpy as np
 
 from ggmodel import DType, Module, Tensor, gguf, nn, register
-from ggmodel.audio import Audio, open_audio, resample, whisper_mel
+from ggmodel.audio import Audio, whisper_mel
 from ggmodel.errors import AudioError, PromptError
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import Context, RopeType
-from ggmodel.model import (
-    Batch,
-    Input,
-    Modality,
-    Multimodal,
-    MultimodalEmbedding,
-    Numbers,
-    Prepared,
-)
+from ggmodel.model import Batch, Input, Multimodal, MultimodalEmbedding, Numbers, Prepared
 from ggmodel.nn import Linear
 
 from .config import Qwen2AudioConfig
 
-HOP, RATE = nn.AUDIO_HOP, nn.AUDIO_RATE
+HOP = nn.AUDIO_HOP
 
 
 class Layer(nn.PreNormLayer):
@@ -45,7 +37,9 @@ LEAST = 3  # frames of a sound that give a row
 
 
 @register("qwen2audio", hf="Qwen2AudioForConditionalGeneration", pairs={"qwen2": "qwen2a"})
-class Qwen2Audio(nn.Decoder, text=("language_model.model", "model.language_model")):
+class Qwen2Audio(nn.Decoder, nn.AudioModel, text=("language_model.model", "model.language_model")):
+    audio_marker = "<|audio_bos|><|AUDIO|><|audio_eos|>"
+    audio_data = {"frames": Numbers(int)}
     pair_tokens = ("<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>")
     clip = {}
 
@@ -54,13 +48,10 @@ class Qwen2Audio(nn.Decoder, text=("language_model.model", "model.language_model
     head: Linear = gguf(
         "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
     )
-    encoder: nn.ColumnSoundEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
+    encoder: nn.ColumnAudioEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
     projector: Projector | None = gguf(
         "mm.a", hf=("multi_modal_projector", "model.multi_modal_projector")
     )
-
-    def validate(self) -> None:
-        self.config.check()
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config
@@ -69,39 +60,22 @@ class Qwen2Audio(nn.Decoder, text=("language_model.model", "model.language_model
     def embedded(self, batch: Batch) -> Tensor:
         return batch.lay(self.embed(batch.inputs))
 
-    def modalities(self) -> Mapping[str, Modality]:
-        if self.encoder is None or self.projector is None:
-            return {}
-        sounds = Modality(
-            marker="<|audio_bos|><|AUDIO|><|audio_eos|>",
-            open=open_audio,
-            prepare=self.spectrum,
-            encode=self.encode,
-            inputs=self.sound_inputs,
-            largest=lambda: Audio(np.zeros(self.config.frames * HOP, np.float32), RATE),
-            shape=(self.config.mels, self.config.frames),
-            data={"frames": Numbers(int)},
-        )
-        return {"audio": sounds}
+    has_audio = property(lambda m: m.encoder is not None and m.projector is not None)
 
-    def spectrum(self, sound: Audio) -> Prepared:
+    def prepare_audio(self, sound: Audio) -> Prepared:
         """[mels, frames] with silence at the end. `data` has "frames", those of the sound."""
-        h, most = self.config, self.config.frames * HOP
-        if sound.seconds > h.seconds:
-            raise AudioError(
-                f"the sound has {sound.seconds:,.1f} s, and this model hears {h.seconds:g} s at "
-                "once; give it in parts"
-            )
-        samples = resample(sound, RATE).samples[:most]
+        samples = self.samples_of(sound)
         frames = -(-len(samples) // HOP)
         if frames < LEAST:
             raise AudioError(
                 f"the sound has {len(samples)} samples, and this model hears no fewer than "
                 f"{(LEAST - 1) * HOP + 1}; give a longer one"
             )
-        return Prepared(whisper_mel(samples, h.mels, length=most), {"frames": frames})
+        return Prepared(
+            whisper_mel(samples, self.config.mels, length=self.audio_samples), {"frames": frames}
+        )
 
-    def encode(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         """Rows of the sound alone: what is filled up is not seen."""
         assert self.encoder is not None and self.projector is not None
         h = self.config
@@ -118,14 +92,7 @@ class Qwen2Audio(nn.Decoder, text=("language_model.model", "model.language_model
         frames = int(inputs["feature_attention_mask"].sum())
         return Prepared(inputs["input_features"][0].astype(np.float32), {"frames": frames})
 
-    def sound_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
-        (one,) = sound
-        begin, pad, end = (
-            Input(self.token_id(name, default=id))
-            for name, id in (
-                ("<|audio_bos|>", 151647),
-                ("<|AUDIO|>", 151646),
-                ("<|audio_eos|>", 151648),
-            )
-        )
-        return [begin, Input(pad.token, one), *[pad] * (len(one) - 1), end]
+    def audio_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
+        names = ("<|audio_bos|>", 151647), ("<|AUDIO|>", 151646), ("<|audio_eos|>", 151648)
+        begin, row, end = (self.token_id(name, default=id) for name, id in names)
+        return [Input(begin), *sound[0].inputs(row), Input(end)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggmodel import kv, nn
-from ggmodel.errors import ConfigError, Unsupported
+from ggmodel.errors import Unsupported
 
 HF = Mapping[str, Any]
 
@@ -86,7 +86,7 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
     vit_width: int = nn.vision_kv("embedding_length", _width)
     # llama.cpp's files of Qwen 2-VL have another number: the tensors tell.
     vit_ffn: int = nn.vision_kv("feed_forward_length", _ffn)
-    vit_heads: int = nn.vision_kv("attention.head_count", "num_heads")
+    vit_heads: int = nn.vision_kv("attention.head_count", "num_heads", divides="vit_quarter")
     vit_eps = 1e-6
     full_every: int = nn.vision_kv("n_wa_pattern", _full_every)
     window_size: int = nn.vision_kv("window_size", "window_size", 112)
@@ -104,6 +104,7 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
         ("preprocessor:min_pixels", "preprocessor:size.shortest_edge"),
         lambda h: 8 * h.cell**2,
         least=1,
+        most="max_pixels",
     )
     max_pixels: int = nn.vision_kv(
         "image_max_pixels",
@@ -116,6 +117,7 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
         ("video:min_pixels", "video:size.shortest_edge"),
         lambda h: 128 * h.cell**2,
         least=1,
+        most="video_most_pixels",
     )
     video_most_pixels: int = nn.vision_kv(
         "video_max_pixels",
@@ -125,7 +127,10 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
     )
     # Positions of a second; 0 where each pair of frames has the next one. llama.cpp's files do not
     # say it.
-    second: int = nn.vision_kv("tokens_per_second", _second, lambda h: 2 if h.full_every else 0, 0)
+    second: int = nn.vision_kv(
+        "tokens_per_second", _second, lambda h: 2 if h.full_every else 0, most=FASTEST
+    )
+    vit_quarter = property(lambda h: h.vit_width / 4)  # heads have four parts
     cell = property(lambda h: h.patch * h.merge)  # the side of a row's pixels
     window_side = property(lambda h: h.window_size // h.cell)  # in rows
     patch_width = property(lambda h: 3 * h.patch**2)
@@ -138,19 +143,3 @@ class Qwen2VLConfig(nn.DecoderConfig, nn.VideoConfig):
         most = self.max_pixels / self.cell**2
         rows = min(most, self.loaded_context) if self.loaded_context else most
         return max(1, math.isqrt(int(rows))) * self.cell
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigError: impossible hyperparameters of the tower.
-        """
-        fits = self.vit_heads > 0 and self.vit_width % (4 * self.vit_heads) == 0
-        if not fits or (self.full_every and self.window_side < 1):
-            raise ConfigError(
-                f"a tower of width {self.vit_width} with {self.vit_heads} heads, and windows of "
-                f"{self.window_size} pixels for squares of {self.cell}"
-            )
-        self.need_order("min_pixels", "max_pixels")
-        self.need_order("video_least_pixels", "video_most_pixels")
-        if self.second > FASTEST:
-            raise ConfigError(f"vision.tokens_per_second is {self.second}; at most {FASTEST}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggmodel import Context, Input, Tensor, gguf, nn, register
-from ggmodel.errors import PromptError
+from ggmodel.errors import ConfigError, PromptError
 from ggmodel.image import composite, normalize, resize, smart_size
 from ggmodel.kvcache import Causal, Sliding
 from ggmodel.ml import RopeType
@@ -34,7 +34,7 @@ GRID = Numbers(int, (3,), least=1)  # frames, rows and columns of patches
 
 
 @register("qwen2vl", hf=("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"))
-class Qwen2VL(nn.Decoder, nn.SeesVideos, text=("model", "model.language_model")):
+class Qwen2VL(nn.Decoder, nn.VideoVision, text=("model", "model.language_model")):
     position_components = 4
     image_marker = "<|vision_start|><|image_pad|><|vision_end|>"
     video_marker = "<|vision_start|><|video_pad|><|vision_end|>"
@@ -51,8 +51,9 @@ class Qwen2VL(nn.Decoder, nn.SeesVideos, text=("model", "model.language_model"))
     projector: Merger | None = gguf("mm", hf=("visual.merger.mlp", "model.visual.merger.mlp"))
 
     def validate(self) -> None:
-        if self.sees:
-            self.config.check()
+        h = self.config
+        if self.has_vision and h.full_every and h.window_side < 1:
+            raise ConfigError(f"windows of {h.window_size} pixels for squares of {h.cell}")
 
     def caches(self) -> list[Causal | Sliding]:
         h = self.config

@@ -125,7 +125,7 @@ class ExpertLayer(Layer):
 
 
 @register("qwen35", hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"))
-class Qwen35(nn.Decoder, nn.SeesGrids, text=("model", "model.language_model")):
+class Qwen35(nn.Decoder, nn.GridVision, text=("model", "model.language_model")):
     ignore_hf = ("mtp.*",)
     frame = {
         "<|vision_start|>": 248053,

@@ -28,7 +28,7 @@ def _stack(hf: Mapping[str, Any]) -> int | None:
     return ffn // width
 
 
-class VoxtralConfig(nn.DecoderConfig, nn.SoundConfig):
+class VoxtralConfig(nn.DecoderConfig, nn.AudioConfig):
     assumed = {
         "features:truncation": ...,  # the processor says otherwise
         "audio_config.head_dim": ...,  # it follows from the heads
@@ -40,22 +40,8 @@ class VoxtralConfig(nn.DecoderConfig, nn.SoundConfig):
     rope_dims: int = kv("rope.dimension_count", hf="head_dim", default="head_dim")
 
     stack: int = kv(
-        "audio.projector.stack_factor",
-        hf=_stack,
-        default=4,
-        least=1,
+        "audio.projector.stack_factor", hf=_stack, default=4, least=1, divides="positions"
     )
     mm_activation: str = nn.activation("gelu", "projector_hidden_act", "mm.hidden_activation")
     stacked_width = property(lambda h: h.stack * h.audio_width)
     rows = property(lambda h: h.positions // h.stack)  # of a window
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigError: heads that do not divide the width, or windows that are no whole rows.
-        """
-        super().check()
-        if self.positions % self.stack:
-            raise ConfigError(
-                f"{self.positions} positions of the encoder are no whole stacks of {self.stack}"
-            )

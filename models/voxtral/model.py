@@ -3,19 +3,16 @@ rows become one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from ggmodel import DType, Module, Tensor, gguf, nn, register
-from ggmodel.audio import Audio, open_audio, resample, whisper_mel
+from ggmodel.audio import Audio, resample, whisper_mel
 from ggmodel.errors import AudioError
 from ggmodel.kvcache import Causal
 from ggmodel.ml import Context
 from ggmodel.model import (
     Batch,
     Input,
-    Modality,
     Multimodal,
     MultimodalEmbedding,
     Prepared,
@@ -46,7 +43,9 @@ class Projector(Module):
 
 
 @register("voxtral", hf="VoxtralForConditionalGeneration", pairs={"llama": "voxtral"})
-class Voxtral(nn.Decoder, text=("language_model.model", "model.language_model")):
+class Voxtral(nn.Decoder, nn.AudioModel, text=("language_model.model", "model.language_model")):
+    audio_marker = "[BEGIN_AUDIO][AUDIO]"
+    audio_apart = True
     pair_tokens = ("[AUDIO]", "[BEGIN_AUDIO]")
     clip = {}
 
@@ -55,13 +54,10 @@ class Voxtral(nn.Decoder, text=("language_model.model", "model.language_model"))
     head: Linear = gguf(
         "output", "token_embd", hf=("language_model.lm_head", "lm_head"), shape=("width", None)
     )
-    encoder: nn.ColumnSoundEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
+    encoder: nn.ColumnAudioEncoder | None = gguf("a", hf=("audio_tower", "model.audio_tower"))
     projector: Projector | None = gguf(
         "mm.a", hf=("multi_modal_projector", "model.multi_modal_projector")
     )
-
-    def validate(self) -> None:
-        self.config.check()
 
     def caches(self) -> list[Causal]:
         return [Causal(self.rotary.rope())] * self.config.layers
@@ -69,34 +65,21 @@ class Voxtral(nn.Decoder, text=("language_model.model", "model.language_model"))
     def embedded(self, batch: Batch) -> Tensor:
         return batch.lay(self.embed(batch.inputs))
 
-    def modalities(self) -> Mapping[str, Modality]:
-        if self.encoder is None or self.projector is None:
-            return {}
-        sounds = Modality(
-            marker="[BEGIN_AUDIO][AUDIO]",
-            open=open_audio,
-            prepare=self.spectrum,
-            encode=self.encode,
-            inputs=self.sound_inputs,
-            largest=self.longest,
-            shape=("windows", self.config.mels, self.config.frames),
-            apart=True,
-            data={},
-        )
-        return {"audio": sounds}
+    audio_shape = property(lambda m: ("windows", m.config.mels, m.config.frames))
+    has_audio = property(lambda m: m.encoder is not None and m.projector is not None)
 
     def speech(self) -> Speech | SpeechPrompt:
-        if not self.modalities():
+        if not self.has_audio:
             return super().speech()
         return SpeechPrompt(("<s>", "[INST]"), ("[/INST]",), "lang:{}", ("[TRANSCRIBE]",))
 
-    def longest(self) -> Prepared:
+    def largest_audio(self) -> Prepared:
         """Windows that fill the context; they take no memory."""
         h = self.config
         windows = max(1, (h.loaded_context or h.context) // h.rows)
         return Prepared(np.broadcast_to(np.float32(0), (windows, h.mels, h.frames)))
 
-    def spectrum(self, sound: Audio) -> Prepared:
+    def prepare_audio(self, sound: Audio) -> Prepared:
         """The spectrum of all windows as one, in which faint places are measured by the loudest;
         [windows, mels, frames]. Silence fills the last one."""
         h = self.config
@@ -113,21 +96,18 @@ class Voxtral(nn.Decoder, text=("language_model.model", "model.language_model"))
         mel = whisper_mel(samples, h.mels, length=length)
         return Prepared(np.stack(np.split(mel, length // window, axis=1)))
 
-    def encode(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         """One tensor a window."""
         assert self.encoder is not None and self.projector is not None
-        h, found = self.config, []
+        h, windows = self.config, list[Multimodal]()
         for i in range(len(spectrum.values)):
             window = ctx.feed(lambda item, i=i: item.values[i], DType.F32, h.frames, h.mels)
-            found.append(Multimodal(self.projector(self.encoder(window))))
-        return found
+            windows.append(Multimodal(self.projector(self.encoder(window))))
+        return windows
 
-    def sound_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
-        begin, one = (
-            Input(self.token_id(name, default=id))
-            for name, id in (("[BEGIN_AUDIO]", 25), ("[AUDIO]", 24))
+    def audio_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
+        begin, row = (
+            self.token_id("[BEGIN_AUDIO]", default=25),
+            self.token_id("[AUDIO]", default=24),
         )
-        found = [begin]
-        for window in sound:
-            found += [Input(one.token, window), *[one] * (len(window) - 1)]
-        return found
+        return [Input(begin), *(one for window in sound for one in window.inputs(row))]

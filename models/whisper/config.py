@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ggmodel import Config, kv, nn
-from ggmodel.errors import ConfigError
 
 RATE, HOP = nn.AUDIO_RATE, nn.AUDIO_HOP
 EPS = 1e-5  # of all norms; no key says it
@@ -16,8 +15,8 @@ def _said(key: str) -> tuple[str, str]:
     return f"generation:{key}", key
 
 
-def _encoder(key: str, hf: str, least: int | None = 1) -> Any:
-    return kv(f"encoder.{key}", hf=hf, least=least)
+def _encoder(key: str, hf: str, least: int = 1, divides: str | None = None) -> Any:
+    return kv(f"encoder.{key}", hf=hf, least=least, divides=divides)
 
 
 class WhisperConfig(Config):
@@ -32,7 +31,7 @@ class WhisperConfig(Config):
     layers: int = kv("block_count", hf="decoder_layers")
     width: int = kv("embedding_length", hf="d_model")
     ffn: int = kv("feed_forward_length", hf="decoder_ffn_dim")
-    heads: int = kv("attention.head_count", hf="decoder_attention_heads", least=1)
+    heads: int = kv("attention.head_count", hf="decoder_attention_heads", least=1, divides="width")
     context: int = kv("context_length", hf="max_target_positions", default=448)
     activation: str = nn.activation("gelu", "activation_function")
     start: int = kv("decoder_start_token_id", hf="decoder_start_token_id", default=50257)
@@ -53,18 +52,9 @@ class WhisperConfig(Config):
     mels: int = _encoder("mel_count", "num_mel_bins")
     audio_layers: int = _encoder("block_count", "encoder_layers", 0)
     audio_ffn: int = _encoder("feed_forward_length", "encoder_ffn_dim")
-    audio_heads: int = _encoder("attention.head_count", "encoder_attention_heads")
+    audio_heads: int = _encoder("attention.head_count", "encoder_attention_heads", divides="width")
     positions: int = _encoder("context_length", "max_source_positions")
     audio_eps = EPS
     audio_width = property(lambda h: h.width)
     audio_activation = property(lambda h: h.activation)
     frames = property(lambda h: 2 * h.positions)  # the second convolution halves them
-
-    def check(self) -> None:
-        """
-        Raises:
-            ConfigError: heads that do not divide the width.
-        """
-        for heads in (self.heads, self.audio_heads):
-            if self.width % heads:
-                raise ConfigError(f"{heads} heads do not divide a width of {self.width}")

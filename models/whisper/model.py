@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
-from ggmodel import Model, Module, Tensor, gguf, nn, register
-from ggmodel.audio import Audio, open_audio, resample, whisper_mel
-from ggmodel.errors import AudioError
+from ggmodel import Module, Tensor, gguf, nn, register
+from ggmodel.audio import Audio, whisper_mel
 from ggmodel.kvcache import CacheSpec, Causal, Cross, LayerObjects
 from ggmodel.ml import Context, DType
 from ggmodel.model import (
     Batch,
     Input,
     LayerMemory,
-    Modality,
     Multimodal,
     MultimodalEmbedding,
     Prepared,
@@ -25,7 +18,7 @@ from ggmodel.model import (
 from ggmodel.nn import Embedding, LayerNorm, Linear
 
 from .attention import CrossAttention, SelfAttention
-from .config import EPS, HOP, RATE, WhisperConfig
+from .config import EPS, WhisperConfig
 from .speech import speech_of
 
 
@@ -57,7 +50,10 @@ class Layer(Module):
 
 
 @register("whisper", hf="WhisperForConditionalGeneration")
-class Whisper(Model):
+class Whisper(nn.AudioModel):
+    audio_marker = "<|startoftranscript|>"
+    audio_advice = "transcribe takes longer ones in segments (ggmodel transcribe)"
+
     config: WhisperConfig
     embed: Embedding = gguf("token_embd", hf="model.decoder.embed_tokens", shape=("width", None))
     places: Embedding = gguf(
@@ -66,10 +62,7 @@ class Whisper(Model):
     layers: list[Layer] = gguf("blk", hf="model.decoder.layers", n="layers")
     norm: LayerNorm = gguf("output_norm", hf="model.decoder.layer_norm", shape=("width",))
     head: Linear = gguf("output", "token_embd", hf="proj_out", shape=("width", None))
-    encoder: nn.SoundEncoder = gguf("a", hf="model.encoder")
-
-    def validate(self) -> None:
-        self.config.check()
+    encoder: nn.AudioEncoder = gguf("a", hf="model.encoder")
 
     def caches(self) -> list[tuple[CacheSpec, ...]]:
         sounds = Cross(rows=self.config.positions)
@@ -81,40 +74,18 @@ class Whisper(Model):
             x = layer(x, batch, caches, outputs)
         return self.norm(x, EPS)
 
-    def modalities(self) -> Mapping[str, Modality]:
-        sounds = Modality(
-            marker="<|startoftranscript|>",
-            open=open_audio,
-            prepare=self.spectrum,
-            encode=self.encode,
-            inputs=self.start,
-            largest=lambda: Audio(np.zeros(self.config.frames * HOP, np.float32), RATE),
-            shape=(self.config.mels, self.config.frames),
-            data={},
-        )
-        return {"audio": sounds}
+    has_audio = property(lambda m: True)
 
-    def spectrum(self, sound: Audio) -> Prepared:
-        h, most = self.config, self.config.frames * HOP
-        if sound.seconds > most / RATE:
-            raise AudioError(
-                f"the sound has {sound.seconds:,.1f} s, and this model hears {most / RATE:g} s at "
-                "once; transcribe takes longer ones in segments (ggmodel transcribe)"
-            )
-        samples = resample(sound, RATE).samples[:most]
-        return Prepared(whisper_mel(samples, h.mels, length=most))
+    def prepare_audio(self, sound: Audio) -> Prepared:
+        samples = self.samples_of(sound)
+        return Prepared(whisper_mel(samples, self.config.mels, length=self.audio_samples))
 
-    def encode(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         h = self.config
         x = ctx.feed(lambda spectrum: spectrum.values, DType.F32, h.frames, h.mels)
         return [Multimodal(self.encoder(x))]
 
-    def reference_item(
-        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
-    ) -> Prepared:
-        return Prepared(inputs["input_features"][0].astype(np.float32), data)
-
-    def start(self, sound: list[MultimodalEmbedding]) -> list[Input]:
+    def audio_inputs(self, sound: list[MultimodalEmbedding]) -> list[Input]:
         """The decoder begins with this token, from whose position on it hears the sound."""
         return [Input(self.config.start, sound[0])]
 

@@ -130,5 +130,5 @@ def test_the_declarations_of_the_guide_are_declarations(monkeypatch: pytest.Monk
     packed = flat.to_gguf(kernel, config)
     assert packed.shape == flat.shape(kernel.shape, config) == (4, 150)
     assert np.array_equal(flat.to_hf(packed, config), kernel)
-    methods = {"sees", "preprocess", "image_inputs", "modalities", "caches"}
+    methods = {"has_vision", "preprocess", "image_inputs", "modalities", "caches"}
     assert methods <= vars(space["MyModel"]).keys()

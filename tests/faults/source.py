@@ -28,17 +28,19 @@ from typing import Any
 from ggmodel import Context, DType, Module, Tensor, gguf, kv, nn
 from ggmodel.ml import RopeType
 from ggmodel.model import Batch, LayerMemory, PermuteRope, Transpose
-from ggmodel.nn import CONFORMER_EPS, Embedding, Linear, OwnEmbedding, RMSNorm
+from ggmodel.nn import CONFORMER_EPS, Embedding, Linear, RMSNorm, ScaledEmbedding
 from ggmodel.nn import activate, attention, choose_experts, keep_rows, sum_experts
 """
 _BLOCKS = (nn.PreNormLayer, nn.GatedExperts, nn.Decoder, nn.Attention, nn.PermutedAttention)
-_BLOCKS += nn.SandwichLayer, nn.PerLayerEmbedding, nn.ConformerFeedForward, nn.ConformerConv
+_BLOCKS += nn.SandwichLayer, nn.PerLayerEmbedding, nn.PerLayerInputs
+_BLOCKS += nn.ConformerFeedForward, nn.ConformerConv
 # Blocks that fields name → the name of the class that is written out.
 _NAMED = {
     nn.Attention: "Attention",
     nn.PermutedAttention: "Attention",
     nn.GatedMLP: "GatedMLP",
     nn.PerLayerEmbedding: "PerLayer",
+    nn.PerLayerInputs: "PerLayerInputs",
     nn.ConformerFeedForward: "ConformerFeedForward",
     nn.ConformerConv: "ConformerConv",
 }

@@ -146,7 +146,10 @@ def test_names_in_other_checkpoints():
             {"bert.hidden_activation": "mish"},
             r"hidden_act.* 'mish' is unsupported; supported: gelu",
         ),
-        ({"bert.attention.head_count": 3}, "3 heads do not divide a width of 64"),
+        (
+            {"bert.attention.head_count": 3},
+            "attention.head_count is 3; it must divide 64, embedding_length",
+        ),
     ],
 )
 def test_what_is_refused(keys: dict[str, Any], message: str):

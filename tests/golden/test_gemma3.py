@@ -256,7 +256,7 @@ def test_the_text_of_a_checkpoint_with_images():
     config = {k: v for k, v in golden.config.items() if k != "vision_config"}
     weights = {n: w for n, w in golden.weights().items() if n.startswith("language_model.")}
     with ggmodel.load(from_hf(find("gemma3"), config, weights), kv_type="f32") as model:
-        assert not model.model.sees
+        assert not model.model.has_vision
         assert nmse(model.logits(golden.prompt.tolist()), golden.logits) < TABLE
 
 

@@ -154,8 +154,8 @@ def test_sounds_that_do_not_fit():
 BAD: dict[str, tuple[Any, str]] = {
     "attention.head_count": (8, "per_dim_scale"),
     "num_mel_bins": (20, "num_mel_bins is 20, and 4 channels of 16 numbers have 16"),
-    "attention.context_left": (67, "context_left is 67; supported: 2 to 66"),
-    "attention.context_left ": (1, "supported: 2 to 66"),
+    "attention.context_left": (67, "context_left is 67; it must be 66 or less"),
+    "attention.context_left ": (1, "context_left is 1; it must be 2 or more"),
     "embedding_length": (16, "shape"),
     "attention.logit_softcapping": (0.0, "logit_softcapping is 0.0; it must be 1e-06 or more"),
     "block_count": (3, "a.blk.2"),

@@ -362,7 +362,7 @@ def test_a_checkpoint_without_eyes(images: Golden):
     prefix = "language_model."
     weights = {n[len(prefix) :]: w for n, w in images.weights().items() if n.startswith(prefix)}
     with load(images, from_hf(find("llama4"), config, weights)) as model:
-        assert not model.model.sees
+        assert not model.model.has_vision
         assert nmse(model.logits(images.prompt.tolist()), images.logits) < EXACT
 
 

@@ -93,7 +93,7 @@ def test_a_checkpoint_without_eyes(images: Golden):
     config = {k: v for k, v in images.config.items() if k != "vision_config"}
     weights = {n: w for n, w in images.weights().items() if n.startswith("language_model.")}
     with load(images, from_hf(find("mllama"), config, weights)) as model:
-        assert not model.model.sees
+        assert not model.model.has_vision
         assert nmse(model.logits(images.prompt.tolist()), images.logits) < EXACT
         assert not any("cache.1" in str(layer) for layer in model.memory.cpu.cache)
 

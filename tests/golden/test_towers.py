@@ -33,7 +33,8 @@ def load(golden: Golden) -> LoadedModel:
 def test_all_towers_are_here():
     def encoder(cls: type[Model]) -> object:
         """Relatives share one."""
-        return cls.encode_multimodal, cls.modalities
+        methods = ("encode_multimodal", "encode_audio", "modalities")
+        return tuple(getattr(cls, name, None) for name in methods)
 
     classes = {find(name) for name in supported()}
     # Other tests register classes of their own.

@@ -362,3 +362,34 @@ def test_keys_of_encoders():
     assert nn.vision_kv("side", len).hf == (len,)
     first, otherwise = nn.vision_kv("depth", "depth", usual=12).hf
     assert first == "vision_config.depth" and otherwise({}) == 12
+
+
+class Limited(Config):
+    heads: int = kv("head_count", divides="width")
+    width: int = kv("embedding_length", default=0)
+    least: int = kv("least", default=1, most="half")
+    most: int = kv("most", default=9)
+    share: float = kv("share", default=0.5, most=1)
+    half = property(lambda h: h.most // 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"heads": 3, "width": 8}, "head_count is 3; it must divide 8, embedding_length"),
+        ({"heads": 0, "width": 8}, "head_count is 0; it must divide 8, embedding_length"),
+        ({"heads": 1, "least": 5}, "least is 5; it must be 4 or less"),
+        ({"heads": 1, "share": 1.5}, "share is 1.5; it must be 1 or less"),
+    ],
+)
+def test_a_value_beyond_its_declared_limits_is_refused(values: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Limited(**values)
+
+
+@pytest.mark.parametrize(
+    "values", [{"heads": 4, "width": 8}, {"heads": 3}, {"heads": 1, "least": 4, "share": 1.0}]
+)
+def test_a_value_within_its_declared_limits_is_taken(values: dict[str, Any]):
+    """A width of 0 is that of an encoder that a file does not have."""
+    assert Limited(**values).heads == values["heads"]

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from ggmodel import Config, Model
+from ggmodel import Config
 from ggmodel.errors import ArchitectureError, TokenizerError, Unsupported
+from ggmodel.model import VisionModel
 from ggmodel.model.registry import find_hf
 
 
-class Blind(Model):
+class Blind(VisionModel):
     config: Config
 
 
 def test_a_model_sees_nothing_and_has_no_largest_image_by_default():
     model: Any = Blind(Config())
-    assert not model.sees
+    assert not model.has_vision
     with pytest.raises(Unsupported, match="Blind has no largest_image"):
         _ = model.largest_image
 

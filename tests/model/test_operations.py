@@ -19,6 +19,7 @@ from ggmodel.model import (
     Operation,
     Part,
     PermuteRope,
+    Reshape,
     Sources,
     Stack,
     Transpose,
@@ -40,7 +41,7 @@ def every(base: type) -> set[type]:
 
 
 def test_these_tests_know_all_operations():
-    assert every(Operation) == {PermuteRope, AddConstant, Transpose}
+    assert every(Operation) == {PermuteRope, AddConstant, Transpose, Reshape}
     assert every(Sources) == {Stack, Part, Interleaved, MXFP4Blocks, Computed}
 
 
@@ -55,6 +56,23 @@ def test_permute_rope_is_invertible(heads: int, pairs: int, more: list[int], see
     assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
     assert np.array_equal(op.to_gguf(op.to_hf(x, None), None), x)
     assert op.to_gguf(x, None).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("op", "checkpoint", "file"),
+    [
+        (Reshape(gguf=(1, -1, 1, 1), hf=(-1,)), (5,), (1, 5, 1, 1)),
+        (Reshape(gguf=(1,), hf=()), (), (1,)),
+        (Reshape(gguf=(0, -1), hf=(0, 1, -1)), (5, 1, 3), (5, 3)),
+        (Reshape(gguf=(0, 1), hf=(0,)), (5,), (5, 1)),
+    ],
+)
+def test_reshape_keeps_the_numbers(op: Reshape, checkpoint: Any, file: Any):
+    x = array(*checkpoint) if checkpoint else np.array(3, np.float32)
+    assert op.shape(checkpoint, None) == op.to_gguf(x, None).shape == file
+    assert np.array_equal(op.to_gguf(x, None).ravel(), x.ravel())
+    assert np.array_equal(op.to_hf(op.to_gguf(x, None), None), x)
+    assert op.to_hf(op.to_gguf(x, None), None).shape == checkpoint
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 99))

@@ -131,7 +131,7 @@ def test_bad_metadata(source: MemorySource, vary: Vary, changes: dict[str, Any],
 def test_half_of_what_sees_is_not_enough(source: MemorySource, vary: Vary):
     blind = vary(source, drop=tuple(n for n in source.tensors if n.startswith("mm.")))
     with ggmodel.load(blind) as model:
-        assert not model.model.sees
+        assert not model.model.has_vision
 
 
 def test_pictures(source: MemorySource):

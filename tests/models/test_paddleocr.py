@@ -193,9 +193,9 @@ def test_a_strip_is_refused():
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
-        ({"vision.attention.head_count": 3}, "a tower of width 32"),
-        ({"vision.attention.head_count": 0}, "a tower of width 32"),
-        ({"vision.image_min_pixels": 1 << 30}, "pictures of"),
+        ({"vision.attention.head_count": 3}, "head_count is 3; it must divide 8.0"),
+        ({"vision.attention.head_count": 0}, "head_count is 0; it must divide 8.0"),
+        ({"vision.image_min_pixels": 1 << 30}, "is 1073741824; it must be .* or less"),
     ],
 )
 def test_impossible_towers(changes: dict[str, int], shown: str):

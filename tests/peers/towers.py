@@ -218,8 +218,8 @@ def by_columns(patch: pytest.MonkeyPatch) -> None:
 
 def pooled(patch: pytest.MonkeyPatch) -> None:
     """The encoder averages pairs of its rows before its last norm."""
-    usual = nn.SoundEncoder.forward
-    patch.setattr(nn.SoundEncoder, "forward", lambda encoder, x: usual(encoder, x, pooled=True))
+    usual = nn.AudioEncoder.forward
+    patch.setattr(nn.AudioEncoder, "forward", lambda encoder, x: usual(encoder, x, pooled=True))
 
 
 # Levels of 0 to 255 become numbers that F16 holds.

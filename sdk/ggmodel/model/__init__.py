@@ -4,7 +4,7 @@ from .batch import Batch, Step
 from .cache import CacheSpec, LayerMemory, Rotation
 from .config import Config
 from .loader import fill
-from .model import Model, config_class
+from .model import Model, VisionModel, config_class
 from .module import Module, gguf, kv
 from .multimodal import (
     Input,
@@ -26,6 +26,7 @@ from .operations import (
     Operation,
     Part,
     PermuteRope,
+    Reshape,
     Sources,
     Stack,
     Transpose,
@@ -56,6 +57,7 @@ __all__ = [
     "PermuteRope",
     "Pixels",
     "Prepared",
+    "Reshape",
     "Rotation",
     "Sources",
     "Span",
@@ -64,6 +66,7 @@ __all__ = [
     "Stack",
     "Step",
     "Transpose",
+    "VisionModel",
     "WrongShape",
     "config_class",
     "fill",

@@ -132,12 +132,8 @@ class Batch:
             )
         i32 = DType.I32
         self.inputs = ctx.feed(attrgetter("tokens"), i32, size, name="tokens")
-        if components:
-            self.positions = ctx.feed(
-                lambda s: s.components.reshape(-1), i32, components * size, name="positions"
-            )
-        else:
-            self.positions = ctx.feed(attrgetter("positions"), i32, size, name="positions")
+        places = (lambda s: s.components.reshape(-1)) if components else attrgetter("positions")
+        self.positions = ctx.feed(places, i32, (components or 1) * size, name="positions")
         self.outputs = ctx.feed(
             attrgetter("outputs"), i32, max(1, n_outputs), trusted=True, name="outputs"
         )

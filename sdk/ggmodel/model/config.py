@@ -56,13 +56,25 @@ class Config:
     unread: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **values: Any):
-        fields = [name for name, *_ in key_fields(type(self))]
-        unknown = sorted(values.keys() - set(fields))
+        fields = {name: field for name, field, *_ in key_fields(type(self))}
+        unknown = sorted(values.keys() - fields.keys())
         if unknown:
             raise ConfigError(f"{type(self).__name__} has no hyperparameter {', '.join(unknown)}")
         self.__dict__.update({n: v for n, v in values.items() if v is not None})
-        for name in fields:
-            getattr(self, name)
+        for name, field in fields.items():
+            self._check_limits(field, getattr(self, name))
+
+    def _check_limits(self, field: KeyField, value: Any) -> None:
+        key, other = field.names[0], field.divides or field.most
+        bound = getattr(self, other) if isinstance(other, str) else other
+        declared = getattr(type(self), str(other), None)
+        named = f", {declared.names[0]}" if isinstance(declared, KeyField) else ""
+        if bound is None or value is None:
+            return
+        if field.divides and bound and (not value or bound % value):
+            raise ConfigError(f"{key} is {value}; it must divide {bound}{named}")
+        if not field.divides and value > bound:
+            raise ConfigError(f"{key} is {value}; it must be {bound} or less{named}")
 
     def _settle(self, wanted: KeyField) -> Any:
         """Sets a hyperparameter without a value to its default."""

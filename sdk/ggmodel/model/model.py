@@ -50,8 +50,6 @@ class Model(Module):
         position_components: k of `positions`.
         bidirectional_images: the rows of an image see each other in both directions; they are
             always computed together.
-        image_marker: the text that stands for an image in chat templates.
-        image_data: the data beside an image's prepared values; see `Modality.data`.
         clip: extra `clip.*` metadata for llama.cpp's mmproj file: key without "clip." → value, a
             function of the hyperparameters, or None for nothing. None: no such file is written.
     """
@@ -68,8 +66,6 @@ class Model(Module):
 
     position_components: ClassVar[int] = 1
     bidirectional_images: bool = False
-    image_marker: ClassVar[str] = ""
-    image_data: ClassVar[Mapping[str, Numbers] | None] = None
     clip: ClassVar[dict[str, Any] | None] = None
 
     @classmethod
@@ -172,20 +168,8 @@ class Model(Module):
 
     def modalities(self) -> Mapping[str, Modality]:
         """The kinds of items that a prompt may hold besides text, such as "image", "audio" and
-        "video". By default images where it `sees`, through the methods below."""
-        if not self.sees:
-            return {}
-        images = Modality(
-            marker=self.image_marker,
-            open=open_image,
-            prepare=within_memory(self.preprocess),
-            encode=self.encode_multimodal,
-            inputs=self.image_inputs,
-            largest=lambda: grey(self.largest_image),
-            shape=self.image_shape,
-            data=self.image_data,
-        )
-        return {"image": images}
+        "video"; those of `VisionModel` and `nn.AudioModel`, unless a model writes it."""
+        return {}
 
     def speech(self) -> Speech | SpeechPrompt:
         """How it writes down speech, or is asked to; a model that `ggmodel.transcribe` can use
@@ -199,11 +183,124 @@ class Model(Module):
     @classmethod
     def takes_items(cls) -> bool:
         """Whether the architecture declares any kind of items besides text."""
-        own = cls.encode_multimodal, cls.modalities
-        return own != (Model.encode_multimodal, Model.modalities)
+        return cls.modalities is not Model.modalities
+
+    def reference_item(
+        self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
+    ) -> Prepared:
+        """The item that a reference was given, as its `Modality` encodes it; for comparing with it.
+        By default the array of `REFERENCE_INPUTS` without its batch of one, and of a spectrum the
+        frames that its mask names.
+
+        Args:
+            inputs: keywords of the reference's forward, such as "input_features".
+            data: that of the modality's `prepare` for the same item.
+        """
+        values = next(inputs[name] for name in REFERENCE_INPUTS[kind] if name in inputs)
+        mask, shape = inputs.get("input_features_mask"), self.modalities()[kind].shape
+        values = values if mask is None else values[0][mask[0].astype(bool)]
+        if shape is not None and len(shape) < values.ndim:
+            values = values.reshape(values.shape[-len(shape) :])
+        return Prepared(np.ascontiguousarray(values, np.float32), data)
+
+    def post_tokenize(
+        self, inputs: list[Input | list[MultimodalEmbedding]]
+    ) -> Sequence[Input | str]:
+        """The inputs of a prompt, each item replaced by the `inputs` of its modality. A `str` among
+        them is tokenised as one string with the texts beside it."""
+        kinds = self.modalities()
+        each = (kinds[x[0].kind].inputs(x) if isinstance(x, list) else [x] for x in inputs)
+        return [one for expanded in each for one in expanded]
+
+    def token_id(self, text: str, *, default: int | None = None) -> int:
+        """The id of the token that stands for exactly this text, such as "<|image|>" or "\n".
+
+        Args:
+            default: the id if the vocabulary has no such token, or the file no vocabulary.
+
+        Raises:
+            TokenizerError: there is none, and no default.
+        """
+        token = None if self.tokenizer is None else self.tokenizer.id_of_text(text)
+        token = default if token is None else token
+        if token is None:
+            raise TokenizerError(
+                f"{type(self).__name__}: no token of the vocabulary stands for {text!r:.80}; "
+                "token_id(…, default=ID) names the id to take then"
+            )
+        return token
+
+    def __call__(self, ctx: Context, batch: Batch) -> Tensor:
+        return self._run("forward", batch.outputs.dim(0), ctx, batch)
+
+    def states(self, ctx: Context, batch: Batch) -> Tensor:
+        """`hidden`, its result checked; recorded once a batch."""
+        if batch.states is None:
+            batch.states = self._run("hidden", batch.outputs.dim(0), ctx, batch)
+        return batch.states
+
+    def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
+        """`project`, its result checked."""
+        projects = type(self).project is not Model.project
+        return self._run("project", pooled.dim(1), ctx, pooled) if projects else pooled
 
     @property
-    def sees(self) -> bool:
+    def only_embeds(self) -> bool:
+        """Whether it has hidden states but no logits."""
+        cls, head = type(self), getattr(self, "head", None)
+        return cls.hidden is not Model.hidden and cls.forward is Model.forward and head is None
+
+    def _run(self, method: str, rows: int, *args: Any) -> Tensor:
+        name = f"{type(self).__name__}.{method}"
+        with author_code(name, file_of(type(self))):
+            result = in_scope(self.scope, getattr(self, method), args, {})
+        if not isinstance(result, Tensor):
+            fault = f"{type(result).__name__}; it must return a tensor"
+        elif result.dtype is not DType.F32 or not (result.op or any(x is result for x in args)):
+            fault = f"{result.describe()}; it must be F32 and computed"
+        elif (n := result.n_elements // result.dim(0)) != rows:
+            advice = "take x.rows(batch.outputs) before the last residual is added"
+            fault = f"{n} rows where {rows} were wanted; {advice}"
+        else:
+            return result
+        raise TensorError(f"{line_of(type(self))}: {name} returned {fault}")
+
+    def validate(self) -> None:
+        """Called when all fields are filled, before weights are read. Raises to refuse a file."""
+
+    def post_load(self) -> None:
+        """Called when the weights are in place."""
+
+
+class VisionModel(Model):
+    """A model that takes images; a subclass writes the methods without a body.
+
+    Attributes:
+        image_marker: the text that stands for an image in chat templates.
+        image_data: the data beside an image's prepared values; see `Modality.data`.
+    """
+
+    image_marker: ClassVar[str] = ""
+    image_data: ClassVar[Mapping[str, Numbers] | None] = None
+
+    def modalities(self) -> Mapping[str, Modality]:
+        """Those of the other bases, and "image" where it has vision."""
+        if not self.has_vision:
+            return super().modalities()
+        images = Modality(
+            marker=self.image_marker,
+            open=open_image,
+            prepare=within_memory(self.preprocess),
+            encode=self.encode_multimodal,
+            inputs=self.image_inputs,
+            largest=lambda: grey(self.largest_image),
+            shape=self.image_shape,
+            data=self.image_data,
+        )
+        return {"image": images, **super().modalities()}
+
+    @property
+    def has_vision(self) -> bool:
         """Whether it takes images: by default whether the file fills the fields `vision` and
         `projector`."""
         return all(getattr(self, name, None) is not None for name in ("vision", "projector"))
@@ -242,24 +339,13 @@ class Model(Module):
     def reference_item(
         self, kind: str, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
     ) -> Prepared:
-        """`reference_pixels` for any kind of item; by default the array of `REFERENCE_INPUTS`."""
         if kind == "image":
             return self.reference_pixels(inputs, data)
-        name = next(name for name in REFERENCE_INPUTS[kind] if name in inputs)
-        return Prepared(np.ascontiguousarray(inputs[name], np.float32), data)
+        return super().reference_item(kind, inputs, data)
 
     def encode_multimodal(self, ctx: Context, image: Pixels) -> list[Multimodal]:
         """Records the graph that encodes an image, in a context of its own."""
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no encode_multimodal")
-
-    def post_tokenize(
-        self, inputs: list[Input | list[MultimodalEmbedding]]
-    ) -> Sequence[Input | str]:
-        """The inputs of a prompt, each item replaced by the `inputs` of its modality. A `str` among
-        them is tokenised as one string with the texts beside it."""
-        kinds = self.modalities()
-        each = (kinds[x[0].kind].inputs(x) if isinstance(x, list) else [x] for x in inputs)
-        return [one for expanded in each for one in expanded]
 
     def image_inputs(self, image: list[MultimodalEmbedding]) -> Sequence[Input | str]:
         """The inputs of one image: placeholders for its rows, and the tokens or text around them.
@@ -268,73 +354,6 @@ class Model(Module):
             image: an embedding for each tensor of `encode_multimodal`.
         """
         raise Unsupported(f"{line_of(type(self))}: {type(self).__name__} has no image_inputs")
-
-    def token_id(self, text: str, *, default: int | None = None) -> int:
-        """The id of the token that stands for exactly this text, such as "<|image|>" or "\n".
-
-        Args:
-            default: the id if the vocabulary has no such token, or the file no vocabulary.
-
-        Raises:
-            TokenizerError: there is none, and no default.
-        """
-        found = None if self.tokenizer is None else self.tokenizer.id_of_text(text)
-        found = default if found is None else found
-        if found is None:
-            raise TokenizerError(
-                f"{type(self).__name__}: no token of the vocabulary stands for {text!r:.80}; "
-                "token_id(…, default=ID) names the id to take then"
-            )
-        return found
-
-    def __call__(self, ctx: Context, batch: Batch) -> Tensor:
-        return self._run("forward", batch.outputs.dim(0), ctx, batch)
-
-    def states(self, ctx: Context, batch: Batch) -> Tensor:
-        """`hidden`, its result checked; recorded once a batch."""
-        if batch.states is None:
-            batch.states = self._run("hidden", batch.outputs.dim(0), ctx, batch)
-        return batch.states
-
-    def embeddings(self, ctx: Context, pooled: Tensor) -> Tensor:
-        """`project`, its result checked."""
-        projects = type(self).project is not Model.project
-        return self._run("project", pooled.dim(1), ctx, pooled) if projects else pooled
-
-    @property
-    def only_embeds(self) -> bool:
-        """Whether it has hidden states but no logits."""
-        cls, head = type(self), getattr(self, "head", None)
-        return cls.hidden is not Model.hidden and cls.forward is Model.forward and head is None
-
-    def _run(self, method: str, wanted: int, *args: Any) -> Tensor:
-        name = f"{type(self).__name__}.{method}"
-        with author_code(name, file_of(type(self))):
-            result = in_scope(self.scope, getattr(self, method), args, {})
-        if not isinstance(result, Tensor):
-            raise TensorError(
-                f"{line_of(type(self))}: {name} returned {type(result).__name__}; it must return "
-                "a tensor"
-            )
-        unchanged = any(result is given for given in args)
-        if result.dtype is not DType.F32 or (result.op is None and not unchanged):
-            raise TensorError(
-                f"{line_of(type(self))}: {name} returned {result.describe()}; it must be F32 and "
-                "computed"
-            )
-        rows = result.n_elements // result.dim(0)
-        if rows != wanted:
-            raise TensorError(
-                f"{line_of(type(self))}: {name} returned {rows} rows where {wanted} were wanted; "
-                "take x.rows(batch.outputs) before the last residual is added"
-            )
-        return result
-
-    def validate(self) -> None:
-        """Called when all fields are filled, before weights are read. Raises to refuse a file."""
-
-    def post_load(self) -> None:
-        """Called when the weights are in place."""
 
 
 def config_class(model: type[Model]) -> type[Config]:

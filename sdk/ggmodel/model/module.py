@@ -50,6 +50,8 @@ class KeyField:
     hf: tuple[str | Callable[[Mapping[str, Any]], Any], ...]
     default: Any
     least: float | None = None
+    most: float | str | None = None
+    divides: str | None = None
 
     def __get__(self, config: Any, owner: type) -> Any:
         # Reached only while no value is set: defaults may refer to each other in any order.
@@ -96,18 +98,8 @@ def gguf(
         raise ConfigError(f"gguf{names}: a default needs an absolute name, root=True")
     if isinstance(hf, (str, Sources)):
         hf = (hf,)
-    return TensorField(
-        names,
-        None if hf is None else tuple(hf),
-        op,
-        None if shape is None else tuple(shape),
-        n,
-        root,
-        prefix,
-        suffix,
-        default,
-        numbers,
-    )
+    sources, dims = (None if given is None else tuple(given) for given in (hf, shape))
+    return TensorField(names, sources, op, dims, n, root, prefix, suffix, default, numbers)
 
 
 def kv(
@@ -115,6 +107,8 @@ def kv(
     hf: str | Callable[[Mapping[str, Any]], Any] | Sequence[Any] = (),
     default: Any = MISSING,
     least: float | None = None,
+    most: float | str | None = None,
+    divides: str | None = None,
 ) -> Any:
     """Names the metadata key of a hyperparameter.
 
@@ -129,6 +123,10 @@ def kv(
         default: a value, the name of another field (unless the field is a str), or a function of
             the config. Without one the key is required, unless the type allows None.
         least: the smallest number that a file may have.
+        most: the largest number, or the name of another hyperparameter or property that it does not
+            exceed: `most="max_pixels"`.
+        divides: the name of one that it divides: `divides="width"`. It may be anything if that one
+            is 0, as the width of an encoder that a file does not have.
 
     Raises:
         ConfigError: no name is given.
@@ -139,11 +137,11 @@ def kv(
         hf = (hf,)
     if len(names) == 1 and names[0].startswith(("vision.", "audio.")):
         names += (f"clip.{names[0]}",)
-    return KeyField(names, tuple(hf), default, least)
+    return KeyField(names, tuple(hf), default, least, most, divides)
 
 
 def encoder_kv(
-    encoder: str, key: str, hf: Any, default: Any = 0, least: float = 0, *, usual: Any = MISSING
+    encoder: str, key: str, hf: Any, default: Any = 0, *, usual: Any = MISSING, **limits: Any
 ) -> Any:
     """A hyperparameter of an encoder, "<encoder>.<key>" in files; see `kv`.
 
@@ -155,6 +153,7 @@ def encoder_kv(
         default: as for `kv`; 0 suits models that may come without an encoder.
         usual: the value where a config says none; then files must have the key. (With a default,
             that of one alternate would come before another one.)
+        limits: `least`, by default 0, `most` and `divides`.
     """
     sources = tuple(
         f"{encoder}_config.{source}" if isinstance(source, str) and ":" not in source else source
@@ -162,7 +161,7 @@ def encoder_kv(
     )
     if usual is not MISSING:
         sources, default = (*sources, lambda _: usual), MISSING
-    return kv(f"{encoder}.{key}", hf=sources, default=default, least=least)
+    return kv(f"{encoder}.{key}", hf=sources, default=default, **{"least": 0, **limits})
 
 
 # The towers of images and sounds, and the projector to the width of the text.

@@ -205,6 +205,15 @@ class MultimodalEmbedding:
             self._key = digest.digest()
         return self._key
 
+    def inputs(self, token: int, together: bool = False) -> list[Input]:
+        """The inputs that its rows fill, each with this token.
+
+        Args:
+            together: they are computed in one batch.
+        """
+        rest = [Input(token)] * (len(self) - 1)
+        return [Input(token, self, same_batch=len(rest) if together else 0), *rest]
+
     def token(self, placeholder: int) -> int:
         """The token that a row stands for in the reference's prompts; see `Multimodal`."""
         said = self.data if isinstance(self.data, Mapping) else {}

@@ -111,6 +111,28 @@ class AddConstant(Operation):
         return x - x.dtype.type(self.amount)
 
 
+@dataclass(frozen=True)
+class Reshape(Operation):
+    """The same numbers in another shape, in numpy's order. Of its sizes 0 is that of the same dim,
+    and −1 what the others leave.
+
+    Args:
+        gguf, hf: of the tensor in files, and in checkpoints.
+    """
+
+    gguf: tuple[int, ...]
+    hf: tuple[int, ...]
+
+    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
+        return self.to_gguf(np.broadcast_to(np.float32(0), shape), config).shape
+
+    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.gguf)])
+
+    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.hf)])
+
+
 class Sources(ABC):
     """The tensors of a checkpoint that a GGUF tensor is made of, if it is not just one.
 
@@ -309,13 +331,8 @@ class MXFP4Blocks(Sources):
         block = x.reshape(*x.shape[:-1], -1, 17)
         numbers = np.concatenate([block[..., 1:] & 15, block[..., 1:] >> 4], -1)
         where = (..., slice(self.index, None, self.n), slice(None))
-        return {
-            f"{self.name}_blocks": (
-                (*where, slice(None)),
-                numbers[..., ::2] | numbers[..., 1::2] << 4,
-            ),
-            f"{self.name}_scales": (where, block[..., 0]),
-        }
+        packed = (*where, slice(None)), numbers[..., ::2] | numbers[..., 1::2] << 4
+        return {f"{self.name}_blocks": packed, f"{self.name}_scales": (where, block[..., 0])}
 
     def results(self, x: np.ndarray, config: Any) -> np.ndarray:
         return x[..., self.index :: self.n]

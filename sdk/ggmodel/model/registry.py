@@ -75,14 +75,11 @@ def register(
         with _lock:
             target = _of_files.get(cls.__module__.partition(".")[0], _registered)
             key = name + _POOLED if pooled else name
-            known = target.get(key)
-            if known is not None and (known.__module__, known.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
+            former, own = (f"{c.__module__}.{c.__qualname__}" for c in (target.get(key, cls), cls))
+            if former != own:
                 raise ArchitectureError(
-                    f"{line_of(cls)}: the architecture {key!r} is already registered, by "
-                    f"{known.__module__}.{known.__qualname__}; choose another name"
+                    f"{line_of(cls)}: the architecture {key!r} is already registered, by {former}; "
+                    "choose another name"
                 )
             cls.architecture = name
             cls.hf_architectures = (hf,) if isinstance(hf, str) else tuple(hf)

@@ -132,19 +132,11 @@ class LoadReport:
         if self.what == "file" or not self.missing:  # other checkpoints cannot be opened
             more += "; `ggmodel check FILE` lists them all"
         if not (self.missing or self.wrong):
-            spite = ["unused tensors"] * bool(self.unused) + ["unread keys"] * bool(
-                self.unread_keys
-            )
-            advice += (
-                f"\nstrict=False (--no-strict) takes the {self.what} in spite of "
-                + " and ".join(spite)
-            )
-        raise LoadError(
-            f"the {self.what} does not fit the architecture {self.architecture!r}:\n  "
-            + _cut(problems, "\n  ", more)
-            + advice,
-            self,
-        )
+            leftovers = {"unused tensors": self.unused, "unread keys": self.unread_keys}
+            spite = " and ".join(kind for kind, names in leftovers.items() if names)
+            advice += f"\nstrict=False (--no-strict) takes the {self.what} in spite of {spite}"
+        misfit = f"the {self.what} does not fit the architecture {self.architecture!r}:\n  "
+        raise LoadError(misfit + _cut(problems, "\n  ", more) + advice, self)
 
     @property
     def towers(self) -> list[str]:

@@ -291,9 +291,7 @@ def _merged(missing: Iterable[Missing]) -> list[Missing]:
     return [Missing(path, tuple(tried)) for path, tried in names.items()]
 
 
-def class_fields(
-    root: type[Module],
-) -> Iterator[tuple[type[Module], str, TensorField, FieldType]]:
+def class_fields(root: type[Module]) -> Iterator[tuple[type[Module], str, TensorField, FieldType]]:
     """Class, name, tag and type of the fields of a model and of all modules it may consist of,
     outer classes first."""
     classes = [root]

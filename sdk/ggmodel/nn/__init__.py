@@ -36,7 +36,6 @@ from .rope import (
     Rope,
     RopeConfig,
     Rotary,
-    llama3_factors,
     paper_magnitude,
     rope_sections,
     scaling_factor,
@@ -47,12 +46,10 @@ if TYPE_CHECKING:
     from .audio import (
         AUDIO_HOP,
         AUDIO_RATE,
-        ColumnConv1D,
-        ColumnSoundEncoder,
-        SoundAttention,
-        SoundConfig,
-        SoundEncoder,
-        SoundLayer,
+        AudioConfig,
+        AudioEncoder,
+        AudioModel,
+        ColumnAudioEncoder,
         audio_kv,
         whisper_features,
     )
@@ -61,42 +58,37 @@ if TYPE_CHECKING:
         MOST_NEARBY,
         ConformerConv,
         ConformerFeedForward,
+        ConformerModel,
         LocalAttention,
-        check_conformer,
+        mel_features,
     )
     from .experts import ExpertLinear, GatedExperts, choose_experts, sum_experts
-    from .sandwich import OwnEmbedding, PerLayerEmbedding, SandwichLayer
-    from .vision import (
+    from .sandwich import PerLayerEmbedding, PerLayerInputs, SandwichLayer, ScaledEmbedding
+    from .vision.config import (
         CLIP_MEAN,
         CLIP_STD,
-        Clip,
+        ImageConfig,
+        image_mean,
+        image_std,
+        resample,
+        vision_kv,
+    )
+    from .vision.grids import GridConfig, GridVision
+    from .vision.tower import (
         Frame,
         FramePatchEmbedding,
-        GridConfig,
-        GridMerger,
-        GridTower,
-        ImageConfig,
         PatchEmbedding,
         Rope2D,
-        SeesGrids,
-        SeesVideos,
         SwappedVisionMLP,
-        VideoConfig,
         VisionAttention,
         VisionLayer,
         VisionMLP,
         attention_in_blocks,
-        blank_frames,
         grid_positions,
-        image_mean,
-        image_std,
-        in_pairs,
         merge_patches,
-        resample,
-        video_times,
-        vision_kv,
         vision_windows,
     )
+    from .vision.videos import Clip, VideoConfig, VideoVision, blank_frames, in_pairs, video_times
 
 __all__ = [
     "AUDIO_HOP",
@@ -106,11 +98,14 @@ __all__ = [
     "CONFORMER_EPS",
     "MOST_NEARBY",
     "Attention",
+    "AudioConfig",
+    "AudioEncoder",
+    "AudioModel",
     "Clip",
-    "ColumnConv1D",
-    "ColumnSoundEncoder",
+    "ColumnAudioEncoder",
     "ConformerConv",
     "ConformerFeedForward",
+    "ConformerModel",
     "Conv1D",
     "Conv2D",
     "Decoder",
@@ -122,15 +117,14 @@ __all__ = [
     "GatedExperts",
     "GatedMLP",
     "GridConfig",
-    "GridMerger",
-    "GridTower",
+    "GridVision",
     "ImageConfig",
     "LayerNorm",
     "Linear",
     "LocalAttention",
-    "OwnEmbedding",
     "PatchEmbedding",
     "PerLayerEmbedding",
+    "PerLayerInputs",
     "PermutedAttention",
     "PreNormLayer",
     "RMSNorm",
@@ -139,14 +133,10 @@ __all__ = [
     "RopeConfig",
     "Rotary",
     "SandwichLayer",
-    "SeesGrids",
-    "SeesVideos",
-    "SoundAttention",
-    "SoundConfig",
-    "SoundEncoder",
-    "SoundLayer",
+    "ScaledEmbedding",
     "SwappedVisionMLP",
     "VideoConfig",
+    "VideoVision",
     "VisionAttention",
     "VisionLayer",
     "VisionMLP",
@@ -157,15 +147,14 @@ __all__ = [
     "audio_kv",
     "blank_frames",
     "check_activation",
-    "check_conformer",
     "choose_experts",
     "grid_positions",
     "image_mean",
     "image_std",
     "in_pairs",
     "keep_rows",
-    "llama3_factors",
     "local_layers",
+    "mel_features",
     "merge_patches",
     "paper_magnitude",
     "resample",
@@ -189,17 +178,18 @@ _FORMER = ("linear_factor", "linear_scale", "linear_type")
 _find, __dir__ = lazily(
     __name__,
     {
-        "audio": "AUDIO_HOP AUDIO_RATE ColumnConv1D ColumnSoundEncoder SoundAttention SoundConfig "
-        "SoundEncoder SoundLayer audio_kv whisper_features",
+        "audio": "AUDIO_HOP AUDIO_RATE AudioConfig AudioEncoder "
+        "AudioModel ColumnAudioEncoder audio_kv whisper_features",
         "experts": "ExpertLinear GatedExperts choose_experts sum_experts",
-        "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv ConformerFeedForward LocalAttention "
-        "check_conformer",
-        "sandwich": "OwnEmbedding PerLayerEmbedding SandwichLayer",
-        "vision": "CLIP_MEAN CLIP_STD Clip Frame FramePatchEmbedding GridConfig GridMerger "
-        "GridTower ImageConfig PatchEmbedding Rope2D SeesGrids SeesVideos SwappedVisionMLP "
-        "VideoConfig VisionAttention VisionLayer VisionMLP attention_in_blocks blank_frames "
-        "grid_positions image_mean image_std in_pairs merge_patches resample video_times vision_kv "
+        "conformer": "CONFORMER_EPS MOST_NEARBY ConformerConv "
+        "ConformerFeedForward ConformerModel LocalAttention mel_features",
+        "sandwich": "PerLayerEmbedding PerLayerInputs SandwichLayer ScaledEmbedding",
+        "vision.config": "CLIP_MEAN CLIP_STD ImageConfig image_mean image_std resample vision_kv",
+        "vision.grids": "GridConfig GridVision",
+        "vision.tower": "Frame FramePatchEmbedding PatchEmbedding Rope2D SwappedVisionMLP "
+        "VisionAttention VisionLayer VisionMLP attention_in_blocks grid_positions merge_patches "
         "vision_windows",
+        "vision.videos": "Clip VideoConfig VideoVision blank_frames in_pairs video_times",
     },
 )
 

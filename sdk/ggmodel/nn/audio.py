@@ -7,17 +7,21 @@ It reads the config's `mels`, `positions`, `audio_layers`, `audio_width`, `audio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..errors import ConfigError
-from ..ml import Tensor
+from ..audio import Audio, open_audio, resample
+from ..errors import AudioError
+from ..ml import Context, Tensor
 from ..model.config import Config
+from ..model.model import Model
 from ..model.module import Module, encoder_kv, gguf, kv
-from ..model.operations import Operation
+from ..model.multimodal import Input, Modality, Multimodal, MultimodalEmbedding, Numbers, Prepared
+from ..model.operations import Reshape
 from .layers import Conv1D, LayerNorm, Linear, activate, activation
 
 AUDIO_RATE = 16_000  # samples a second
@@ -52,21 +56,16 @@ audio_kv = partial(encoder_kv, "audio")
 """A hyperparameter of an encoder of sounds: `audio_kv("block_count", "num_hidden_layers")`."""
 
 
-class SoundConfig(Config):
+class AudioConfig(Config):
     """The hyperparameters of a model of text with such an encoder, as audio_config has them. The
     usual ones are those of Whisper's large ones."""
 
-    assumed = {
-        **whisper_features("audio_config"),
-        "audio_config.scale_embedding": False,
-    }
+    assumed = {**whisper_features("audio_config"), "audio_config.scale_embedding": False}
 
     mels: int = audio_kv("num_mel_bins", "num_mel_bins", usual=128, least=1)
-    positions: int = kv(  # llama.cpp's files have none
-        "audio.context_length",
-        hf="audio_config.max_source_positions",
-        default=1500,
-        least=1,
+    # llama.cpp's files have none.
+    positions: int = kv(
+        "audio.context_length", hf="audio_config.max_source_positions", default=1500, least=1
     )
     audio_layers: int = audio_kv("block_count", ("num_hidden_layers", "encoder_layers"), usual=32)
     audio_width: int = audio_kv("embedding_length", ("hidden_size", "d_model"), usual=1280, least=1)
@@ -78,42 +77,91 @@ class SoundConfig(Config):
         ("num_attention_heads", "encoder_attention_heads"),
         usual=20,
         least=1,
+        divides="audio_width",
     )
-    audio_eps: float = kv(  # of all norms; no key of config.json says it
-        "audio.attention.layer_norm_epsilon",
-        default=1e-5,
-    )
+    # Of all norms; no key of config.json says it.
+    audio_eps: float = kv("audio.attention.layer_norm_epsilon", default=1e-5)
     audio_activation: str = activation(
-        "gelu",
-        "audio_config.activation_function",
-        "audio.hidden_activation",
+        "gelu", "audio_config.activation_function", "audio.hidden_activation"
     )
     frames = property(lambda h: 2 * h.positions)  # the second convolution halves them
     seconds = property(lambda h: h.frames * AUDIO_HOP / AUDIO_RATE)  # that are heard at once
 
-    def check(self) -> None:
-        """
+
+class AudioModel(Model):
+    """A model that takes sounds; a subclass writes the methods without a body.
+
+    Attributes:
+        audio_marker: the text that stands for a sound in prompts and chat templates.
+        audio_data: the data beside a sound's prepared values; see `Modality.data`.
+        audio_apart: windows of a sound do not depend on each other; see `Modality.apart`.
+        audio_advice: for a sound that is too long.
+        audio_shape: of a sound's prepared values, see `Modality.shape`; by default a spectrum of
+            all frames that are heard at once.
+        audio_samples: the most samples of a sound, `AUDIO_RATE` a second; by default those of all
+            frames.
+    """
+
+    audio_marker: ClassVar[str]
+    audio_data: ClassVar[Mapping[str, Numbers] | None] = {}
+    audio_apart: ClassVar[bool] = False
+    audio_advice: ClassVar[str] = "give it in parts"
+
+    def modalities(self) -> Mapping[str, Modality]:
+        """Those of the other bases, and "audio" where it has the encoder."""
+        if not self.has_audio:
+            return super().modalities()
+        sounds = Modality(
+            marker=self.audio_marker,
+            open=open_audio,
+            prepare=self.prepare_audio,
+            encode=self.encode_audio,
+            inputs=self.audio_inputs,
+            largest=self.largest_audio,
+            shape=self.audio_shape,
+            apart=self.audio_apart,
+            data=self.audio_data,
+        )
+        return {**super().modalities(), "audio": sounds}
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether it takes sounds: by default whether the file fills the fields `audio` and
+        `audio_projector`."""
+        return all(getattr(self, name, None) is not None for name in ("audio", "audio_projector"))
+
+    audio_shape: Any = property(lambda m: (m.config.mels, m.config.frames))
+    audio_samples: Any = property(lambda m: m.config.frames * AUDIO_HOP)
+
+    def largest_audio(self) -> Audio | Prepared:
+        """A sound that needs the most memory; by default silence of the longest."""
+        return Audio(np.zeros(self.audio_samples, np.float32), AUDIO_RATE)
+
+    def samples_of(self, sound: Audio) -> NDArray[np.float32]:
+        """A sound at `AUDIO_RATE`, [n].
+
         Raises:
-            ConfigError: heads that do not divide the width.
+            AudioError: it is longer than `audio_samples`.
         """
-        if self.audio_width % self.audio_heads:
-            raise ConfigError(
-                f"{self.audio_heads} heads do not divide the encoder's width of {self.audio_width}"
+        most = self.audio_samples / AUDIO_RATE
+        if sound.seconds > most:
+            raise AudioError(
+                f"the sound has {sound.seconds:,.1f} s, and this model hears {most:g} s at once; "
+                f"{self.audio_advice}"
             )
+        return resample(sound, AUDIO_RATE).samples[: self.audio_samples]
 
+    def prepare_audio(self, sound: Audio) -> Prepared:
+        """The spectrum of an opened sound."""
+        raise NotImplementedError
 
-@dataclass(frozen=True)
-class Column(Operation):
-    """[n] in checkpoints, [n, 1] in files."""
+    def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
+        """Records the graph that encodes a sound, in a context of its own."""
+        raise NotImplementedError
 
-    def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
-        return (*shape, 1)
-
-    def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x[..., None]
-
-    def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x[..., 0]
+    def audio_inputs(self, sound: list[MultimodalEmbedding]) -> Sequence[Input | str]:
+        """The inputs of one sound, as `image_inputs` gives those of an image."""
+        raise NotImplementedError
 
 
 class ColumnConv1D(Conv1D):
@@ -122,10 +170,10 @@ class ColumnConv1D(Conv1D):
 
     dims = {"weight": (0, 1, 2), "bias": (3, 2)}
 
-    bias: Tensor | None = gguf("bias", op=Column())
+    bias: Tensor | None = gguf("bias", op=Reshape(gguf=(0, 1), hf=(0,)))
 
 
-class SoundAttention(Module):
+class AudioAttention(Module):
     """Every row sees all rows."""
 
     config: Any
@@ -145,14 +193,14 @@ class SoundAttention(Module):
         return self.out(y.reshape(h.audio_width, -1))
 
 
-class SoundLayer(Module):
+class AudioLayer(Module):
     """x + attn(norm(x)), then x + down(activation(up(norm(x))))."""
 
     config: Any
     attn_norm: LayerNorm = gguf(
         "attn_norm", "ln1", hf="self_attn_layer_norm", shape=("audio_width",)
     )
-    attn: SoundAttention = gguf(hf="self_attn")
+    attn: AudioAttention = gguf(hf="self_attn")
     ffn_norm: LayerNorm = gguf("ffn_norm", "ln2", hf="final_layer_norm", shape=("audio_width",))
     up: Linear = gguf("ffn_up", hf="fc1", shape=("audio_width", "audio_ffn"))
     down: Linear = gguf("ffn_down", hf="fc2", shape=("audio_ffn", "audio_width"))
@@ -165,7 +213,7 @@ class SoundLayer(Module):
         return x + self.down(activate(h.audio_activation, y))
 
 
-class SoundEncoder(Module):
+class AudioEncoder(Module):
     """Two convolutions, learned positions, layers, a norm."""
 
     config: Any
@@ -174,7 +222,7 @@ class SoundEncoder(Module):
     positions: Tensor = gguf(
         "position_embd.weight", hf="embed_positions.weight", shape=("audio_width", "positions")
     )
-    layers: list[SoundLayer] = gguf("blk", hf="layers", n="audio_layers")
+    layers: list[AudioLayer] = gguf("blk", hf="layers", n="audio_layers")
     norm: LayerNorm = gguf("post_ln", hf="layer_norm", shape=("audio_width",))
 
     def forward(self, x: Tensor, rows: int | None = None, pooled: bool = False) -> Tensor:
@@ -201,7 +249,7 @@ def _pairs(x: Tensor) -> Tensor:
     return mean.reshape(width, count)
 
 
-class ColumnSoundEncoder(SoundEncoder):
+class ColumnAudioEncoder(AudioEncoder):
     """The same with biases as llama.cpp's files have them."""
 
     conv1: ColumnConv1D = gguf("conv1d.1", hf="conv1", shape=(3, "mels", "audio_width", 1))

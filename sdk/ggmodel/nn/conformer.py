@@ -8,13 +8,18 @@ It reads the config's `mels`, `audio_width`, `audio_heads`, `audio_ffn`, `audio_
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..audio import Audio, gemma_mel
+from ..errors import AudioError, ConfigError, PromptError
 from ..ml import Context, DType, Tensor
 from ..model.module import Module, gguf
+from ..model.multimodal import Prepared
+from .audio import AUDIO_HOP, AUDIO_RATE, AudioModel
 from .layers import Linear, RMSNorm, activate
 
 MOST_NEARBY = 64  # rows before or behind one; published encoders see 12, half a second
@@ -158,20 +163,69 @@ class ConformerConv(Module):
         return x + self.out(activate(h.audio_activation, self.conv_norm(y, h.audio_eps)))
 
 
-def check_conformer(h: Any, channels: int, flat: int) -> None:
-    """Checks hyperparameters of a Conformer behind two convolutions that halve the mels.
+def mel_features(mel: Callable[..., Any]) -> dict[str, Any]:
+    """The keys of a spectrum's feature extractor, for `Config.assumed`.
 
     Args:
-        channels: of the last convolution.
-        flat: numbers in a row that the projection behind it takes.
-
-    Raises:
-        ConfigError: they fit neither each other nor the tensors.
+        mel: `audio.gemma_mel`, or a `functools.partial` of it with other defaults.
     """
-    if h.audio_heads < 1 or h.audio_width % (2 * h.audio_heads):
-        raise ConfigError(f"{h.audio_heads} heads do not divide {h.audio_width} into even numbers")
-    if channels * -(-h.mels // 4) != flat:
-        raise ConfigError(
-            f"audio.num_mel_bins is {h.mels}, and {channels} channels of {flat} numbers have "
-            f"{4 * flat // max(channels, 1)}"
-        )
+    of = {name: parameter.default for name, parameter in signature(mel).parameters.items()}
+    return {
+        "features:dither": 0.0,
+        "features:fft_overdrive": of["n_fft"] >= 2 * of["frame"],
+        "features:frame_length_ms": 1000 * of["frame"] / AUDIO_RATE,
+        "features:hop_length_ms": 1000 * AUDIO_HOP / AUDIO_RATE,
+        "features:input_scale_factor": 1.0,
+        "features:max_frequency": of["high"],
+        "features:mel_floor": of["floor"],
+        "features:min_frequency": of["low"],
+        "features:padding_value": 0.0,
+        "features:preemphasis": of["preemphasis"],
+        "features:preemphasis_htk_flavor": True if of["preemphasis"] else ...,
+        "features:sampling_rate": AUDIO_RATE,
+    }
+
+
+class ConformerModel(AudioModel):
+    """The way from sounds to the spectra of a Conformer, the field `audio`.
+
+    Attributes:
+        mel: makes the spectra, `audio.gemma_mel` or a partial of it.
+    """
+
+    mel: ClassVar[Callable[..., Any]] = staticmethod(gemma_mel)
+    audio: Any
+
+    audio_shape: Any = property(lambda m: ("frames", m.config.mels))
+
+    def check_mels(self) -> None:
+        """
+        Raises:
+            ConfigError: mels make other rows, behind two convolutions that halve them, than the
+                projection takes.
+        """
+        mels, flat = self.config.mels, self.audio.into.weight.dim(0)
+        channels = self.audio.conv1.conv.weight.dim(3)
+        if channels * -(-mels // 4) != flat:
+            raise ConfigError(
+                f"audio.num_mel_bins is {mels}, and {channels} channels of {flat} numbers have "
+                f"{4 * flat // max(channels, 1)}"
+            )
+
+    def prepare_audio(self, sound: Audio) -> Prepared:
+        """The spectrum float32 [frames, mels] of the frames that are all sound."""
+        values, heard = self.mel(self.samples_of(sound), self.config.mels)
+        if not heard.any():
+            raise AudioError(f"a sound of {sound.seconds:.3f} s is shorter than a frame")
+        return Prepared(values[heard])
+
+    def spectrum(self, ctx: Context, item: Prepared) -> Tensor:
+        """The graph input of a spectrum, F32 [mels, frames].
+
+        Raises:
+            PromptError: it has more frames than a sound may.
+        """
+        frames, most = len(item.values), self.audio_samples // AUDIO_HOP
+        if frames > most:
+            raise PromptError(f"a spectrum of {frames} frames; this model takes up to {most}")
+        return ctx.feed(lambda item: item.values, DType.F32, self.config.mels, frames)

@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ConfigError, Unsupported
 from ..ml import RopeType, Tensor
 from ..ml.node import Node
-from ..model.config import Config
+from ..model.config import Config, descend
 from ..model.module import Module, gguf, kv
 from ..model.operations import Computed
 
@@ -298,8 +298,7 @@ def _longrope_factors(length: str) -> Computed:
 
 
 def _global_base(hf: HF) -> float | None:
-    by_kind = hf.get("rope_parameters") or {}
-    return (by_kind.get("full_attention") or {}).get("rope_theta")
+    return descend(hf, "rope_parameters.full_attention.rope_theta")
 
 
 class RopeConfig(Config):
@@ -320,13 +319,9 @@ class RopeConfig(Config):
         "rope.scaling.factor", "rope.scale_linear", hf=scaling_factor, default=1.0
     )
     scaling: str = kv("rope.scaling.type", hf=_type, default="")
-    original_context: int | None = kv(
-        "rope.scaling.original_context_length", hf=_original, default=None
-    )
+    original_context: int | None = kv("rope.scaling.original_context_length", hf=_original)
     attn_factor: float = kv("rope.scaling.attn_factor", hf=_longrope_magnitude, default=1.0)
-    yarn_magnitude: float | None = kv(
-        "rope.scaling.yarn_attn_factor", hf=yarn_magnitude, default=None
-    )
+    yarn_magnitude: float | None = kv("rope.scaling.yarn_attn_factor", hf=yarn_magnitude)
     beta_fast: float = kv("rope.scaling.yarn_beta_fast", hf=_of("yarn", "beta_fast"), default=32.0)
     beta_slow: float = kv("rope.scaling.yarn_beta_slow", hf=_of("yarn", "beta_slow"), default=1.0)
     yarn_extrapolation: float = kv("rope.scaling.yarn_ext_factor", default=1.0)

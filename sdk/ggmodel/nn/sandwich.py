@@ -10,7 +10,7 @@ from ..model.cache import LayerMemory
 from ..model.module import Module, gguf
 from ..model.operations import AddConstant
 from .decoder import keep_rows
-from .layers import Embedding, GatedMLP, Linear, RMSNorm
+from .layers import Embedding, GatedMLP, Linear, RMSNorm, activate
 
 
 def _norm(name: str, hf: str) -> RMSNorm:
@@ -38,7 +38,7 @@ class SandwichLayer(Module):
         return x + self.ffn_post_norm(self.ffn(self.ffn_norm(x)))
 
 
-class OwnEmbedding(Embedding):
+class ScaledEmbedding(Embedding):
     """An embedding scaled by the root of a layer's part, the config's `per_layer`."""
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -46,12 +46,25 @@ class OwnEmbedding(Embedding):
         return super().forward(ids).scale(self.config.per_layer**0.5)
 
 
+class PerLayerInputs(Module):
+    """The part of a layer that its own embedding of a token gates. It reads the config's `width`,
+    `per_layer` and `activation`."""
+
+    gate: Linear = gguf("inp_gate", hf="per_layer_input_gate", shape=("width", "per_layer"))
+    proj: Linear = gguf("proj", hf="per_layer_projection", shape=("per_layer", "width"))
+    norm: RMSNorm = gguf("post_norm", hf="post_per_layer_input_norm", shape=("width",))
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """x [width, n], the layer's embedding [per layer, n] → [width, n]."""
+        return self.norm(self.proj(activate(self.config.activation, self.gate(x), embedding)))
+
+
 class PerLayerEmbedding(Module):
     """Each layer's own embedding of a token, mixed with a view of the token's. It reads the
     config's `width`, `layers`, `per_layer` and `per_layers`, the product of the last two."""
 
     config: Any
-    embed: OwnEmbedding = gguf(
+    embed: ScaledEmbedding = gguf(
         "per_layer_token_embd", hf="embed_tokens_per_layer", shape=("per_layers", None)
     )
     proj: Linear = gguf(

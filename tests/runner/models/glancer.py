@@ -6,7 +6,7 @@ import numpy as np
 
 from ggmodel import Context, Input, MultimodalEmbedding, gguf, register
 from ggmodel.errors import PromptError
-from ggmodel.model import Multimodal, Pixels
+from ggmodel.model import Multimodal, Pixels, VisionModel
 from ggmodel.models.llama import Llama
 from ggmodel.nn import Linear
 
@@ -15,13 +15,13 @@ ROWS = 9
 
 
 @register("glancer")
-class Glancer(Llama):
+class Glancer(Llama, VisionModel):
     """Rows of an image see earlier ones, and may be computed in different batches."""
 
     vision: Linear = gguf("v.proj", shape=(12, "width"))
     image_marker = "<image>"
     largest_image = property(lambda m: (6, 6))
-    sees = property(lambda m: True)
+    has_vision = property(lambda m: True)
 
     def preprocess(self, image) -> Pixels:
         planes = np.asarray(image.convert("RGB").resize((6, 6)), np.float32) / 255

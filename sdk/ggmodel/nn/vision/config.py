@@ -90,10 +90,3 @@ class ImageConfig(Config):
         if self.resample not in METHODS.values():
             known = ", ".join(METHODS.values())
             raise ConfigError(f"the method of resizing is {self.resample!r:.40}, not {known}")
-
-    def need_order(self, least: str, most: str) -> None:
-        """Raises ConfigError if the first of two hyperparameters is the larger one; names the
-        keys."""
-        keys = [getattr(type(self), name).names[0] for name in (least, most)]
-        if (low := getattr(self, least)) > (high := getattr(self, most)):
-            raise ConfigError(f"{keys[0]} is {low}, and {keys[1]} is {high}; it is the larger one")

@@ -20,7 +20,7 @@ from ...errors import ConfigError, PromptError
 from ...image import normalize, resize, smart_size, unfold
 from ...ml import Context, DType, RopeType, Tensor
 from ...model.module import Module, gguf
-from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Prepared
+from ...model.multimodal import Input, Multimodal, MultimodalEmbedding, Pixels, Prepared
 from ...model.walk import LONGEST
 from ..layers import Embedding, LayerNorm, Linear, activate, activation
 from .config import resample, vision_kv
@@ -28,8 +28,8 @@ from .tower import FramePatchEmbedding, attention_in_blocks, grid_positions
 from .videos import (
     PAIR,
     Clip,
-    SeesVideos,
     VideoConfig,
+    VideoVision,
     film_size,
     in_pairs,
     pair_times,
@@ -100,25 +100,25 @@ class GridConfig(VideoConfig):
     vit_ffn: int = vision_kv("feed_forward_length", "intermediate_size")
     vit_heads: int = vision_kv("attention.head_count", "num_heads")
     vit_eps: float = vision_kv("attention.layer_norm_epsilon", (), _EPS)
-    vit_activation: str = activation(
-        _TANH,
-        "vision_config.hidden_act",
-        "vision.hidden_activation",
-    )
+    vit_activation: str = activation(_TANH, "vision_config.hidden_act", "vision.hidden_activation")
     patch: int = vision_kv("patch_size", "patch_size", 16, least=1)
     merge: int = vision_kv("spatial_merge_size", "spatial_merge_size", 2, least=1)
     side: int = vision_kv("image_size", _side)
     deepstack: list = vision_kv("is_deepstack_layers", _stacked, [])
     merger_order: list = vision_kv("deepstack_merger_order", _merger_order, [])
     least_pixels: int = vision_kv(
-        "image_min_pixels", "preprocessor:size.shortest_edge", 1 << 16, least=1
+        "image_min_pixels", "preprocessor:size.shortest_edge", 1 << 16, least=1, most="most_pixels"
     )
     most_pixels: int = vision_kv(
         "image_max_pixels", "preprocessor:size.longest_edge", _MOST, least=1
     )
     # All frames together have so many. The usual values are those of published checkpoints.
     video_least_pixels: int = vision_kv(
-        "video_min_pixels", "video:size.shortest_edge", lambda h: 4 * h.cell**2, least=1
+        "video_min_pixels",
+        "video:size.shortest_edge",
+        lambda h: 4 * h.cell**2,
+        least=1,
+        most="video_most_pixels",
     )
     video_most_pixels: int = vision_kv(
         "video_max_pixels", "video:size.longest_edge", lambda h: 24576 * h.cell**2, least=1
@@ -139,8 +139,6 @@ class GridConfig(VideoConfig):
                 f"mergers of the layers {self.merger_order} of the tower, {self._flagged} of which "
                 "go into the text"
             )
-        self.need_order("least_pixels", "most_pixels")
-        self.need_order("video_least_pixels", "video_most_pixels")
 
 
 class _Layer(Module):
@@ -180,18 +178,16 @@ class GridMerger(Module):
         return self.second(self.first(x).gelu_erf())
 
 
-class _Stacked(Module):
+class _Stacked(GridMerger):
     """The same of a layer within the tower."""
 
-    config: Any
     norm: LayerNorm = gguf("norm", hf="norm", shape=("square",))
     first: Linear = gguf("fc1", hf="linear_fc1", shape=("square", "square"))
     second: Linear = gguf("fc2", hf="linear_fc2", shape=("square", "width"))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.config
-        x = self.norm(x.reshape(h.square, -1), h.vit_eps)
-        return self.second(self.first(x).gelu_erf())
+        return super().forward(self.norm(x.reshape(h.square, -1), h.vit_eps))
 
 
 class GridTower(Module):
@@ -263,7 +259,7 @@ def _taps(
     return found
 
 
-class SeesGrids(SeesVideos):
+class GridVision(VideoVision):
     """The way from pictures and videos to inputs with positions, for models with such a tower. The
     config is a `GridConfig`.
 
@@ -299,9 +295,7 @@ class SeesGrids(SeesVideos):
         picture = resize(image.convert("RGB"), size, h.resample)
         return Prepared(normalize(picture, h.image_mean, h.image_std)[None])
 
-    def reference_pixels(
-        self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]
-    ) -> Prepared:
+    def reference_pixels(self, inputs: Mapping[str, np.ndarray], data: Mapping[str, Any]) -> Pixels:
         """One picture from its patches [n, 3 · 2 · patch²], those of a square together."""
         (pair,) = self._pairs(inputs["pixel_values"], inputs["image_grid_thw"])
         return Prepared(np.ascontiguousarray(pair[:1], np.float32), data)
@@ -369,8 +363,7 @@ class SeesGrids(SeesVideos):
     def _laid(self, part: MultimodalEmbedding, pad: int) -> list[Input]:
         """The inputs of a picture or of a pair of frames."""
         ids = [self.token_id(text, default=id) for text, id in self.frame.items()]
-        start, end, one = Input(ids[0]), Input(ids[-1]), Input(ids[pad])
-        return [start, Input(one.token, part), *[one] * (len(part) - 1), end]
+        return [Input(ids[0]), *part.inputs(ids[pad]), Input(ids[-1])]
 
     def video_frames(self, count: int, rate: float) -> NDArray[np.integer]:
         """As transformers' Qwen3VLVideoProcessor chooses them."""

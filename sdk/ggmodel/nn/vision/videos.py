@@ -17,7 +17,7 @@ from ...errors import ConfigError, VideoError
 from ...image import METHODS, normalize, resize, within_memory
 from ...ml import Context
 from ...model.config import descend, key_fields
-from ...model.model import Model
+from ...model.model import VisionModel
 from ...model.multimodal import (
     Input,
     Modality,
@@ -68,19 +68,13 @@ class VideoConfig(ImageConfig):
     """
 
     assumed = {
-        "video:do_resize": True,
-        "video:do_rescale": True,
-        "video:rescale_factor": 1 / 255,
-        "video:do_normalize": True,
-        "video:do_center_crop": None,
-        "video:crop_size": ...,  # without a crop
-        "video:do_pad": ...,  # to videos beside it
+        **{key.replace("preprocessor", "video"): v for key, v in ImageConfig.assumed.items()},
         "video:num_frames": None,
     }
 
     video_fps: float = vision_kv("video_fps", "video:fps", 2.0)
-    video_min_frames: int = vision_kv("video_min_frames", "video:min_frames", 4, 1)
-    video_max_frames: int = vision_kv("video_max_frames", "video:max_frames", 768, 1)
+    video_min_frames: int = vision_kv("video_min_frames", "video:min_frames", 4, least=1)
+    video_max_frames: int = vision_kv("video_max_frames", "video:max_frames", 768, least=1)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -210,7 +204,7 @@ def pair_times(clip: Clip) -> list[float]:
 
 
 def video_times(*shape: int | str) -> Numbers:
-    """Times in a video, seconds, for `SeesVideos.video_data`: from 0 to the longest that
+    """Times in a video, seconds, for `VideoVision.video_data`: from 0 to the longest that
     `open_video` takes, none before the last.
 
     Args:
@@ -219,7 +213,7 @@ def video_times(*shape: int | str) -> Numbers:
     return Numbers(float, shape, least=0, most=LONGEST, ascending=bool(shape))
 
 
-class SeesVideos(Model):
+class VideoVision(VisionModel):
     """The way from videos to inputs, for models that see pictures, too. The config is a
     `VideoConfig`; a subclass has the methods without a body.
 
@@ -232,7 +226,7 @@ class SeesVideos(Model):
     video_data: ClassVar[Mapping[str, Numbers] | None] = None
 
     @property
-    def watches(self) -> bool:
+    def has_video(self) -> bool:
         """Whether a model that sees was also trained with videos."""
         return True
 
@@ -243,7 +237,7 @@ class SeesVideos(Model):
 
     def modalities(self) -> dict[str, Modality]:
         known = dict(super().modalities())
-        if known and self.watches:
+        if known and self.has_video:
             known["video"] = Modality(
                 marker=self.video_marker,
                 open=self.open_video,
