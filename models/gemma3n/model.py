@@ -269,13 +269,13 @@ class Gemma3n(VisionModel, nn.ConformerModel):
     audio_projector: AudioProjector | None = gguf("mm.a", hf="model.embed_audio")
 
     def validate(self) -> None:
+        super().validate()
         h, text, rows = self.config, self.text, dict[str, tuple[int | None, Embedding]]()
         if self.vision and self.projector:
             check_images(h, self.vision)
             rows["vision.end"] = h.image_end, self.projector.tokens
             rows["vision.begin_token_id"] = h.image_begins, text.embed
         if self.audio and self.audio_projector:
-            self.check_mels()
             rows["audio.end"] = h.audio_end, self.audio_projector.tokens
             rows["audio.filler"] = h.audio_filler, self.audio_projector.tokens
             rows["audio.begin_token_id"] = h.audio_begins, text.embed
@@ -337,4 +337,4 @@ class Gemma3n(VisionModel, nn.ConformerModel):
         begin = h.image_begins if rows.kind == "image" else h.audio_begins
         return ["\n\n", Input(begin), *rows.inputs(0), Input(0, end), "\n\n"]
 
-    audio_inputs = image_inputs
+    audio_inputs: Any = image_inputs

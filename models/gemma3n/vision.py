@@ -26,7 +26,7 @@ def _norm(name: str) -> Any:
 
 
 # A number for each channel has four dims in files; in some a scale has one.
-PER_CHANNEL = Reshape(gguf=(1, -1, 1, 1), hf=(-1,))
+PER_CHANNEL = Reshape((1, -1, 1, 1), (-1,))
 
 
 def by_pixel(x: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class ConformerConv(nn.ConformerConv):
     taps: Tensor = gguf(
         "conv_dw.weight",
         hf="depthwise_conv1d.weight",
-        op=Reshape(gguf=(0, -1), hf=(0, 1, -1)),
+        op=Reshape((0, -1), (0, 1, -1)),
         shape=(None, "audio_width"),
     )
     out: ClippedLinear = _clipped("conv_pw2", "linear_end")

@@ -194,9 +194,10 @@ class Gemma4(VisionModel, nn.ConformerModel):
     audio: Audio | None = gguf("a", hf="model.audio_tower")
     audio_projector: AudioProjector | None = gguf("mm.a", hf="model.embed_audio")
 
-    bidirectional_images = property(lambda m: m.config.both_ways)
+    bidirectional_images: Any = property(lambda m: m.config.both_ways)
 
     def validate(self) -> None:
+        super().validate()
         h, layers = self.config, self.text.layers
         if (h.full_value_dim, h.local_value_dim) != (h.full_dim, h.local_dim):
             raise ConfigError("attention.value_length is another than attention.key_length")
@@ -219,8 +220,6 @@ class Gemma4(VisionModel, nn.ConformerModel):
                     f"layer {i} has no keys of its own, but attention.shared_kv_layers says that "
                     f"only the last {h.sharing} of {h.layers} share those of others"
                 )
-        if self.audio is not None:
-            self.check_mels()
         places = self.vision.positions.dim(1) if self.vision else h.soft_tokens * h.pool
         if (sides := h.soft_tokens * h.pool) > places:
             raise ConfigError(f"images of up to {sides} patches in a row have {places} positions")
@@ -299,7 +298,7 @@ class Gemma4(VisionModel, nn.ConformerModel):
         both_ways = self.bidirectional_images and image[0].kind == "image"
         return [one for part in image for one in (begin, *part.inputs(0, both_ways), end)]
 
-    audio_inputs = image_inputs
+    audio_inputs: Any = image_inputs
 
     def encode_audio(self, ctx: Context, spectrum: Prepared) -> list[Multimodal]:
         assert self.audio and self.audio_projector

@@ -36,7 +36,7 @@ class Kernel(Operation):
 
 
 def _bound(name: str) -> Tensor | None:
-    return gguf(name, op=Reshape(gguf=(1,), hf=()), shape=(1,))
+    return gguf(name, op=Reshape((1,), ()), shape=(1,))
 
 
 class ClippedLinear(Linear):

@@ -84,7 +84,7 @@ class Voxtral(nn.Decoder, nn.AudioModel, text=("language_model.model", "model.la
         [windows, mels, frames]. Silence fills the last one."""
         h = self.config
         room = h.loaded_context or h.context
-        windows = max(1, int(np.ceil(sound.seconds / h.seconds)))
+        windows = max(1, int(np.ceil(sound.seconds * RATE / self.audio_samples)))
         if windows > 1 and windows * h.rows > room:
             raise AudioError(
                 f"the sound has {sound.seconds:,.1f} s, {windows * h.rows:,} rows, and the context "

@@ -61,10 +61,10 @@ def test_permute_rope_is_invertible(heads: int, pairs: int, more: list[int], see
 @pytest.mark.parametrize(
     ("op", "checkpoint", "file"),
     [
-        (Reshape(gguf=(1, -1, 1, 1), hf=(-1,)), (5,), (1, 5, 1, 1)),
-        (Reshape(gguf=(1,), hf=()), (), (1,)),
-        (Reshape(gguf=(0, -1), hf=(0, 1, -1)), (5, 1, 3), (5, 3)),
-        (Reshape(gguf=(0, 1), hf=(0,)), (5,), (5, 1)),
+        (Reshape((1, -1, 1, 1), (-1,)), (5,), (1, 5, 1, 1)),
+        (Reshape((1,), ()), (), (1,)),
+        (Reshape((0, -1), (0, 1, -1)), (5, 1, 3), (5, 3)),
+        (Reshape((0, 1), (0,)), (5,), (5, 1)),
     ],
 )
 def test_reshape_keeps_the_numbers(op: Reshape, checkpoint: Any, file: Any):

@@ -98,7 +98,8 @@ def gguf(
         raise ConfigError(f"gguf{names}: a default needs an absolute name, root=True")
     if isinstance(hf, (str, Sources)):
         hf = (hf,)
-    sources, dims = (None if given is None else tuple(given) for given in (hf, shape))
+    sources = None if hf is None else tuple(hf)
+    dims = None if shape is None else tuple(shape)
     return TensorField(names, sources, op, dims, n, root, prefix, suffix, default, numbers)
 
 

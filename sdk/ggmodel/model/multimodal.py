@@ -216,8 +216,7 @@ class MultimodalEmbedding:
 
     def token(self, placeholder: int) -> int:
         """The token that a row stands for in the reference's prompts; see `Multimodal`."""
-        said = self.data if isinstance(self.data, Mapping) else {}
-        return said.get("token", placeholder)
+        return (self.data if isinstance(self.data, Mapping) else {}).get("token", placeholder)
 
     def __repr__(self) -> str:
         return f"MultimodalEmbedding({len(self)} rows of {self.width})"

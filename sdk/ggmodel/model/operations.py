@@ -117,20 +117,20 @@ class Reshape(Operation):
     and −1 what the others leave.
 
     Args:
-        gguf, hf: of the tensor in files, and in checkpoints.
+        stored, published: of the tensor in files, and in checkpoints.
     """
 
-    gguf: tuple[int, ...]
-    hf: tuple[int, ...]
+    stored: tuple[int, ...]
+    published: tuple[int, ...]
 
     def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
         return self.to_gguf(np.broadcast_to(np.float32(0), shape), config).shape
 
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.gguf)])
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.stored)])
 
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.hf)])
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.published)])
 
 
 class Sources(ABC):

@@ -85,7 +85,6 @@ class AudioConfig(Config):
         "gelu", "audio_config.activation_function", "audio.hidden_activation"
     )
     frames = property(lambda h: 2 * h.positions)  # the second convolution halves them
-    seconds = property(lambda h: h.frames * AUDIO_HOP / AUDIO_RATE)  # that are heard at once
 
 
 class AudioModel(Model):
@@ -170,13 +169,12 @@ class ColumnConv1D(Conv1D):
 
     dims = {"weight": (0, 1, 2), "bias": (3, 2)}
 
-    bias: Tensor | None = gguf("bias", op=Reshape(gguf=(0, 1), hf=(0,)))
+    bias: Tensor | None = gguf("bias", op=Reshape((0, 1), (0,)))
 
 
 class AudioAttention(Module):
     """Every row sees all rows."""
 
-    config: Any
     q: Linear = gguf("attn_q", hf="q_proj", shape=("audio_width", "audio_width"))
     k: Linear = gguf("attn_k", hf="k_proj", shape=("audio_width", "audio_width"))
     v: Linear = gguf("attn_v", hf="v_proj", shape=("audio_width", "audio_width"))
@@ -196,7 +194,6 @@ class AudioAttention(Module):
 class AudioLayer(Module):
     """x + attn(norm(x)), then x + down(activation(up(norm(x))))."""
 
-    config: Any
     attn_norm: LayerNorm = gguf(
         "attn_norm", "ln1", hf="self_attn_layer_norm", shape=("audio_width",)
     )
@@ -216,7 +213,6 @@ class AudioLayer(Module):
 class AudioEncoder(Module):
     """Two convolutions, learned positions, layers, a norm."""
 
-    config: Any
     conv1: Conv1D = gguf("conv1d.1", hf="conv1", shape=(3, "mels", "audio_width"))
     conv2: Conv1D = gguf("conv1d.2", hf="conv2", shape=(3, "audio_width", "audio_width"))
     positions: Tensor = gguf(

@@ -128,7 +128,6 @@ def _sinusoids(past: int, ahead: int, width: int) -> np.ndarray:
 class ConformerFeedForward(Module):
     """x + residual · norm(down(activation(up(norm(x))))), for each row."""
 
-    config: Any
     norm: RMSNorm = gguf("ffn_norm", hf="pre_layer_norm", shape=("audio_width",))
     up: Linear = gguf("ffn_up", hf="ffw_layer_1", shape=("audio_width", "audio_ffn"))
     down: Linear = gguf("ffn_down", hf="ffw_layer_2", shape=("audio_ffn", "audio_width"))
@@ -144,7 +143,6 @@ class ConformerFeedForward(Module):
 class ConformerConv(Module):
     """A depthwise convolution of each row with those before it, behind a gate."""
 
-    config: Any
     norm: RMSNorm = gguf("conv_norm", hf="pre_layer_norm", shape=("audio_width",))
     into: Linear = gguf("conv_pw1", hf="linear_start", shape=("audio_width", None))
     taps: Tensor = gguf(
@@ -194,18 +192,19 @@ class ConformerModel(AudioModel):
     """
 
     mel: ClassVar[Callable[..., Any]] = staticmethod(gemma_mel)
-    audio: Any
-
     audio_shape: Any = property(lambda m: ("frames", m.config.mels))
 
-    def check_mels(self) -> None:
+    def validate(self) -> None:
         """
         Raises:
             ConfigError: mels make other rows, behind two convolutions that halve them, than the
                 projection takes.
         """
-        mels, flat = self.config.mels, self.audio.into.weight.dim(0)
-        channels = self.audio.conv1.conv.weight.dim(3)
+        audio: Any = getattr(self, "audio", None)
+        if audio is None:
+            return
+        mels, flat = self.config.mels, audio.into.weight.dim(0)
+        channels = audio.conv1.conv.weight.dim(3)
         if channels * -(-mels // 4) != flat:
             raise ConfigError(
                 f"audio.num_mel_bins is {mels}, and {channels} channels of {flat} numbers have "

@@ -177,7 +177,6 @@ class Attention(Module):
         sinks: one more score for each head, F32 [heads]; likewise.
     """
 
-    config: Any
     q: Linear = gguf("attn_q", hf="q_proj", shape=("width", "q_width"))
     k: Linear = gguf("attn_k", hf="k_proj", shape=("width", "k_width"))
     v: Linear = gguf("attn_v", hf="v_proj", shape=("width", "v_width"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..ml import Tensor
 from ..model.batch import Batch
 from ..model.cache import LayerMemory
@@ -63,7 +61,6 @@ class PerLayerEmbedding(Module):
     """Each layer's own embedding of a token, mixed with a view of the token's. It reads the
     config's `width`, `layers`, `per_layer` and `per_layers`, the product of the last two."""
 
-    config: Any
     embed: ScaledEmbedding = gguf(
         "per_layer_token_embd", hf="embed_tokens_per_layer", shape=("per_layers", None)
     )

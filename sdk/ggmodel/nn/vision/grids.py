@@ -142,7 +142,6 @@ class GridConfig(VideoConfig):
 
 
 class _Layer(Module):
-    config: Any
     norm1: LayerNorm = gguf("ln1", hf="norm1", shape=("vit_width",))
     qkv: Linear = gguf("attn_qkv", hf="attn.qkv", shape=("vit_width", "vit_qkv"))
     out: Linear = gguf("attn_out", hf="attn.proj", shape=("vit_width", "vit_width"))
@@ -169,7 +168,6 @@ class _Layer(Module):
 class GridMerger(Module):
     """Squares of patches as rows of the text."""
 
-    config: Any
     first: Linear = gguf("0", hf="linear_fc1", shape=("square", "square"))
     second: Linear = gguf("2", hf="linear_fc2", shape=("square", "width"))
 
@@ -193,7 +191,6 @@ class _Stacked(GridMerger):
 class GridTower(Module):
     """A vision tower whose positions are interpolated to the grid of a picture of any size."""
 
-    config: Any
     patches: FramePatchEmbedding = gguf(
         "patch_embd", hf="patch_embed.proj", shape=("patch", "patch", 3, "vit_width")
     )

@@ -228,7 +228,6 @@ _SQUARE = ("vit_width", "vit_width")
 class VisionAttention(Module):
     """Every row sees all rows."""
 
-    config: Any
     q: Linear = gguf("attn_q", hf="q_proj", shape=_SQUARE)
     k: Linear = gguf("attn_k", hf="k_proj", shape=_SQUARE)
     v: Linear = gguf("attn_v", hf="v_proj", shape=_SQUARE)
@@ -246,7 +245,6 @@ class VisionAttention(Module):
 class VisionMLP(Module):
     """second(activation(first(x)))."""
 
-    config: Any
     first: Linear = gguf("mlp.fc1", "ffn_up", hf="fc1", shape=("vit_width", "vit_ffn"))
     second: Linear = gguf("mlp.fc2", "ffn_down", hf="fc2", shape=("vit_ffn", "vit_width"))
 
@@ -265,7 +263,6 @@ class SwappedVisionMLP(VisionMLP):
 class VisionLayer(Module):
     """x + attn(norm(x)), then x + ffn(norm(x))."""
 
-    config: Any
     norm1: LayerNorm = gguf("layer_norm1", "ln1", hf="layer_norm1", shape=("vit_width",))
     attn: VisionAttention = gguf(hf="self_attn")
     norm2: LayerNorm = gguf("layer_norm2", "ln2", hf="layer_norm2", shape=("vit_width",))
