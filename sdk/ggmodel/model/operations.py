@@ -117,20 +117,20 @@ class Reshape(Operation):
     and −1 what the others leave.
 
     Args:
-        stored, published: of the tensor in files, and in checkpoints.
+        in_file, in_checkpoint: of the tensor in files, and in checkpoints.
     """
 
-    stored: tuple[int, ...]
-    published: tuple[int, ...]
+    in_file: tuple[int, ...]
+    in_checkpoint: tuple[int, ...]
 
     def shape(self, shape: tuple[int, ...], config: Any) -> tuple[int, ...]:
         return self.to_gguf(np.broadcast_to(np.float32(0), shape), config).shape
 
     def to_gguf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.stored)])
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.in_file)])
 
     def to_hf(self, x: np.ndarray, config: Any) -> np.ndarray:
-        return x.reshape([n or x.shape[i] for i, n in enumerate(self.published)])
+        return x.reshape([n or x.shape[i] for i, n in enumerate(self.in_checkpoint)])
 
 
 class Sources(ABC):
