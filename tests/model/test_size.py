@@ -17,11 +17,11 @@ LIMITS = {
     "command_r": 30,
     "gemma2": 50,
     "gemma3": 190,
-    "gemma3n": 770,
-    "gemma4": 720,
+    "gemma3n": 650,
+    "gemma4": 600,
     "gpt_oss": 60,
-    "idefics3": 265,
-    "internvl": 300,
+    "idefics3": 250,
+    "internvl": 265,
     "lfm2": 130,
     "llama": 30,
     "llama4": 260,
@@ -29,16 +29,16 @@ LIMITS = {
     "mistral3": 255,
     "mllama": 240,
     "olmo2": 40,
-    "paddleocr": 210,
+    "paddleocr": 200,
     "phi3": 40,
     "qwen2": 30,
-    "qwen2audio": 110,
-    "qwen2vl": 330,
+    "qwen2audio": 85,
+    "qwen2vl": 315,
     "qwen3": 50,
     "qwen35": 220,
     "qwen3vl": 90,
-    "voxtral": 130,
-    "whisper": 205,  # 23 of them are names of languages
+    "voxtral": 100,
+    "whisper": 180,  # 23 of them are names of languages
 }
 
 
