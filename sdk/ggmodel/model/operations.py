@@ -113,8 +113,8 @@ class AddConstant(Operation):
 
 @dataclass(frozen=True)
 class Reshape(Operation):
-    """The same numbers in another shape, in numpy's order. Of its sizes 0 is that of the same dim,
-    and −1 what the others leave.
+    """The same numbers in another shape, in numpy's order. A size of 0 is that of the same dim, and
+    −1 what the others leave.
 
     Args:
         in_file, in_checkpoint: of the tensor in files, and in checkpoints.

@@ -79,7 +79,7 @@ class AudioConfig(Config):
         least=1,
         divides="audio_width",
     )
-    # Of all norms; no key of config.json says it.
+    # All norms have it; no key of config.json says it.
     audio_eps: float = kv("audio.attention.layer_norm_epsilon", default=1e-5)
     audio_activation: str = activation(
         "gelu", "audio_config.activation_function", "audio.hidden_activation"
