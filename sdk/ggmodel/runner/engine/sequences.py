@@ -355,7 +355,7 @@ class Sequences:
 
     @property
     def working(self) -> list[Sequence]:
-        """Those that serve a request."""
+        """The sequences that serve a request."""
         return [one for one in self.all if one.request is not None]
 
     def take(self, prompt: Iterable[int] = ()) -> Sequence | None:
