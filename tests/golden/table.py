@@ -42,6 +42,23 @@ The column "split" has the worst of the first item. An embedding model computes 
 there, and compares all rounded weights with the same weights in F32. Types of tensors are those of
 `ggmodel convert`: norms, routers and vision towers stay F32.
 
+A golden proves only the numbers that move its results. So each hyperparameter that a case's file
+has and each weight is changed in turn (a number by 1.37 times and 10 times, or by one; a bool to
+its opposite; weights by up to half), and everything computed again in float64. A case sees the
+change if a result leaves the golden by more than 1e-10, or the file is refused. A factor of exactly
+1 counts as unseen: it proves nothing, even of a forward that multiplies by it. `ggmodel golden`
+names all that no case of the folder sees, and `--update` refuses such a folder:
+
+```
+residual_multiplier = 1.0: no case can see it; add one with another value
+```
+
+Where no case can, cases.py says why: `UNSEEN = {{"blk.*.attn_k.bias": "softmax removes it"}}`, by
+the names of hyperparameters and tensors, or patterns of them. Texts, such as an
+activation's name, are not changed; nor is the preparation of images and sounds seen. A model that
+differs from a golden is not judged. Hyperparameters that no forward reads at all are named by
+`ggmodel check`.
+
 Goldens are given pixels and spectra; their preparation is tested apart
 ([images.md](images.md#pixels), [audio.md](audio.md#opened-and-prepared)).
 

@@ -57,3 +57,9 @@ def embed(states: Any, layers: dict[str, Any]) -> Any:
 def weight(name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The common rule, which knows norms by another name."""
     return weights.weight(name.replace("LayerNorm", "norm"), shape)
+
+
+# Numbers that no case can see.
+UNSEEN = {
+    "blk.*.attn_k.bias": "it moves all scores of a query alike, and softmax removes that",
+}

@@ -76,3 +76,8 @@ CASES: dict[str, dict[str, Any]] = {
         sliding_window_pattern=2,
     ),
 }
+
+# Numbers that no case can see.
+UNSEEN = {
+    "blk.0.attn_k.bias": "without rotation it moves all scores of a query alike",
+}

@@ -191,3 +191,9 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
     for hook in hooks:
         hook.remove()
     return found
+
+
+# Numbers that no case can see.
+UNSEEN = {
+    "dynamic_factor": "it is not computed, but warned of",
+}

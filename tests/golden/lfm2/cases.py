@@ -153,3 +153,9 @@ def router_logits(model: Any, inputs: dict[str, Any]) -> list[Any]:
     for hook in hooks:
         hook.remove()
     return found
+
+
+# Numbers that no case can see.
+UNSEEN = {
+    "biased": "the conversion reads it: the biases are zeros then",
+}

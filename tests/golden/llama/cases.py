@@ -95,6 +95,18 @@ CASES: dict[str, dict[str, Any]] = {
             "truncate": False,
         },
     ),
+    # Both ends of the blended range lie between two pairs, so that rounding them would show.
+    "yarn_ends": llama(
+        max_position_embeddings=32768,
+        rope_scaling={
+            "beta_fast": 2.0,
+            "beta_slow": 0.25,
+            "factor": 8.0,
+            "original_max_position_embeddings": 4096,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+    ),
     # The prompt is longer than the original context, so that the long factors count.
     "longrope": llama(
         rope_scaling={
@@ -120,4 +132,9 @@ CASES: dict[str, dict[str, Any]] = {
         rope_scaling=...,
         sliding_window=None,
     ),
+}
+
+# Numbers that no case can see.
+UNSEEN = {
+    "rope_factors_short.weight": "for contexts shorter than the loaded one; phi3/short sees such",
 }

@@ -54,3 +54,9 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "tied": olmo2(tie_word_embeddings=True, num_hidden_layers=3, vocab_size=96),
 }
+
+# Numbers that no case can see.
+UNSEEN = {
+    "beta_fast": "no pair turns so often in so short a context; llama/yarn_ends sees it",
+    "beta_slow": "1 in every release; llama/yarn_ends has another one",
+}

@@ -67,3 +67,9 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "partial_plain": phi3(partial_rotary_factor=0.5),
 }
+
+# Numbers that no case can see.
+UNSEEN = {
+    "value_dim": "other programs ask for it; the tensors tell the same",
+    "original_context": "it chooses factors by the loaded context, far from it here",
+}

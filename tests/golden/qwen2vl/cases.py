@@ -192,3 +192,9 @@ def image_rows(model: Any, inputs: dict[str, Any]) -> Any:
         return model.get_video_features(*given).pooler_output[0]
     seen = model.get_image_features(inputs["pixel_values"], inputs["image_grid_thw"])
     return seen.pooler_output[0]
+
+
+# Numbers that no case can see.
+UNSEEN = {
+    "*_pixels": "goldens are given prepared pixels; the sizes are tested with the preparation",
+}
