@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import ggmodel
-from ggmodel.serve.requests import Ended, Generate
+from ggmodel.serve.requests import Ended, Request
 from ggmodel.serve.runners.engines import GgmodelRunner
 
 PAIRS = 9
@@ -46,7 +46,7 @@ async def in_runner(runner: GgmodelRunner, prompts: list[list[int]], options: An
 
     async def consume(prompt: list[int]) -> int:
         count = 0
-        async for event in runner.generate(Generate(prompt, options)):
+        async for event in runner.generate(Request(prompt, options)):
             count = event.completion_tokens if isinstance(event, Ended) else count
         return count
 

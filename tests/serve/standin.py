@@ -15,17 +15,17 @@ from ggmodel.runner.sampling import log_probabilities
 from ggmodel.serve.pool import Condition, Listed, same_name
 from ggmodel.serve.requests import (
     Begun,
-    Chat,
+    ChatParams,
     Detokenize,
     Embed,
     Ended,
     Event,
-    Generate,
     GrammarSpec,
     Piece,
     Rank,
     Ranks,
     Render,
+    Request,
     Rows,
     State,
     Text,
@@ -77,14 +77,14 @@ class InProcess:
             running=self.running,
         )
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         self.seen.append(request)
         options = dict(request.options)
         if request.grammar is not None:
             options["grammar"] = _grammar(request.grammar)
         prompt: Any = request.prompt
         ending = ""
-        if isinstance(prompt, Chat):
+        if isinstance(prompt, ChatParams):
             ending, prompt = self._render(prompt)[-200:], self._prompt(prompt)
         top = request.prompt_logprobs
         made = self.model.request(prompt, **options)
@@ -105,11 +105,11 @@ class InProcess:
         counts = (used.prompt_tokens, used.completion_tokens)
         yield Ended(made.finish_reason, *counts, made.stop, used.reused_tokens)
 
-    def _prompt(self, chat: Chat) -> Any:
+    def _prompt(self, chat: ChatParams) -> Any:
         options: Any = {"tools": chat.tools, "template": chat.template}
         return self.model.chat_prompt(chat.messages, **options, variables=chat.variables)
 
-    def _render(self, chat: Chat) -> str:
+    def _render(self, chat: ChatParams) -> str:
         from ggmodel.chat import ChatTemplate, take_items
 
         vocabulary = self.model.prompts.vocabulary()
@@ -140,7 +140,7 @@ class InProcess:
         return Ranks([float(len(d)) for d in request.documents], [1] * len(request.documents))
 
     async def tokenize(self, request: Tokenize) -> Tokens:
-        if isinstance(request.text, Chat):
+        if isinstance(request.text, ChatParams):
             ids = self._prompt(request.text)
         else:
             ids = self.model.tokenize(request.text, add_special=request.add_special)

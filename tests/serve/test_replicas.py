@@ -20,8 +20,8 @@ from ggmodel.serve.requests import (
     Begun,
     Ended,
     Failure,
-    Generate,
     Piece,
+    Request,
     State,
     Tokenize,
     Tokens,
@@ -95,7 +95,7 @@ def replicas(handle: Any, lack: Callable[[], str] = str, count: int = 3) -> Repl
 
 def events(handle: Handle, **more: Any) -> list[Any]:
     async def collect() -> list[Any]:
-        return [event async for event in replicas(handle, **more).generate(Generate("a"))]
+        return [event async for event in replicas(handle, **more).generate(Request("a"))]
 
     return asyncio.run(asyncio.wait_for(collect(), 10))
 
@@ -156,7 +156,7 @@ def test_closing_an_answer_cancels_it():
     asker = replicas(handle)
 
     async def leave() -> None:
-        async with aclosing(asker.generate(Generate("a"))) as answer:
+        async with aclosing(asker.generate(Request("a"))) as answer:
             assert await anext(answer) == BEGUN
             assert asker._open == 1
 

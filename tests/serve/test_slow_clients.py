@@ -11,7 +11,7 @@ import pytest
 
 from ggmodel.bounds import limits
 from ggmodel.serve.listening import _Protocol
-from ggmodel.serve.requests import Begun, Ended, Event, Generate, Piece
+from ggmodel.serve.requests import Begun, Ended, Event, Piece, Request
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -28,7 +28,7 @@ class Talking(InProcess):
 
     over: threading.Event
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         yield Begun([1])
         try:
             for _ in range(100_000):

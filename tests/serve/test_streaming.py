@@ -13,7 +13,7 @@ import pytest
 from ggmodel.errors import ComputeError, OutOfMemory
 from ggmodel.serve import endpoint
 from ggmodel.serve.endpoint import together
-from ggmodel.serve.requests import Begun, Ended, Event, Generate, Piece
+from ggmodel.serve.requests import Begun, Ended, Event, Piece, Request
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -30,7 +30,7 @@ class Slow(InProcess):
         super().__init__(model)
         self.release = threading.Event()
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         yield Begun([1, 2, 3])
         while not self.release.is_set():
             await asyncio.sleep(0.01)
@@ -41,7 +41,7 @@ class Slow(InProcess):
 class Failing(InProcess):
     """Fails in the middle, or at once where only one token is wanted."""
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         if request.options.get("max_tokens") == 1:
             raise OutOfMemory("no room for the prompt")
         yield Begun([1])

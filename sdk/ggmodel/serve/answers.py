@@ -7,20 +7,20 @@ import string
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
-from .chat_requests import Asked
 from .endpoint import some
-from .requests import Begun, Ended, Piece, Token
+from .requests import Begun, ChatParams, Ended, Piece, Token
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from ..chat.replies import ReplyFormat
     from .monitoring import Metrics
-    from .requests import Runner
+    from .requests import Request, Runner
 
 
 _LETTERS, _LENGTH = string.ascii_letters + string.digits, 9
@@ -44,7 +44,7 @@ class Answer:
     has not come yet.
 
     Attributes:
-        asked: the request. begun: the prompt. ended: counts, once all is said.
+        begun: the prompt. ended: counts, once all is said.
         ids: of the tokens so far.
         called: a tool was called.
     """
@@ -52,12 +52,20 @@ class Answer:
     begun: Begun
     ended: Ended
 
-    def __init__(self, runner: Runner, asked: Asked, metrics: Metrics):
+    def __init__(
+        self, runner: Runner, request: Request, metrics: Metrics, form: ReplyFormat | None = None
+    ):
+        """Begins.
+
+        Args:
+            form: of the model's replies; None if all text is content.
+        """
         self.called = False
         self.ids: list[int] = []
         self._thought = self._unread = 0
-        self.asked, self._metrics, self._model = asked, metrics, runner.name
-        self._events = runner.generate(asked.generate)
+        self._request, self._form = request, form
+        self._metrics, self._model = metrics, runner.name
+        self._events = runner.generate(request)
         self._closing = aclosing(self._events)
         self._began, self._first = time.monotonic(), None
 
@@ -67,7 +75,9 @@ class Answer:
             await self._closing.__aexit__(None, None, None)
             raise ComputeError("the runner's answer has no beginning")
         self.begun = first
-        self._parser = self.asked.parser(first.ending)
+        chat = self._request.prompt
+        tools = chat.tools if isinstance(chat, ChatParams) else None
+        self._parser = self._form and self._form.parser(tools, first.ending)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -134,39 +144,37 @@ class Reply:
     """A whole answer.
 
     Attributes:
-        tokens: where log-probabilities were asked for.
+        ids: of all tokens. tokens: where log-probabilities were asked for.
+        said: all of it in the order in which it came.
     """
 
+    begun: Begun
     ended: Ended
-    content: str = ""
-    reasoning: str = ""
-    calls: list[Called] = field(default_factory=list)
-    tokens: list[Token] = field(default_factory=list)
+    ids: list[int]
+    said: list[Said]
+    content: str
+    reasoning: str
+    calls: list[Called]
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [said.token for said in self.said if said.token is not None]
 
 
-async def whole(answer: Answer) -> Reply:
-    """An answer to its end."""
-    content: list[str] = []
-    reasoning: list[str] = []
-    calls: dict[int, Called] = {}
-    arguments: dict[int, list[str]] = {}
-    tokens: list[Token] = []
-    async for said in answer:
-        if said.token is not None:
-            tokens.append(said.token)
-        for delta in said.deltas:
-            if isinstance(delta, Content):
-                content.append(delta.text)
-            elif isinstance(delta, Reasoning):
-                reasoning.append(delta.text)
-            elif isinstance(delta, CallBegun):
-                calls[delta.index] = Called(delta.id, delta.name)
-            elif isinstance(delta, CallArguments):
-                arguments.setdefault(delta.index, []).append(delta.text)
-    for index, call in calls.items():
-        call.arguments = "".join(arguments.get(index, ())) or "{}"
-    ended = answer.ended
-    return Reply(ended, "".join(content), "".join(reasoning), list(calls.values()), tokens)
+async def _whole(answer: Answer) -> Reply:
+    said = [one async for one in answer]
+    texts: dict[type, list[str]] = {Content: [], Reasoning: []}
+    calls: dict[int, tuple[CallBegun, list[str]]] = {}
+    for delta in (delta for one in said for delta in one.deltas):
+        if isinstance(delta, CallBegun):
+            calls[delta.index] = (delta, [])
+        elif isinstance(delta, CallArguments):
+            calls[delta.index][1].append(delta.text)
+        else:
+            texts[type(delta)].append(delta.text)
+    content, reasoning = ("".join(text) for text in texts.values())
+    called = [Called(one.id, one.name, "".join(text) or "{}") for one, text in calls.values()]
+    return Reply(answer.begun, answer.ended, answer.ids, said, content, reasoning, called)
 
 
 async def all_whole(answers: Sequence[Answer]) -> list[Reply]:
@@ -175,10 +183,7 @@ async def all_whole(answers: Sequence[Answer]) -> list[Reply]:
 
     async def complete(index: int) -> None:
         async with answers[index] as answer:
-            found[index] = await whole(answer)
+            found[index] = await _whole(answer)
 
     await some(complete, len(answers))
     return [found[index] for index in range(len(answers))]
-
-
-__all__ = ["Answer", "Asked", "Called", "Reply", "Said", "all_whole", "whole"]

@@ -6,20 +6,20 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from ..bounds import limits
-from ..chat.replies import ReplyFormat, ReplyParser, reply_format
+from ..chat.replies import ReplyFormat, reply_format
 from ..errors import TemplateError
 from .endpoint import Call
 from .errors import Refused
-from .requests import Chat, Generate, GrammarSpec, Render, Runner, State
+from .requests import ChatParams, GrammarSpec, Render, Request, Runner, State
 from .server import Settings
 
 Part = dict[str, Any]
@@ -105,8 +105,8 @@ def _parts(message: Any) -> int:
     return count
 
 
-def checked(messages: list[Message]) -> list[Message]:
-    """The messages, results of tools with the name of their function, which some templates want.
+def check_messages(messages: list[Message]) -> None:
+    """Adds to results of tools the name of their function, which some templates want.
 
     Raises:
         Refused: there are none, or too many images and sounds.
@@ -130,7 +130,6 @@ def checked(messages: list[Message]) -> list[Message]:
             f"{limits.serve_items}",
             param="messages",
         )
-    return messages
 
 
 _FUNCTIONS = {"OpenAI": ("function",), "Anthropic": ("custom", "function")}
@@ -198,81 +197,43 @@ _STOPS, _STOP_CHARACTERS = 64, 1 << 16  # texts, and characters of all
 _GRAMMARS = ThreadPoolExecutor(2, "ggmodel-grammar")
 
 
-@dataclass
-class Wish:
-    """A chat, whatever API it came by.
+async def prepare(runner: Runner, request: Request, settings: Settings) -> ReplyFormat | None:
+    """Completes a request: options within the limits, and for a chat the form of calls.
 
-    Attributes:
-        messages: see `serve.conversation`.
-        tools: JSON schemas of functions, as OpenAI spells them.
-        choice: "auto", "none" or "required".
-        function: the name of the one that is required; None for any.
-        parallel: several calls in an answer are welcome.
-        strict: calls obey the schemas of their functions.
-        grammar: the form of the answer; then it is all content.
-        options: as `RequestOptions` calls them, those that were asked for.
-        variables: of the template.
-        continues: the last message is the beginning of the answer.
-    """
-
-    messages: list[Message]
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    choice: str = "auto"
-    function: str | None = None
-    parallel: bool = True
-    strict: bool = False
-    grammar: GrammarSpec | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    variables: dict[str, Any] = field(default_factory=dict)
-    template: str | None = None
-    continues: bool = False
-
-
-@dataclass
-class Asked:
-    """A request to a runner, and how its answer is read.
-
-    Attributes:
-        form: of the model's replies; None if all text is content.
-        tools: that the answer may call.
-    """
-
-    generate: Generate
-    form: ReplyFormat | None = None
-    tools: list[dict[str, Any]] = field(default_factory=list)
-
-    def parser(self, ending: str) -> ReplyParser | None:
-        """Reads one answer. None if all text is content.
-
-        Args:
-            ending: of the prompt.
-        """
-        return None if self.form is None else self.form.parser(self.tools or None, ending)
-
-
-async def ask(runner: Runner, wish: Wish, settings: Settings) -> Asked:
-    """The request for an answer to a chat.
+    Returns:
+        The form of the model's replies; None if all text is content.
 
     Raises:
         Refused: the tools and the choice among them are impossible.
         Error: the messages cannot be rendered.
     """
-    tools = _tools(wish)
-    variables, special = dated(wish.variables), False
-    form = None if wish.grammar is not None and not tools else _form(runner, wish)
+    chat = request.prompt
+    if not isinstance(chat, ChatParams):
+        request.options = within(request.options, settings)
+        return None
+    chat.tools = _tools(chat) or None
+    chat.variables = dated(chat.variables)
+    form = None if request.grammar is not None and not chat.tools else _form(runner, chat)
     if form is None:
-        variables.setdefault("enable_thinking", False)  # a thought would break the form
-    chat = Chat(checked(wish.messages), tools or None, wish.template, variables, wish.continues)
-    options, grammar = within(wish.options, settings), wish.grammar
+        chat.variables.setdefault("enable_thinking", False)  # a thought would break the form
+    check_messages(chat.messages)
+    request.options = within(request.options, settings)
     if form is not None:
-        special = form.special
+        request.special = form.special
         if form.stop:
-            options["stop"] = [*_listed(options.get("stop")), *form.stop]
-        if tools and (wish.choice != "auto" or wish.strict):
-            grammar = await _call_grammar(runner, form, wish, chat) or grammar
-    asked = Asked(Generate(chat, options, grammar, special), form, tools)
-    check_logprobs([asked], runner)
-    return asked
+            request.options["stop"] = [*_listed(request.options.get("stop")), *form.stop]
+        if chat.tools and (chat.choice != "auto" or chat.strict):
+            request.grammar = await _call_grammar(runner, form, chat) or request.grammar
+    return form
+
+
+def choices(request: Request, count: int) -> list[Request]:
+    """So many requests for the same; where it has a seed, each with one of its own."""
+    seed = request.options.get("seed", -1)
+    if seed < 0:
+        return [request] * count
+    seeds = [{**request.options, "seed": seed + index} for index in range(count)]
+    return [structs.replace(request, options=options) for options in seeds]
 
 
 def called(name: str | None, state: State) -> str:
@@ -280,14 +241,14 @@ def called(name: str | None, state: State) -> str:
     return name or PurePath(state.path).name.removesuffix(".gguf")
 
 
-def check_logprobs(asked: Sequence[Asked], runner: Runner) -> None:
+def check_logprobs(requests: Sequence[Request], runner: Runner) -> None:
     """Looks how many log-probabilities the answers to all of these may have.
 
     Raises:
         Refused: more than `limits.serve_logprobs`.
     """
     context = runner.state.context_length
-    wanted = sum(_logprobs(one.generate, context) for one in asked)
+    wanted = sum(_logprobs(one, context) for one in requests)
     if wanted > limits.serve_logprobs:
         raise Refused(
             f"the request may want {wanted:,} log-probabilities, more than the limit "
@@ -297,27 +258,27 @@ def check_logprobs(asked: Sequence[Asked], runner: Runner) -> None:
         )
 
 
-def _logprobs(generate: Generate, context: int) -> int:
+def _logprobs(request: Request, context: int) -> int:
     """The most log-probabilities of a prompt and its answer."""
-    options, found = generate.options, 0
+    options, found = request.options, 0
     if options.get("logprobs"):
         longest = min(options.get("max_tokens", context), context)
         found += longest * (options.get("top_logprobs", 0) + 1)
-    if generate.prompt_logprobs is not None:
-        prompt = generate.prompt
+    if request.prompt_logprobs is not None:
+        prompt = request.prompt
         # A token has a byte at least, besides those that begin and end a text.
         length = context
         if isinstance(prompt, str):
             length = len(prompt.encode("utf-8", "replace")) + _ADDED
         elif isinstance(prompt, list) and all(isinstance(part, int) for part in prompt):
             length = len(prompt)
-        found += min(length, context) * (generate.prompt_logprobs + 1)
+        found += min(length, context) * (request.prompt_logprobs + 1)
     return found
 
 
-def _form(runner: Runner, wish: Wish) -> ReplyFormat:
+def _form(runner: Runner, chat: ChatParams) -> ReplyFormat:
     state = runner.state
-    template = state.template if wish.template is None else wish.template
+    template = state.template if chat.template is None else chat.template
     template = template[: limits.template_characters]  # the runner refuses a longer one
     try:
         return reply_format(template, state.response_template)
@@ -341,44 +302,43 @@ def within(options: dict[str, Any], settings: Settings) -> dict[str, Any]:
     return {**options, "max_tokens": most}
 
 
-def _tools(wish: Wish) -> list[dict[str, Any]]:
+def _tools(chat: ChatParams) -> list[dict[str, Any]]:
     """The functions that the answer may call."""
-    names = [tool["function"]["name"] for tool in wish.tools]
+    tools = chat.tools or []
+    names = [tool["function"]["name"] for tool in tools]
     if len(names) > limits.serve_tools:
         raise Refused(
             f"tools: {len(names)} are more than the limit serve_tools of {limits.serve_tools}",
             param="tools",
         )
-    if wish.choice != "required":
-        return [] if wish.choice == "none" else wish.tools
+    if chat.choice != "required":
+        return [] if chat.choice == "none" else tools
     if not names:
         raise Refused("tool_choice: there are no tools to choose from", param="tool_choice")
-    if wish.function is not None and wish.function not in names:
-        raise Refused(f"tool_choice: no tool is called {wish.function!r:.100}", param="tool_choice")
-    return wish.tools
+    if chat.function is not None and chat.function not in names:
+        raise Refused(f"tool_choice: no tool is called {chat.function!r:.100}", param="tool_choice")
+    return tools
 
 
-async def _call_grammar(
-    runner: Runner, form: ReplyFormat, wish: Wish, chat: Chat
-) -> GrammarSpec | None:
+async def _call_grammar(runner: Runner, form: ReplyFormat, chat: ChatParams) -> GrammarSpec | None:
     """The form of the calls that the answer must or may have."""
-    tools, parallel = wish.tools, wish.parallel
-    if wish.function is not None:
-        tools = [tool for tool in tools if tool["function"]["name"] == wish.function]
+    tools, parallel = chat.tools or [], chat.parallel
+    if chat.function is not None:
+        tools = [tool for tool in tools if tool["function"]["name"] == chat.function]
         parallel = False
     make = partial(
         form.grammar,
         tools,
-        wish.choice,
+        chat.choice,
         parallel=parallel,
-        strict=wish.strict,
+        strict=chat.strict,
         special=runner.state.special_ids if form.special else {},
         ending=(await runner.render(Render(chat))).text[-_ENDING:],
     )
     found = await asyncio.get_running_loop().run_in_executor(_GRAMMARS, make)
     if found is not None:
         return GrammarSpec(*found)  # type: ignore[arg-type]
-    if wish.choice == "auto":
+    if chat.choice == "auto":
         return None
     raise Refused(
         "tool_choice: this model's calls cannot be enforced; use 'auto'", param="tool_choice"

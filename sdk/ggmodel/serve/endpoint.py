@@ -14,10 +14,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.routing import Route
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 64  # answers of one request that are under way
 _PING_SECONDS = 15.0  # of silence, after which a ping keeps clients and proxies waiting
 PING = b": ping\n\n"
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
 _HEADERS = {"cache_control": "no-cache", "x_accel_buffering": "no"}
 
 
@@ -57,6 +60,11 @@ class Stream:
             await self._call.start(200, _HEADERS, self._media_type)
             if self._events:
                 self._alive = asyncio.ensure_future(self._keep_alive())
+
+    async def send_all(self, parts: Iterable[bytes]) -> None:
+        """Sends parts at once, if there are any."""
+        if data := b"".join(parts):
+            await self.send(data)
 
     async def send(self, data: bytes) -> None:
         """Sends a part."""
@@ -83,15 +91,19 @@ class Stream:
                 await self._call.send(self._ping)
 
 
-def event(data: Any, name: str = "") -> bytes:
+def event(part: Any) -> bytes:
     """A server-sent event."""
-    return written(msgspec.json.encode(data), name)
+    return b"data: %b\n\n" % _encode(part)
 
 
-def written(data: bytes, name: str = "") -> bytes:
-    """A server-sent event of JSON that is written already."""
-    head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + data + b"\n\n"
+def named_event(part: Struct) -> bytes:
+    """A server-sent event that has the name of its type's tag."""
+    return b"event: %b\n%b" % (str(part.__struct_config__.tag).encode(), event(part))
+
+
+def line(part: Any) -> bytes:
+    """A line of JSON."""
+    return _encode(part) + b"\n"
 
 
 async def together(work: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -133,27 +145,27 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 TEXT = "text/plain"
 WARNINGS = "x-ggmodel-warnings"
 _NAMES, _LONGEST = 16, 1000  # fields that a warning names, characters of all warnings
 
 
-class Shape(Protocol):
-    """How an API puts its errors.
+class ErrorFormat(NamedTuple):
+    """An API's form of errors.
 
     Attributes:
-        described: the type of their bodies, for /openapi.json.
+        kind: the type of their JSON. of: an error in that type.
+        frame: a part of a stream as it is sent.
     """
 
-    described: type
-
-    def refusal(self, error: Problem) -> Any:
-        """The body of an answer that is an error, to be written as JSON."""
-        ...
+    kind: type[Struct]
+    of: Callable[[Problem], Struct]
+    frame: Callable[[Any], bytes]
 
     def interruption(self, error: Problem) -> bytes:
         """The last part of a stream that cannot go on."""
-        ...
+        return self.frame(self.of(error))
 
 
 class Call:
@@ -229,7 +241,7 @@ class Call:
 
     async def json(self, value: Any, status: int = 200, **headers: str) -> None:
         """Answers with JSON."""
-        await self.reply(msgspec.json.encode(value), JSON, status, **headers)
+        await self.reply(_encode(value), JSON, status, **headers)
 
     async def reply(self, body: bytes, media_type: str, status: int = 200, **headers: str) -> None:
         """Answers with these bytes.
@@ -273,12 +285,12 @@ class Answers:
 
     Attributes:
         kind: the type of the JSON; None for none.
-        others: media types of other answers, such as streams.
+        others: media type → the types of other answers, or of the events or lines of a stream.
         form: the fields of the form that it takes; None for no form.
     """
 
     kind: Any = None
-    others: Sequence[str] = ()
+    others: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     status: int = 200
     form: type | None = None
 
@@ -297,7 +309,7 @@ class Endpoint:
 
     server: Server
     handler: Handler
-    shape: Shape
+    errors: ErrorFormat
     path: str
     body: type | None = None
     summary: str = ""
@@ -333,23 +345,23 @@ class Endpoint:
         found = problem(error)
         try:
             if not call.status:
-                await refuse(call, self.shape, found)
+                await refuse(call, self.errors, found)
             elif not call.finished:
-                interruption = call.interruption or self.shape.interruption
+                interruption = call.interruption or self.errors.interruption
                 await call.send(interruption(found), more=False)
                 call.status = found.status  # for the metrics
         except OSError:
             pass  # it has gone meanwhile
 
 
-async def refuse(call: Call, shape: Shape, found: Problem) -> None:
+async def refuse(call: Call, errors: ErrorFormat, found: Problem) -> None:
     """Answers with an error."""
     headers = {} if found.retry_after is None else {"retry_after": str(found.retry_after)}
     if found.status == 401:
         headers["www_authenticate"] = "Bearer"
     if found.allowed:
         headers["allow"] = ", ".join(found.allowed)
-    await call.json(shape.refusal(found), found.status, **headers)
+    await call.json(errors.of(found), found.status, **headers)
 
 
 def route(
@@ -357,7 +369,7 @@ def route(
     path: str,
     handler: Handler,
     server: Server,
-    shape: Shape,
+    errors: ErrorFormat,
     body: type | None = None,
     uploads: bool = False,
     *,
@@ -365,7 +377,7 @@ def route(
 ) -> Route:
     """A route to a handler, whose docstring begins with a line for /openapi.json."""
     summary = (handler.__doc__ or "").strip().partition("\n")[0]
-    endpoint = Endpoint(server, handler, shape, path, body, summary, uploads, answers)
+    endpoint = Endpoint(server, handler, errors, path, body, summary, uploads, answers)
     return Route(path, endpoint, methods=[method], name=f"{method} {path}")
 
 

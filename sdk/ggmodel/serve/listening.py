@@ -170,7 +170,7 @@ class _Protocol(H11Protocol):
             cycle.message_event.set()
         if not answering:
             headers = [("content-type", JSON), ("connection", "close")]
-            body = msgspec.json.encode(OPENAI.refusal(Problem(400, msg)))
+            body = msgspec.json.encode(OPENAI.of(Problem(400, msg)))
             for event in (
                 h11.Response(status_code=400, headers=headers, reason="Bad Request"),
                 h11.Data(data=body),

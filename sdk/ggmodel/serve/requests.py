@@ -24,8 +24,8 @@ class GrammarSpec(Struct, frozen=True):
     text: str = ""
 
 
-class Chat(Struct):
-    """A prompt that the model's chat template makes of messages.
+class ChatParams(Struct, omit_defaults=True):
+    """A chat, whatever API it came by: a prompt that the model's chat template makes of messages.
 
     Attributes:
         messages: as `LoadedModel.chat` takes them. Images and other items are data URLs or bytes;
@@ -34,6 +34,11 @@ class Chat(Struct):
         template: Jinja text, or the name of another template of the file; None takes the file's.
         variables: of the template.
         continues: the last message is an answer that has begun, and goes on.
+        choice: "auto", "none" or "required"; this and the rest are the server's affair, which makes
+            a grammar of them.
+        function: the name of the one that is required; None for any.
+        parallel: several calls in an answer are welcome.
+        strict: calls obey the schemas of their functions.
     """
 
     messages: list[dict[str, Any]]
@@ -41,9 +46,13 @@ class Chat(Struct):
     template: str | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     continues: bool = False
+    choice: Literal["auto", "none", "required"] = "auto"
+    function: str | None = None
+    parallel: bool = True
+    strict: bool = False
 
 
-class Generate(Struct):
+class Request(Struct):
     """Asks for a text.
 
     Attributes:
@@ -56,7 +65,7 @@ class Generate(Struct):
             the prompt's own alone; None for no log-probabilities of the prompt.
     """
 
-    prompt: Chat | str | list[Any]
+    prompt: ChatParams | str | list[Any]
     options: dict[str, Any] = field(default_factory=dict)
     grammar: GrammarSpec | None = None
     special: bool = False
@@ -182,7 +191,7 @@ class Tokenize(Struct):
     """Asks for token ids, and with `pieces` for the text of each. Special tokens in the text count
     as such if `special`."""
 
-    text: str | Chat
+    text: str | ChatParams
     add_special: bool = True
     special: bool = True
     pieces: bool = False
@@ -204,7 +213,7 @@ class Detokenize(Struct):
 class Render(Struct):
     """Asks for the text that the chat template makes."""
 
-    chat: Chat
+    chat: ChatParams
 
 
 class Text(Struct):
@@ -328,7 +337,7 @@ class Runner(Protocol):
         """The model, as of its loading; `running` and `waiting` as of now."""
         ...
 
-    def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """`Begun`, a `Piece` a token, `Ended`. Closing the iterator cancels the
         request within one step."""
         ...

@@ -14,7 +14,7 @@ from ggmodel.errors import FormatError
 from ggmodel.gguf_file import MemorySource
 from ggmodel.names import Defaults, ResolvedModel
 from ggmodel.runner.sampling import Sampler
-from ggmodel.serve.requests import Generate
+from ggmodel.serve.requests import Request
 from ggmodel.serve.runners.llama_http import body_of
 from tests.convert.folders import write_golden
 
@@ -112,7 +112,7 @@ def test_all_tokens_are_kept_below_one(source: MemorySource, vary: Any):
 
 
 def test_llama_server_is_left_to_follow_it():
-    request = Generate("Once", {"top_p": 0.3})
+    request = Request("Once", {"top_p": 0.3})
     body = body_of(request, keys({"top_p": 0.6, "top_k": 7}))
     assert body["top_p"] == 0.3 and "top_k" not in body and body["temperature"] == 0.8
     assert body_of(request, {})["top_k"] == 40

@@ -26,14 +26,14 @@ from ggmodel.errors import (
 )
 from ggmodel.ml import RunnerAtPort, get_devices_from_runner
 from ggmodel.serve.requests import (
-    Chat,
+    ChatParams,
     Detokenize,
     Embed,
-    Generate,
     GrammarSpec,
     Piece,
     Rank,
     Render,
+    Request,
     Tokenize,
     Transcribe,
 )
@@ -112,12 +112,12 @@ class TestTexts:
 
     def test_an_answer_that_has_begun_goes_on(self, loop: Loop, runner: GgmodelRunner):
         begun = {"role": "assistant", "content": "The fox "}
-        chat = Chat([*GREETING.messages, begun], continues=True)
+        chat = ChatParams([*GREETING.messages, begun], continues=True)
         assert loop.run(runner.render(Render(chat))).text.endswith("<|assistant|>The fox ")
         _, pieces, _ = loop.run(answered(runner, generate(chat, max_tokens=3)))
         assert pieces
         with pytest.raises(PromptError, match="role 'assistant'"):
-            loop.run(runner.render(Render(Chat(GREETING.messages, continues=True))))
+            loop.run(runner.render(Render(ChatParams(GREETING.messages, continues=True))))
 
     def test_the_token_that_ends_an_answer(self, loop: Loop, runner: GgmodelRunner):
         _, plain, ended = loop.run(answered(runner, generate(GREETING, max_tokens=400)))
@@ -237,7 +237,7 @@ class TestRows:
             loop.run(runner.rank(Rank("a", ["b"])))
 
 
-WRONG: list[tuple[Generate, type[Exception]]] = [
+WRONG: list[tuple[Request, type[Exception]]] = [
     (generate([]), PromptError),
     (generate("dog " * 600), PromptError),
     (generate([99999]), PromptError),
@@ -246,8 +246,8 @@ WRONG: list[tuple[Generate, type[Exception]]] = [
     (generate(images=["/etc/passwd"]), ConfigError),
     (generate(grammar=GrammarSpec("json_schema", "{")), GrammarError),
     (generate(grammar=GrammarSpec("gbnf", "root ::= x")), GrammarError),
-    (generate(Chat([])), PromptError),
-    (generate(Chat(GREETING.messages, template="{{ nothing.at.all }}")), TemplateError),
+    (generate(ChatParams([])), PromptError),
+    (generate(ChatParams(GREETING.messages, template="{{ nothing.at.all }}")), TemplateError),
     (generate("\ud800"), PromptError),
 ]
 
@@ -277,9 +277,9 @@ def eyes(loop: Loop) -> Iterator[GgmodelRunner]:
 
 class TestItems:
     @staticmethod
-    def asked(image: Any) -> Chat:
+    def asked(image: Any) -> ChatParams:
         parts = [{"type": "image", "image": image}, {"type": "text", "text": "What is it?"}]
-        return Chat([{"role": "user", "content": parts}])
+        return ChatParams([{"role": "user", "content": parts}])
 
     def test_an_image(self, loop: Loop, eyes: GgmodelRunner):
         data = png()
@@ -329,26 +329,26 @@ def test_texts_wait_neither_for_pictures_nor_for_long_texts():
     """Every thread for those, and for what is computed apart, stands still."""
     pools, ended = Pools(), threading.Event()
     picture = [{"role": "user", "content": [{"type": "image", "image": b"x"}]}]
-    own = Chat([{"role": "user", "content": "a"}], template="{{ messages }}")
+    own = ChatParams([{"role": "user", "content": "a"}], template="{{ messages }}")
     slow: list[tuple[str, Any]] = [
-        ("generate", Generate(Chat(picture))),
-        ("tokenize", Tokenize(Chat([{"role": "user", "content": "", "images": [b"x"]}]))),
-        ("generate", Generate(["a", {"type": "image", "image": b"x"}])),
-        ("generate", Generate("a" * 100_000)),
-        ("generate", Generate("a", prompt_logprobs=1)),
+        ("generate", Request(ChatParams(picture))),
+        ("tokenize", Tokenize(ChatParams([{"role": "user", "content": "", "images": [b"x"]}]))),
+        ("generate", Request(["a", {"type": "image", "image": b"x"}])),
+        ("generate", Request("a" * 100_000)),
+        ("generate", Request("a", prompt_logprobs=1)),
         ("embed", Embed(["a"])),
         ("render", Render(own)),
         ("tokenize", Tokenize(own)),
-        ("generate", Generate(own)),
-        ("generate", Generate("a", grammar=GrammarSpec("regex", "a+"))),
+        ("generate", Request(own)),
+        ("generate", Request("a", grammar=GrammarSpec("regex", "a+"))),
     ]
     try:
         for method, request in slow * 8:
             pools.submit(Call(1, method, pack(request)), request, lambda: until_set(ended))
         for method, request in (
-            ("generate", Generate("a")),
-            ("generate", Generate(["a", 5])),
-            ("generate", Generate(GREETING)),
+            ("generate", Request("a")),
+            ("generate", Request(["a", 5])),
+            ("generate", Request(GREETING)),
             ("tokenize", Tokenize("a")),
             ("detokenize", Detokenize([1])),
             ("render", Render(GREETING)),
@@ -376,7 +376,9 @@ def test_pictures_of_a_request_have_a_limit_together(loop: Loop, monkeypatch: py
     part = {"type": "image", "image": data.getvalue()}
     try:
         for n in (2, 3, 2):  # each request has its own sum
-            chat = Chat([{"role": "user", "content": [part] * n + [{"type": "text", "text": "?"}]}])
+            chat = ChatParams(
+                [{"role": "user", "content": [part] * n + [{"type": "text", "text": "?"}]}]
+            )
             if n == 2:
                 loop.run(answered(shapes, generate(chat, max_tokens=1)))
                 continue

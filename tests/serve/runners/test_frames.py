@@ -15,9 +15,9 @@ from ggmodel.serve.requests import (
     Begun,
     Ended,
     Failure,
-    Generate,
     GrammarSpec,
     Piece,
+    Request,
     State,
     Text,
     Token,
@@ -43,7 +43,7 @@ from ggmodel.serve.runners.protocol import (
     requests,
 )
 
-GENERATE = Generate(
+GENERATE = Request(
     ["a", 1, {"type": "image", "image": b"\x00\xff"}],
     {"logit_bias": {5: float("-inf")}, "temperature": 0.5},
     GrammarSpec("json"),
@@ -105,13 +105,13 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("request_", "what"),
     [
-        (Generate("a", {"seed": 2**70}), "more than 64 bits"),
-        (Generate([-(2**64)], {}), "more than 64 bits"),
-        (Generate("a", {"b": nested(100_000)}), "nested too deeply"),
-        (Generate("\ud800", {}), "surrogate"),
+        (Request("a", {"seed": 2**70}), "more than 64 bits"),
+        (Request([-(2**64)], {}), "more than 64 bits"),
+        (Request("a", {"b": nested(100_000)}), "nested too deeply"),
+        (Request("\ud800", {}), "surrogate"),
     ],
 )
-def test_a_request_that_no_message_can_hold(request_: Generate, what: str):
+def test_a_request_that_no_message_can_hold(request_: Request, what: str):
     with pytest.raises(PromptError, match=what):
         pack(request_)
 
@@ -142,7 +142,7 @@ class Unsendable:
 
     complete, generation = False, property(lambda self: self)
 
-    def prepare(self, body: Generate, check: Any) -> Unsendable:
+    def prepare(self, body: Request, check: Any) -> Unsendable:
         one = Unsendable()
         one.begun = Begun([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
         return one
@@ -162,7 +162,7 @@ def test_events_that_cannot_be_sent_end_their_request_alone():
     session = Session(theirs, "", Unsendable(), state, Pools())  # type: ignore[arg-type]
     thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
     thread.start()
-    calls = [Call(id, "generate", pack(Generate([id % 2], {}))) for id in (1, 2, 3)]
+    calls = [Call(id, "generate", pack(Request([id % 2], {}))) for id in (1, 2, 3)]
     with ours:
         ours.sendall(b"".join(map(frame, calls)))
         splitter, events = Splitter(1 << 20), dict[int, Any]()
@@ -186,7 +186,7 @@ def test_memory_is_given_back_after_large_requests(monkeypatch: pytest.MonkeyPat
     thread = threading.Thread(target=session.serve, args=(frame(Hello("")),))
     thread.start()
     splitter = Splitter(1 << 20)
-    small, large = (Call(n, "generate", pack(Generate("a" * n, {}))) for n in (1, 2_000_000))
+    small, large = (Call(n, "generate", pack(Request("a" * n, {}))) for n in (1, 2_000_000))
 
     def trims_after(*messages: Any) -> int:
         """How often until a ping comes back that is sent after these."""

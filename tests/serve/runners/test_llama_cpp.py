@@ -24,7 +24,7 @@ from ggmodel.errors import (
 from ggmodel.gguf_file import DType, MemorySource
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.requests import (
-    Chat,
+    ChatParams,
     Detokenize,
     Embed,
     GrammarSpec,
@@ -112,7 +112,7 @@ class TestTexts:
 
     def test_a_chat_with_an_image(self, loop: Loop, foreign: LlamaCppRunner):
         parts = [{"type": "image", "image": b"\xff"}, {"type": "text", "text": "x"}]
-        chat = Chat([{"role": "user", "content": parts}])
+        chat = ChatParams([{"role": "user", "content": parts}])
         begun, pieces, _ = loop.run(answered(foreign, generate(chat)))
         assert text_of(pieces) == "user:/w==x;" and begun.prompt[-1] == -1
         assert begun.ending == f"user:{fake_llama_server.MARKER}x;"
@@ -124,7 +124,7 @@ class TestTexts:
         found = loop.run(foreign.tokenize(Tokenize("aba")))
         assert found.ids == [1, 97, 98, 97] and found.pieces == [b"", b"a", b"b", b"a"]
         assert loop.run(foreign.detokenize(Detokenize([97, 98]))).text == "ab"
-        chat = Chat([{"role": "user", "content": "x"}])
+        chat = ChatParams([{"role": "user", "content": "x"}])
         assert loop.run(foreign.render(Render(chat))).text == "user:x;"
 
     def test_grammars(self, loop: Loop, foreign: LlamaCppRunner):
@@ -169,7 +169,7 @@ class TestErrors:
             loop.run(answered(foreign, generate([])))
         for request in (
             generate(prompt_logprobs=0),
-            generate(Chat([], template="x")),
+            generate(ChatParams([], template="x")),
             generate([{"type": "image", "image": b"x"}]),
         ):
             with pytest.raises(Unsupported):

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Match
 
 from ..bodies import EndsUnread
-from ..endpoint import WARNINGS, Call, Shape, refuse
+from ..endpoint import WARNINGS, Call, ErrorFormat, refuse
 from ..errors import Refused, problem
 from ..monitoring import LogsRequests
 from ..security import Guard, allowed_origins
@@ -32,13 +32,13 @@ class Api(NamedTuple):
     """A module below `serve.api` with `routes(server)`.
 
     Attributes:
-        prefix: of the paths whose errors have its shape, such as those that do not exist. The
+        prefix: of the paths whose errors have its format, such as those that do not exist. The
             longest that fits counts.
     """
 
     module: str
     prefix: str
-    shape: Shape
+    errors: ErrorFormat
 
 
 APIS: Sequence[Api] = (
@@ -50,10 +50,10 @@ APIS: Sequence[Api] = (
 )
 
 
-def shape_of(path: str) -> Shape:
-    """The shape of errors at a path, or at a target that is no path."""
+def errors_of(path: str) -> ErrorFormat:
+    """The format of errors at a path, or at a target that is no path."""
     fitting = [api for api in APIS if path.startswith(api.prefix)]
-    return max(fitting, key=lambda api: len(api.prefix), default=APIS[0]).shape
+    return max(fitting, key=lambda api: len(api.prefix), default=APIS[0]).errors
 
 
 def routes(server: Server) -> list[Route]:
@@ -66,7 +66,7 @@ def make_app(server: Server) -> Any:
     """The application of a server."""
 
     async def refused(scope: Any, receive: Any, send: Any, error: Exception) -> None:
-        await refuse(Call(server, scope, send), shape_of(scope["path"]), problem(error))
+        await refuse(Call(server, scope, send), errors_of(scope["path"]), problem(error))
 
     async def missing(scope: Any, receive: Any, send: Any, error: HTTPException) -> None:
         what = "no such endpoint" if error.status_code == 404 else f"{error.detail}"

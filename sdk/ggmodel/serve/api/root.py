@@ -7,29 +7,34 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ...bounds import limits
 from ..chat_requests import called, dated, functions
 from ..endpoint import TEXT, Answers, Call, Handler, route
 from ..errors import Refused
-from ..requests import Chat, Detokenize, Rank, Render, Tokenize, Tokens
+from ..requests import ChatParams, Detokenize, Rank, Render, Tokenize, Tokens
 from ..security import Keys
 from ..server import Server
 from .openai.chat import Tool, schema_of
 from .openai.inputs import ChatMessage, converted
-from .openai.schemas import OPENAI
+from .openai.schemas import OPENAI, PromptUsage
 from .schemas import (
     Detokenized,
+    Generation,
     Health,
     Props,
+    Ranked,
     RankedList,
     RankedPlain,
+    RankedText,
     Rendered,
+    Score,
     ScoreList,
     Tokenized,
     TokenizerInfo,
+    TokenPiece,
     document,
 )
 
@@ -67,9 +72,14 @@ def page_routes(server: Server) -> list[Route]:
         await send(call, call.path["name"])
 
     return [
-        route("GET", "/", index, server, OPENAI, answers=Answers(None, [_TYPES["html"]])),
+        route("GET", "/", index, server, OPENAI, answers=Answers(None, {_TYPES["html"]: [str]})),
         route(
-            "GET", "/page/{name}", part, server, OPENAI, answers=Answers(None, [*_TYPES.values()])
+            "GET",
+            "/page/{name}",
+            part,
+            server,
+            OPENAI,
+            answers=Answers(None, {kind: [str] for kind in _TYPES.values()}),
         ),
     ]
 
@@ -138,7 +148,7 @@ def routes(server: Server) -> list[Route]:
     return [
         get("/health", health, Health),
         get("/v1/health", health, Health),
-        route("GET", "/metrics", metrics, server, OPENAI, answers=Answers(None, [TEXT])),
+        route("GET", "/metrics", metrics, server, OPENAI, answers=Answers(None, {TEXT: [str]})),
         get("/openapi.json", openapi, dict[str, Any]),
         post("/tokenize", tokenize, TokenizeRequest, Tokenized),
         post("/detokenize", detokenize, DetokenizeRequest, Detokenized),
@@ -154,7 +164,7 @@ def routes(server: Server) -> list[Route]:
 
 async def health(call: Call) -> None:
     """Tell that the server runs, and each model's condition."""
-    found = Health("ok")
+    found = Health()
     with suppress(Refused):
         Keys(call.server.settings.keys).check(call.headers)
         found.models = call.server.models.conditions()
@@ -178,7 +188,7 @@ async def tokenize(call: Call) -> None:
     theirs = given.prompt is None and given.messages is None
     if theirs and given.content is None:
         raise Refused("prompt: is missing", param="prompt")
-    text: str | Chat
+    text: str | ChatParams
     if given.messages is not None:
         text = await _chat(given, call)
     else:
@@ -189,19 +199,15 @@ async def tokenize(call: Call) -> None:
         found = await runner.tokenize(Tokenize(text, special, given.parse_special, bool(pieces)))
         length = runner.state.context_length
     if theirs:
-        tokens = await asyncio.to_thread(_pieces, found) if pieces else found.ids
-        return await call.json({"tokens": tokens})
-    answer: dict[str, Any] = {
-        "count": len(found.ids),
-        "max_model_len": length,
-        "tokens": found.ids,
-    }
+        listed = await asyncio.to_thread(_pieces, found) if pieces else found.ids
+        return await call.json(Tokenized([*listed]))
+    answer = Tokenized([*found.ids], len(found.ids), length)
     if pieces:
-        answer["token_strs"] = [data.decode("utf-8", "replace") for data in found.pieces]
+        answer.token_strs = [data.decode("utf-8", "replace") for data in found.pieces]
     await call.json(answer)
 
 
-def _pieces(found: Tokens) -> list[dict[str, Any]]:
+def _pieces(found: Tokens) -> list[TokenPiece]:
     """Each token with its text, or with its bytes where they are none."""
 
     def piece(data: bytes) -> str | list[int]:
@@ -211,7 +217,7 @@ def _pieces(found: Tokens) -> list[dict[str, Any]]:
             return list(data)
 
     pairs = zip(found.ids, found.pieces, strict=True)
-    return [{"id": id, "piece": piece(data)} for id, data in pairs]
+    return [TokenPiece(id, piece(data)) for id, data in pairs]
 
 
 async def detokenize(call: Call) -> None:
@@ -219,23 +225,20 @@ async def detokenize(call: Call) -> None:
     given = await call.decode(DetokenizeRequest)
     async with call.server.models.use(given.model) as runner:
         found = await runner.detokenize(Detokenize(given.tokens))
-    await call.json({"prompt": found.text, "content": found.text})
+    await call.json(Detokenized(found.text, found.text))
 
 
 async def tokenizer_info(call: Call) -> None:
     """Describe the vocabulary and the chat template, for programs that evaluate models."""
     async with call.server.models.use(None) as runner:
         state = runner.state
-    names = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"))
-    await call.json(
-        {
-            **names,
-            **state.special_tokens,
-            "chat_template": state.template or None,
-            "model_max_length": state.context_length,
-            "vocab_size": state.vocabulary,
-        }
+    found = TokenizerInfo(
+        **state.special_tokens,
+        chat_template=state.template or None,
+        model_max_length=state.context_length,
+        vocab_size=state.vocabulary,
     )
+    await call.json(found)
 
 
 async def apply_template(call: Call) -> None:
@@ -243,16 +246,16 @@ async def apply_template(call: Call) -> None:
     given = await call.decode(ChatPart)
     async with call.server.models.use(given.model) as runner:
         found = await runner.render(Render(await _chat(given, call)))
-    await call.json({"prompt": found.text})
+    await call.json(Rendered(found.text))
 
 
-async def _chat(given: ChatPart, call: Call) -> Chat:
+async def _chat(given: ChatPart, call: Call) -> ChatParams:
     messages = await converted(given.messages or [], call.server.media.of_request())
     variables = dated(given.chat_template_kwargs or {})
     if not given.add_generation_prompt:
         variables["add_generation_prompt"] = False
     tools = functions("OpenAI", given.tools, call, "function")
-    return Chat(
+    return ChatParams(
         messages,
         [schema_of(tool) for tool in tools] or None,
         given.chat_template,
@@ -275,21 +278,11 @@ async def rerank(call: Call) -> None:
     order = sorted(range(len(documents)), key=lambda i: -ranks.scores[i])
     order = order if given.top_n is None else order[: max(0, given.top_n)]
     if given.texts is not None:
-        more = given.return_text
-        return await call.json(
-            [
-                {"index": i, "score": ranks.scores[i], **({"text": documents[i]} if more else {})}
-                for i in order
-            ]
-        )
-    results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": ranks.scores[i]} for i in order
-    ]
-    if given.return_documents:
-        for one in results:
-            one["document"] = {"text": documents[one["index"]]}
-    counts = {"prompt_tokens": count, "total_tokens": count}
-    await call.json({"object": "list", "model": name, "results": results, "usage": counts})
+        texts = documents if given.return_text else [UNSET] * len(documents)
+        return await call.json([RankedPlain(i, ranks.scores[i], texts[i]) for i in order])
+    shown = [RankedText(one) if given.return_documents else UNSET for one in documents]
+    results = [Ranked(i, ranks.scores[i], shown[i]) for i in order]
+    await call.json(RankedList(name, results, PromptUsage(count, count)))
 
 
 async def score(call: Call) -> None:
@@ -315,9 +308,8 @@ async def score(call: Call) -> None:
             scores += ranks.scores
             count += sum(ranks.tokens)
     call.server.metrics.read(runner.name, count)
-    data = [{"index": i, "object": "score", "score": one} for i, one in enumerate(scores)]
-    counts = {"prompt_tokens": count, "total_tokens": count}
-    await call.json({"object": "list", "model": name, "data": data, "usage": counts})
+    data = [Score(i, one) for i, one in enumerate(scores)]
+    await call.json(ScoreList(name, data, PromptUsage(count, count)))
 
 
 def _document(given: str | dict[str, Any], index: int) -> str:
@@ -342,16 +334,14 @@ async def props(call: Call) -> None:
     """Describe the model as llama-server does."""
     async with call.server.models.use(None) as runner:
         state = runner.state
-    await call.json(
-        {
-            "default_generation_settings": {"n_ctx": state.context_length, "params": {}},
-            "total_slots": state.parallel,
-            "model_path": state.path,
-            "chat_template": state.template,
-            "bos_token": state.special_tokens.get("bos_token", ""),
-            "eos_token": state.special_tokens.get("eos_token", ""),
-            "modalities": {kind: kind in state.kinds for kind in ("vision", "audio")}
-            | {"vision": "image" in state.kinds},
-            "build_info": f"ggmodel-{state.engine}",
-        }
+    found = Props(
+        default_generation_settings=Generation(state.context_length),
+        total_slots=state.parallel,
+        model_path=state.path,
+        chat_template=state.template,
+        bos_token=state.special_tokens.get("bos_token", ""),
+        eos_token=state.special_tokens.get("eos_token", ""),
+        modalities={"vision": "image" in state.kinds, "audio": "audio" in state.kinds},
+        build_info=f"ggmodel-{state.engine}",
     )
+    await call.json(found)

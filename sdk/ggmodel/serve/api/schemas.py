@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.routing import Route
 
-from ..endpoint import JSON, WARNINGS, Endpoint
+from ..endpoint import EVENTS, JSON, LINES, WARNINGS, Endpoint
 from ..pool import Condition
-from .openai.schemas import PromptUsage, Timings
+from .openai.schemas import Number, PromptUsage, Timings
 
 _REF = "#/components/schemas/{name}"
 _ALWAYS = {
@@ -67,11 +67,20 @@ def _schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Any], dict[str, A
     kinds = [
         kind
         for one in endpoints
-        for kind in (one.body, one.answers.kind, one.answers.form, one.shape.described)
+        for kind in (one.body, one.answers.form, one.errors.kind, *sum(_answers(one).values(), ()))
     ]
     kinds = list(dict.fromkeys(kind for kind in kinds if kind is not None))
     shown, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     return dict(zip(kinds, shown, strict=True)), components
+
+
+def _answers(endpoint: Endpoint) -> dict[str, tuple[Any, ...]]:
+    """Media type → the types of answers, or of the parts of a stream, an error among them."""
+    answers = endpoint.answers
+    found = {name: tuple(kinds) for name, kinds in answers.others.items()}
+    for name in {*found} & {EVENTS, LINES}:
+        found[name] = (*found[name], endpoint.errors.kind)
+    return found if answers.kind is None else {**found, JSON: (answers.kind,)}
 
 
 def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
@@ -84,7 +93,7 @@ def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dic
         statuses |= _WITH_BODY
     if answers.form is not None:
         statuses |= _WITH_FORM
-    error = {JSON: {"schema": schemas[endpoint.shape.described]}}
+    error = {JSON: {"schema": schemas[endpoint.errors.kind]}}
     found: dict[str, Any] = {
         "summary": endpoint.summary,
         "responses": {
@@ -103,10 +112,10 @@ def _operation(path: str, endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dic
 
 
 def _success(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
-    answers = endpoint.answers
-    content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in answers.others}
-    if answers.kind is not None:
-        content[JSON] = {"schema": schemas[answers.kind]}
+    content: dict[str, Any] = {}
+    for name, kinds in _answers(endpoint).items():
+        first, *others = [schemas[kind] for kind in kinds]
+        content[name] = {"schema": {"anyOf": [first, *others]} if others else first}
     found: dict[str, Any] = {"description": "The answer.", "content": content}
     if endpoint.body is not None:
         text = "Fields and tools of the request that had no effect, where there were any."
@@ -133,11 +142,11 @@ def _body(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     return {}
 
 
-class Health(Struct, omit_defaults=True):
+class Health(Struct):
     """`models`: their names → conditions; left out for who has none of the server's keys."""
 
-    status: Literal["ok"]
-    models: dict[str, Condition] | None = None
+    status: Literal["ok"] = "ok"
+    models: dict[str, Condition] | UnsetType = UNSET
 
 
 class TokenPiece(Struct):
@@ -147,13 +156,13 @@ class TokenPiece(Struct):
     piece: str | list[int]
 
 
-class Tokenized(Struct, kw_only=True):
+class Tokenized(Struct):
     """The count comes to those who give `prompt` or messages."""
 
     tokens: list[int | TokenPiece]
-    count: int = 0
-    max_model_len: int = 0
-    token_strs: list[str] = []
+    count: int | UnsetType = UNSET
+    max_model_len: int | UnsetType = UNSET
+    token_strs: list[str] | UnsetType = UNSET
 
 
 class Detokenized(Struct):
@@ -161,11 +170,15 @@ class Detokenized(Struct):
     content: str
 
 
-class TokenizerInfo(Struct):
-    bos_token: str | None
-    eos_token: str | None
-    pad_token: str | None
-    unk_token: str | None
+class TokenizerInfo(Struct, kw_only=True):
+    bos_token: str | None = None
+    eos_token: str | None = None
+    pad_token: str | None = None
+    unk_token: str | None = None
+    sep_token: str | UnsetType = UNSET
+    cls_token: str | UnsetType = UNSET
+    mask_token: str | UnsetType = UNSET
+    eot_token: str | UnsetType = UNSET
     chat_template: str | None
     model_max_length: int
     vocab_size: int
@@ -179,42 +192,46 @@ class RankedText(Struct):
     text: str
 
 
-class Ranked(Struct, kw_only=True):
+class Ranked(Struct):
     index: int
     relevance_score: float
-    document: RankedText | None = None
+    document: RankedText | UnsetType = UNSET
 
 
-class RankedList(Struct):
-    object: Literal["list"]
+class RankedList(Struct, tag_field="object", tag="list"):
     model: str
     results: list[Ranked]
     usage: PromptUsage
 
 
-class RankedPlain(Struct, kw_only=True):
+class RankedPlain(Struct):
     """As TEI's, for a request with `texts`."""
 
     index: int
     score: float
-    text: str = ""
+    text: str | UnsetType = UNSET
 
 
-class Score(Struct):
+class Score(Struct, tag_field="object", tag="score"):
     index: int
-    object: Literal["score"]
     score: float
 
 
-class ScoreList(Struct):
-    object: Literal["list"]
+class ScoreList(Struct, tag_field="object", tag="list"):
     model: str
     data: list[Score]
     usage: PromptUsage
 
 
+class Generation(Struct):
+    """Defaults of requests."""
+
+    n_ctx: int
+    params: dict[str, Any] = {}
+
+
 class Props(Struct):
-    default_generation_settings: dict[str, Any]
+    default_generation_settings: Generation
     total_slots: int
     model_path: str
     chat_template: str
@@ -227,27 +244,51 @@ class Props(Struct):
 class Slot(Struct):
     id: int
     n_ctx: int
-    speculative: bool
     is_processing: bool
+    speculative: bool = False
+
+
+class LikelyId(Struct):
+    id: int
+    token: str
+    logprob: Number
+    bytes: list[int]
+
+
+class IdLogprob(LikelyId):
+    top_logprobs: list[LikelyId]
 
 
 class ContinuedText(Struct, kw_only=True):
-    """An answer of llama-server's own endpoint."""
+    """An answer of llama-server's own endpoint, or the last part of a stream of one."""
 
     index: int
     content: str
-    tokens: list[int]
-    id_slot: int
-    stop: bool
+    tokens: list[int] = []
+    id_slot: int = -1
+    stop: bool = True
     model: str
     tokens_predicted: int
     tokens_evaluated: int
     generation_settings: dict[str, Any]
     prompt: str
     has_new_line: bool
-    truncated: bool
+    truncated: bool = False
     stop_type: Literal["limit", "eos", "word"]
     stopping_word: str
     tokens_cached: int
     timings: Timings
-    completion_probabilities: list[dict[str, Any]] = []
+    completion_probabilities: list[IdLogprob] | UnsetType = UNSET
+
+
+class ContinuedPart(Struct):
+    """A part of a stream but for the last, which is a `ContinuedText`."""
+
+    content: str
+    tokens: list[int]
+    tokens_predicted: int
+    tokens_evaluated: int
+    index: int = 0
+    stop: bool = False
+    id_slot: int = -1
+    completion_probabilities: list[IdLogprob] | UnsetType = UNSET

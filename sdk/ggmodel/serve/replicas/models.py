@@ -14,7 +14,7 @@ from ...errors import Busy, ConfigError, DeviceLost, Unsupported
 from ..models.catalogue import Catalogue
 from ..monitoring import note_model
 from ..pool import Condition, Listed
-from ..requests import Begun, Ended, Event, Failure, Generate, Piece, Runner, State
+from ..requests import Begun, Ended, Event, Failure, Piece, Request, Runner, State
 from ..runners.protocol import Questions, answers, error_of, pack
 from . import replica
 
@@ -81,7 +81,7 @@ class Replicas(Questions):
         assert self._state is not None
         return self._state.having(self._open)
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         body, begun, spoken = pack(request), False, False
         tries = _Tries()
         self._open += 1

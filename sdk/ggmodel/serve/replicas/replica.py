@@ -13,7 +13,7 @@ import msgspec
 
 from ...errors import Error
 from ..models.catalogue import Catalogue
-from ..requests import Event, Failure, Generate, State
+from ..requests import Event, Failure, Request, State
 from ..runners.engines import Engines
 from ..runners.protocol import METHODS, Result, failure_of, pack, requests
 from .cluster import need_ray
@@ -98,7 +98,7 @@ class Replica:
         """Lists of events of an answer, which a `Failure` may end.
 
         Args:
-            body: a `Generate`.
+            body: a `Request`.
         """
         await self._present()
         async with aclosing(self._gathered(requests["generate"].decode(body))) as parts:
@@ -119,7 +119,7 @@ class Replica:
             return encode(Result(0, failure=failure_of(error)))
         return encode(Result(0, pack(answer)))
 
-    async def _gathered(self, request: Generate) -> AsyncGenerator[list[Event | Failure], None]:
+    async def _gathered(self, request: Request) -> AsyncGenerator[list[Event | Failure], None]:
         """The events of an answer: each time all that have come, since Ray's work for a message is
         much more than its bytes."""
         held: list[Event | Failure] = []

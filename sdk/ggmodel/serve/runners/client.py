@@ -18,7 +18,7 @@ import msgspec
 from ... import concurrency
 from ...bounds import limits
 from ...errors import DeviceLost, Error, FormatError, Unsupported
-from ..requests import Ended, Event, Failure, Generate, Piece, State
+from ..requests import Ended, Event, Failure, Piece, Request, State
 from .protocol import (
     WINDOW,
     Call,
@@ -227,7 +227,7 @@ class Conversation(Questions, asyncio.Protocol):
 
     # requests
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         stream = _Stream()
         id = await self._send("generate", request, stream)
         try:

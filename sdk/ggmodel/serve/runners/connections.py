@@ -21,7 +21,7 @@ from ...ml.runner_discovery import answer
 from ...platforms.processes import give_memory_back
 from ...platforms.sockets import own_port
 from ...runner import LoadedModel
-from ..requests import Chat, Failure, State
+from ..requests import ChatParams, Failure, State
 from .protocol import (
     HELLO_BYTES,
     METHODS,
@@ -74,7 +74,7 @@ class Pools:
             return "grammar"
         fields = {"tokenize": "text", "render": "chat"}
         prompt = getattr(request, fields.get(call.method, "prompt"), "")
-        if isinstance(prompt, Chat):
+        if isinstance(prompt, ChatParams):
             if prompt.template is not None:
                 return "template"
             media = hold_items(prompt.messages)

@@ -17,15 +17,15 @@ from ...errors import Cancelled, ConfigError, DeviceLost, Error, PromptError, Un
 from ...platforms import machine
 from ..requests import (
     Begun,
-    Chat,
+    ChatParams,
     Detokenize,
     Embed,
     Event,
     Failure,
-    Generate,
     Rank,
     Ranks,
     Render,
+    Request,
     Rows,
     State,
     Text,
@@ -159,7 +159,7 @@ class LlamaCppRunner:
 
     # texts
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         if request.prompt_logprobs is not None:
             raise Unsupported("llama.cpp's server gives no log-probabilities of prompts")
         body = body_of(request, self._told["metadata"])
@@ -202,9 +202,9 @@ class LlamaCppRunner:
             return Cancelled(f"the server unloads {self.name}")
         return error
 
-    async def _prompt(self, prompt: Chat | str | list[Any]) -> tuple[list[int], str, Any]:
+    async def _prompt(self, prompt: ChatParams | str | list[Any]) -> tuple[list[int], str, Any]:
         """The ids of a prompt, the end of its text, and the prompt as llama-server takes it."""
-        if isinstance(prompt, Chat):
+        if isinstance(prompt, ChatParams):
             text, items = await self._rendered(prompt)
             if items:
                 ids = await self._ids(text.replace(self._marker, ""))
@@ -228,7 +228,7 @@ class LlamaCppRunner:
         body = {"content": text, "add_special": add_special, "parse_special": special}
         return (await self._ask("/tokenize", body))["tokens"]
 
-    async def _rendered(self, chat: Chat) -> tuple[str, list[str]]:
+    async def _rendered(self, chat: ChatParams) -> tuple[str, list[str]]:
         """The text of a chat, its items' places marked, and these in base64."""
         if chat.template is not None:
             raise Unsupported("llama.cpp's server takes no other template than the file's")
@@ -247,7 +247,7 @@ class LlamaCppRunner:
         return text, [as_base64(item) for _, item in items]
 
     async def tokenize(self, request: Tokenize) -> Tokens:
-        if isinstance(request.text, Chat):
+        if isinstance(request.text, ChatParams):
             ids, *_ = await self._prompt(request.text)
         else:
             ids = await self._ids(request.text, request.add_special, request.special)

@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...runner.loading.resolved import SAMPLING_KEYS
-from ..requests import Ended, Generate, Piece, Token
+from ..requests import Ended, Piece, Request, Token
 from .protocol import encoded
 
 _READ = 1 << 16  # bytes
@@ -143,7 +143,7 @@ _SAMPLING: dict[str, Any] = {
 _REST = {"max_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "num_keep"}
 
 
-def body_of(request: Generate, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def body_of(request: Request, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a request but for its prompt.
 
     Args:
@@ -171,7 +171,7 @@ def body_of(request: Generate, metadata: Mapping[str, Any]) -> dict[str, Any]:
     return body | _grammar(request)
 
 
-def _grammar(request: Generate) -> dict[str, Any]:
+def _grammar(request: Request) -> dict[str, Any]:
     spec = request.grammar
     if spec is None:
         return {}

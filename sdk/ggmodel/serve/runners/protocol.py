@@ -25,11 +25,11 @@ from ..requests import (
     Embed,
     Ended,
     Failure,
-    Generate,
     Piece,
     Rank,
     Ranks,
     Render,
+    Request,
     Rows,
     State,
     Text,
@@ -151,7 +151,7 @@ HELLO_BYTES = 4096
 _LENGTH = 4
 
 METHODS: dict[str, tuple[type, type | None]] = {
-    "generate": (Generate, None),
+    "generate": (Request, None),
     "embed": (Embed, Rows),
     "rank": (Rank, Ranks),
     "tokenize": (Tokenize, Tokens),

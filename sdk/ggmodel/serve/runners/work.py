@@ -23,18 +23,18 @@ from ...tokenizer import Tokenizer
 from ...transcript import transcribe
 from ..requests import (
     Begun,
-    Chat,
+    ChatParams,
     Detokenize,
     Embed,
     Ended,
     Event,
     Failure,
-    Generate,
     GrammarSpec,
     Piece,
     Rank,
     Ranks,
     Render,
+    Request,
     Rows,
     Segment,
     Text,
@@ -77,7 +77,7 @@ class Work:
 
     # texts
 
-    def prepare(self, request: Generate, check: Check) -> Prepared:
+    def prepare(self, request: Request, check: Check) -> Prepared:
         """Reads a prompt: opens its items, and computes its log-probabilities where asked for.
 
         Raises:
@@ -101,9 +101,9 @@ class Work:
         begun.tokens = self._scored(generation, ids, request.prompt_logprobs, complete, check)
         return Prepared(begun, generation, complete)
 
-    def _prompt(self, prompt: Chat | str | list[Any]) -> tuple[Any, str]:
+    def _prompt(self, prompt: ChatParams | str | list[Any]) -> tuple[Any, str]:
         """A prompt as the model takes it, and the end of the text that a template made of it."""
-        if isinstance(prompt, Chat):
+        if isinstance(prompt, ChatParams):
             rendered = self._rendered(prompt)
             return self.model.prompts.chat(rendered), rendered.text[-_ENDING:]
         if isinstance(prompt, list):
@@ -112,7 +112,7 @@ class Work:
                     _need_data(*(item_of(part) or ("item", part)))
         return prompt, ""
 
-    def _rendered(self, chat: Chat) -> Rendered:
+    def _rendered(self, chat: ChatParams) -> Rendered:
         rendered = self.model.chat_text(
             chat.messages,
             tools=chat.tools,
@@ -164,7 +164,7 @@ class Work:
 
     def tokenize(self, request: Tokenize, check: Check) -> Tokens:
         """The ids of a text or a chat; −1 in the places of images and other items."""
-        if isinstance(request.text, Chat):
+        if isinstance(request.text, ChatParams):
             rendered = self._rendered(request.text)
             self._need_short(rendered.text)
             numbers = self.model.prompts.numbers(self.model.prompts.chat(rendered))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -11,124 +11,52 @@ from msgspec import Struct
 from starlette.routing import Route
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Answer, Reply, whole
-from ...chat_requests import Wish, arguments_of, ask, called, functions
-from ...endpoint import EVENTS, Answers, Call, Handler, event, route, written
+from ...answers import Answer, Reply, Said
+from ...chat import ChatProtocol, serve_chat
+from ...chat_requests import arguments_of, functions, prepare
+from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
-from ...requests import Chat, Ended, GrammarSpec, Tokenize
+from ...requests import ChatParams, Ended, GrammarSpec, Request, Tokenize
 from ...server import Server
 from .schemas import (
     ANTHROPIC,
+    AnswerBlock,
     Block,
+    BlockDelta,
+    ContentBlockDelta,
+    ContentBlockStart,
+    ContentBlockStop,
+    InputJsonDelta,
     InputMessage,
     MessageAnswer,
+    MessageDelta,
+    MessageEvent,
+    MessageStart,
+    MessageStop,
+    Ping,
+    SignatureDelta,
+    Stopped,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
     TokenCount,
+    ToolUseBlock,
+    Usage,
     converted,
-    counts,
-    stopped,
     usage,
 )
 
 __all__ = ["ANTHROPIC", "routes"]
 
 
-_encode = msgspec.json.Encoder().encode
-
-
-def new_id() -> str:
-    """The id of a message, which nobody can guess."""
-    return f"msg_{secrets.token_hex(12)}"
-
-
-class Events:
-    """The events of one message, whose blocks begin and end as the answer changes its kind.
-
-    Args:
-        stops: the request's own stop strings.
-    """
-
-    def __init__(self, model: str, stops: Collection[str]):
-        self._model, self._stops = model, stops
-        self._index, self._open = -1, ""
-
-    def begin(self, prompt_tokens: int) -> bytes:
-        """The first event. How much of the prompt was in the cache comes with the last counts."""
-        message = {
-            "id": new_id(),
-            "type": "message",
-            "role": "assistant",
-            "model": self._model,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": counts(prompt_tokens, 0, 0),
-        }
-        return _event("message_start", message=message)
-
-    def delta(self, delta: Delta) -> bytes:
-        """The events of what a token added."""
-        if isinstance(delta, CallBegun):
-            block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
-            return self._begin(f"call {delta.index}", block)
-        if isinstance(delta, CallArguments):
-            kind, added = f"call {delta.index}", {"partial_json": delta.text}
-            return self._in(kind, {}, {"type": "input_json_delta", **added})
-        if isinstance(delta, Reasoning):
-            block = {"type": "thinking", "thinking": "", "signature": ""}
-            return self._in("thought", block, {"type": "thinking_delta", "thinking": delta.text})
-        assert isinstance(delta, Content)
-        block = {"type": "text", "text": ""}
-        return self._in("text", block, {"type": "text_delta", "text": delta.text})
-
-    def end(self, ended: Ended, called: bool) -> bytes:
-        """The last events."""
-        empty = b""
-        if self._index < 0:
-            empty = self._begin("text", {"type": "text", "text": ""})
-        why = stopped(ended, called, self._stops)
-        last = _event("message_delta", delta=why, usage=usage(ended))
-        return empty + self._close() + last + _event("message_stop")
-
-    def _in(self, kind: str, block: dict[str, Any], delta: dict[str, Any]) -> bytes:
-        begun = b"" if self._open == kind else self._begin(kind, block)
-        head = b'{"type":"content_block_delta","index":%d,"delta":' % self._index
-        return begun + written(head + _encode(delta) + b"}", "content_block_delta")
-
-    def _begin(self, kind: str, block: dict[str, Any]) -> bytes:
-        closed = self._close()
-        self._index, self._open = self._index + 1, kind
-        return closed + _event("content_block_start", index=self._index, content_block=block)
-
-    def _close(self) -> bytes:
-        if not self._open:
-            return b""
-        signed = b""
-        if self._open == "thought":
-            delta = {"type": "signature_delta", "signature": ""}
-            signed = _event("content_block_delta", index=self._index, delta=delta)
-        self._open = ""
-        return signed + _event("content_block_stop", index=self._index)
-
-
-def _event(name: str, **data: Any) -> bytes:
-    return event({"type": name, **data}, name)
-
-
-_PING = _event("ping")
-
-
-async def send_events(call: Call, answer: Answer, events: Events) -> None:
-    """Sends an answer piece by piece."""
-    async with answer, call.stream(ping=_PING) as out:
-        await out.send(events.begin(len(answer.begun.prompt)) + _PING)
-        async for said in answer:
-            if said.deltas:
-                await out.send(b"".join(map(events.delta, said.deltas)))
-        await out.send(events.end(answer.ended, answer.called))
-
-
 _MOST = 4096  # tokens of an answer whose length a request leaves out
-_CHOICES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+_CHOICES: dict[str, Literal["auto", "none", "required"]] = {
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+    "none": "none",
+}
 
 
 class InputTool(Struct):
@@ -192,52 +120,113 @@ def routes(server: Server) -> list[Route]:
         return route("POST", path, handler, server, ANTHROPIC, body, answers=answers)
 
     return [
-        post("/v1/messages", create, MessageRequest, Answers(MessageAnswer, [EVENTS])),
+        post(
+            "/v1/messages", create, MessageRequest, Answers(MessageAnswer, {EVENTS: [MessageEvent]})
+        ),
         post("/v1/messages/count_tokens", count, CountRequest, Answers(TokenCount)),
     ]
 
 
 async def create(call: Call) -> None:
-    """Answer a conversation, in Anthropic's shape."""
-    given, server = await call.decode(MessageRequest), call.server
-    asking = await wish(given, call)
-    stops = given.stop_sequences or ()
-    asking.options = _options(given)
-    async with server.models.use(given.model) as runner:
-        name = called(given.model, runner.state)
-        asked = await ask(runner, asking, server.settings)
-        answer = Answer(runner, asked, server.metrics)
-        if given.stream:
-            await send_events(call, answer, Events(name, stops))
-            return
-        async with answer:
-            reply = await whole(answer)
-    ended = reply.ended
-    message = {
-        "id": new_id(),
-        "type": "message",
-        "role": "assistant",
-        "model": name,
-        "content": _blocks(reply),
-        **stopped(ended, bool(reply.calls), stops),
-        "usage": usage(ended),
-    }
-    await call.json(message)
+    """Answer a conversation, in Anthropic's format."""
+    await serve_chat(Messages, call)
 
 
 async def count(call: Call) -> None:
-    """Tell how many tokens a conversation takes."""
+    """Count the tokens of a conversation."""
     given, server = await call.decode(CountRequest), call.server
-    asking = await wish(given, call)
+    chat = await _chat(given, call)
     async with server.models.use(given.model) as runner:
-        prompt = (await ask(runner, asking, server.settings)).generate.prompt
-        assert isinstance(prompt, Chat)
-        tokens = await runner.tokenize(Tokenize(prompt))
-    await call.json({"input_tokens": len(tokens.ids)})
+        await prepare(runner, Request(chat, grammar=_grammar(given)), server.settings)
+        tokens = await runner.tokenize(Tokenize(chat))
+    await call.json(TokenCount(len(tokens.ids)))
 
 
-async def wish(given: CountRequest, call: Call) -> Wish:
-    """The chat that a request asks for.
+class Messages(ChatProtocol[MessageRequest]):
+    """A message, whose blocks begin and end as the answer changes its kind."""
+
+    body = MessageRequest
+    ping = named_event(Ping())
+
+    def __init__(self, call: Call, given: MessageRequest):
+        super().__init__(call, given)
+        self._index, self._open = -1, ""
+
+    async def read(self) -> list[Request]:
+        chat = await _chat(self.given, self.call)
+        return [Request(chat, _options(self.given), _grammar(self.given))]
+
+    async def whole(self, replies: list[Reply]) -> MessageAnswer:
+        (reply,) = replies
+        stopped = self._stopped(reply.ended, bool(reply.calls))
+        return self._message(_blocks(reply), stopped, usage(reply.ended))
+
+    async def first(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
+        # How much of the prompt was in the cache comes with the last counts.
+        counts = Usage(len(answer.begun.prompt), 0, 0, 0)
+        return [MessageStart(self._message([], Stopped(None, None), counts)), Ping()]
+
+    def chunks(self, index: int, said: Said) -> Iterable[MessageEvent]:
+        return [event for delta in said.deltas for event in self._delta(delta)]
+
+    async def last(self, index: int, answer: Answer) -> Iterable[MessageEvent]:
+        empty = self._begin("text", TextBlock("")) if self._index < 0 else []
+        stopped = self._stopped(answer.ended, answer.called)
+        end = [MessageDelta(stopped, usage(answer.ended)), MessageStop()]
+        return [*empty, *self._close(), *end]
+
+    def frame(self, part: MessageEvent) -> bytes:
+        return named_event(part)
+
+    def _message(
+        self, content: list[AnswerBlock], stopped: Stopped, counts: Usage
+    ) -> MessageAnswer:
+        return MessageAnswer(
+            id=f"msg_{secrets.token_hex(12)}",  # nobody can guess it
+            model=self.name,
+            content=content,
+            stop_reason=stopped.stop_reason,
+            stop_sequence=stopped.stop_sequence,
+            usage=counts,
+        )
+
+    def _stopped(self, ended: Ended, called: bool) -> Stopped:
+        sequence = ended.stop if ended.stop in (self.given.stop_sequences or ()) else None
+        if ended.reason == "length":
+            return Stopped("max_tokens", sequence)
+        if called:
+            return Stopped("tool_use", sequence)
+        return Stopped("end_turn" if sequence is None else "stop_sequence", sequence)
+
+    def _delta(self, delta: Delta) -> list[MessageEvent]:
+        if isinstance(delta, CallBegun):
+            return self._begin(f"call {delta.index}", ToolUseBlock(delta.id, delta.name, {}))
+        if isinstance(delta, CallArguments):
+            return [ContentBlockDelta(self._index, InputJsonDelta(delta.text))]
+        if isinstance(delta, Reasoning):
+            return self._in("thought", ThinkingBlock(""), ThinkingDelta(delta.text))
+        assert isinstance(delta, Content)
+        return self._in("text", TextBlock(""), TextDelta(delta.text))
+
+    def _in(self, kind: str, block: AnswerBlock, delta: BlockDelta) -> list[MessageEvent]:
+        begun = [] if self._open == kind else self._begin(kind, block)
+        return [*begun, ContentBlockDelta(self._index, delta)]
+
+    def _begin(self, kind: str, block: AnswerBlock) -> list[MessageEvent]:
+        closed = self._close()
+        self._index, self._open = self._index + 1, kind
+        return [*closed, ContentBlockStart(self._index, block)]
+
+    def _close(self) -> list[MessageEvent]:
+        kind, self._open = self._open, ""
+        if not kind:
+            return []
+        signed = [ContentBlockDelta(self._index, SignatureDelta())] if kind == "thought" else []
+        return [*signed, ContentBlockStop(self._index)]
+
+
+async def _chat(given: CountRequest, call: Call) -> ChatParams:
+    """The chat of a request.
 
     Raises:
         Refused: a tool is unsupported, or none of those that may be chosen.
@@ -246,22 +235,23 @@ async def wish(given: CountRequest, call: Call) -> Wish:
     if choice.type == "tool" and choice.name is None:
         raise Refused("tool_choice.name: is missing", param="tool_choice.name")
     tools = functions("Anthropic", given.tools, call)
-    form = given.output_config.format if given.output_config else None
     last = given.messages[-1] if given.messages else None
-    variables: dict[str, Any] = {}
-    if given.thinking is not None:
-        variables["enable_thinking"] = given.thinking.type != "disabled"
-    return Wish(
+    thinks = given.thinking and {"enable_thinking": given.thinking.type != "disabled"}
+    return ChatParams(
         await converted(given.system, given.messages, call.server.media.of_request()),
         tools=[_schema_of(tool) for tool in tools],
+        variables=thinks or {},
+        continues=last is not None and last.role == "assistant" and not _calls(last),
         choice=_CHOICES[choice.type],
         function=choice.name if choice.type == "tool" else None,
         parallel=not choice.disable_parallel_tool_use,
         strict=any(tool.strict for tool in tools),
-        grammar=form and GrammarSpec("json_schema", msgspec.json.encode(form.schema).decode()),
-        variables=variables,
-        continues=last is not None and last.role == "assistant" and not _calls(last),
     )
+
+
+def _grammar(given: CountRequest) -> GrammarSpec | None:
+    form = given.output_config and given.output_config.format
+    return form and GrammarSpec("json_schema", msgspec.json.encode(form.schema).decode())
 
 
 def _calls(message: InputMessage) -> bool:
@@ -289,13 +279,12 @@ def _schema_of(tool: InputTool) -> dict[str, Any]:
     return {"type": "function", "function": found}
 
 
-def _blocks(reply: Reply) -> list[Block]:
-    found: list[Block] = []
+def _blocks(reply: Reply) -> list[AnswerBlock]:
+    found: list[AnswerBlock] = []
     if reply.reasoning:
-        found.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
+        found.append(ThinkingBlock(reply.reasoning))
     if reply.content or not (reply.reasoning or reply.calls):
-        found.append({"type": "text", "text": reply.content})
-    for one in reply.calls:
-        given = arguments_of(one.arguments)
-        found.append({"type": "tool_use", "id": one.id, "name": one.name, "input": given})
-    return found
+        found.append(TextBlock(reply.content))
+    return found + [
+        ToolUseBlock(one.id, one.name, arguments_of(one.arguments)) for one in reply.calls
+    ]

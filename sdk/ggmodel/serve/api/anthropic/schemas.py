@@ -1,14 +1,14 @@
-"""Schemas of Anthropic's API: messages as runners take them, answers, counts, errors."""
+"""Schemas of Anthropic's API: messages as runners take them, answers, events, counts, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
-from ...endpoint import Shape, event
+from ...endpoint import ErrorFormat, named_event
 from ...errors import Problem, Refused
 from ...media import Media, from_base64
 from ...requests import Ended
@@ -19,10 +19,9 @@ class Failed(Struct):
     message: str
 
 
-class ErrorAnswer(Struct):
+class ErrorAnswer(Struct, tag="error"):
     """An error, as Anthropic puts it."""
 
-    type: Literal["error"]
     error: Failed
 
 
@@ -35,32 +34,102 @@ class Usage(Struct):
     output_tokens: int
 
 
-class AnswerBlock(Struct, kw_only=True):
-    """A thought, a text or a call."""
+class TextBlock(Struct, tag="text"):
+    text: str
 
-    type: Literal["thinking", "text", "tool_use"]
-    text: str = ""
-    thinking: str = ""
+
+class ThinkingBlock(Struct, tag="thinking"):
+    thinking: str
     signature: str = ""
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] = {}
 
 
-class MessageAnswer(Struct):
+class ToolUseBlock(Struct, tag="tool_use"):
     id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
+
+
+class Stopped(Struct):
+    """The reason why an answer ended; none at its beginning."""
+
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"] | None
+    stop_sequence: str | None
+
+
+class MessageAnswer(Stopped, tag="message", kw_only=True):
+    id: str
+    role: Literal["assistant"] = "assistant"
     model: str
     content: list[AnswerBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-    stop_sequence: str | None
     usage: Usage
 
 
 class TokenCount(Struct):
     input_tokens: int
 
+
+class MessageStart(Struct, tag="message_start"):
+    message: MessageAnswer
+
+
+class Ping(Struct, tag="ping"):
+    pass
+
+
+class ContentBlockStart(Struct, tag="content_block_start"):
+    index: int
+    content_block: AnswerBlock
+
+
+class TextDelta(Struct, tag="text_delta"):
+    text: str
+
+
+class ThinkingDelta(Struct, tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(Struct, tag="signature_delta"):
+    signature: str = ""
+
+
+class InputJsonDelta(Struct, tag="input_json_delta"):
+    partial_json: str
+
+
+BlockDelta = TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta
+
+
+class ContentBlockDelta(Struct, tag="content_block_delta"):
+    index: int
+    delta: BlockDelta
+
+
+class ContentBlockStop(Struct, tag="content_block_stop"):
+    index: int
+
+
+class MessageDelta(Struct, tag="message_delta"):
+    delta: Stopped
+    usage: Usage
+
+
+class MessageStop(Struct, tag="message_stop"):
+    pass
+
+
+MessageEvent = (
+    MessageStart
+    | Ping
+    | ContentBlockStart
+    | ContentBlockDelta
+    | ContentBlockStop
+    | MessageDelta
+    | MessageStop
+)
 
 _TYPES = {
     401: "authentication_error",
@@ -73,53 +142,18 @@ _TYPES = {
 }
 
 
-class Anthropic(Shape):
-    """Errors as Anthropic puts them."""
-
-    described = ErrorAnswer
-
-    def refusal(self, error: Problem) -> Any:
-        kind = "invalid_request_error" if error.status < 500 else "api_error"
-        found = {"type": _TYPES.get(error.status, kind), "message": error.message}
-        return {"type": "error", "error": found}
-
-    def interruption(self, error: Problem) -> bytes:
-        return event(self.refusal(error), "error")
+def _error(error: Problem) -> ErrorAnswer:
+    kind = "invalid_request_error" if error.status < 500 else "api_error"
+    return ErrorAnswer(Failed(_TYPES.get(error.status, kind), error.message))
 
 
-ANTHROPIC = Anthropic()
+ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)
 
 
-def usage(ended: Ended) -> dict[str, int]:
+def usage(ended: Ended) -> Usage:
     """Counts of an answer."""
-    return counts(ended.prompt_tokens, ended.reused_tokens, ended.completion_tokens)
-
-
-def counts(prompt: int, reused: int, answer: int) -> dict[str, int]:
-    """Counts of tokens; those of the prompt that were in the cache count apart."""
-    return {
-        "input_tokens": prompt - reused,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": reused,
-        "output_tokens": answer,
-    }
-
-
-def stopped(ended: Ended, called: bool, stops: Collection[str]) -> dict[str, str | None]:
-    """Why an answer ended.
-
-    Args:
-        called: it called a tool.
-        stops: the request's own stop strings.
-    """
-    sequence = ended.stop if ended.stop in stops else None
-    if ended.reason == "length":
-        reason = "max_tokens"
-    elif called:
-        reason = "tool_use"
-    else:
-        reason = "end_turn" if sequence is None else "stop_sequence"
-    return {"stop_reason": reason, "stop_sequence": sequence}
+    prompt, reused = ended.prompt_tokens, ended.reused_tokens
+    return Usage(prompt - reused, 0, reused, ended.completion_tokens)
 
 
 Block = dict[str, Any]

@@ -15,7 +15,17 @@ from ...pool import Listed, best_name
 from ...requests import State
 from ...server import Server
 from . import inference, manage
-from .schemas import OLLAMA, VERSION, RunningModels, ShownModel, Tags, Version, details, moment
+from .schemas import (
+    OLLAMA,
+    RunningModel,
+    RunningModels,
+    ShownModel,
+    Tag,
+    Tags,
+    Version,
+    details,
+    moment,
+)
 
 __all__ = ["OLLAMA", "routes"]
 
@@ -53,24 +63,24 @@ def _model_routes(server: Server) -> list[Route]:
 
 
 async def tags(call: Call) -> None:
-    """List the models, in Ollama's shape."""
+    """List the models, in Ollama's format."""
     found = await call.server.models.listed()
-    await call.json({"models": [_shown(one) for one in found]})
+    await call.json(Tags([Tag(**_shown(one)) for one in found]))
 
 
 async def running(call: Call) -> None:
-    """List the models that are loaded, in Ollama's shape."""
+    """List the models that are loaded, in Ollama's format."""
     found = await call.server.models.listed()
-    await call.json({"models": [_running(one, one.state) for one in found if one.state]})
+    await call.json(RunningModels([_running(one, one.state) for one in found if one.state]))
 
 
 async def version(call: Call) -> None:
-    """Tell the version of Ollama whose API this is, and this program's."""
-    await call.json({"version": VERSION, "ggmodel": __version__})
+    """Show the version of Ollama whose API this is, and this program's."""
+    await call.json(Version(__version__))
 
 
 async def show(call: Call) -> None:
-    """Describe a model, in Ollama's shape. A model that is not loaded is loaded for it."""
+    """Describe a model, in Ollama's format. A model that is not loaded is loaded for it."""
     given = await call.decode(ShowRequest)
     name = given.model or given.name
     if not name:
@@ -85,20 +95,20 @@ async def show(call: Call) -> None:
     if model is None:
         raise ModelNotFound(f"no model is called {name!r:.200}; /api/tags lists all")
     able = [word for ability, word in _CAPABILITIES.items() if ability in state.abilities]
-    await call.json(
-        {
-            "modelfile": f"FROM {model.path}\n",
-            "parameters": "",
-            "template": state.template,
-            "details": _details(model, state),
-            "model_info": _info(state, bool(given.verbose)),
-            "capabilities": able + [_KINDS[kind] for kind in state.kinds if kind in _KINDS],
-            "modified_at": moment(model.created),
-        }
+    shown = ShownModel(
+        modelfile=f"FROM {model.path}\n",
+        parameters="",
+        template=state.template,
+        details=details(model, state),
+        model_info=_info(state, bool(given.verbose)),
+        capabilities=able + [_KINDS[kind] for kind in state.kinds if kind in _KINDS],
+        modified_at=moment(model.created),
     )
+    await call.json(shown)
 
 
 def _shown(model: Listed) -> dict[str, Any]:
+    """The fields of `Tag`."""
     name = model.name if ":" in model.name.rpartition("/")[2] else f"{model.name}:latest"
     return {
         "name": name,
@@ -110,26 +120,16 @@ def _shown(model: Listed) -> dict[str, Any]:
     }
 
 
-def _running(model: Listed, state: State) -> dict[str, Any]:
+def _running(model: Listed, state: State) -> RunningModel:
     """A model that is loaded. The engine is no field of Ollama's."""
-    found = _shown(model)
-    found["size"] = state.nbytes
-    found["details"] = _details(model, state)
-    return {
-        **found,
-        "expires_at": moment(_FOR_EVER if model.expires is None else model.expires),
-        "size_vram": 0,
-        "context_length": state.context_length,
-        "engine": state.engine,
-    }
-
-
-def _details(model: Listed, state: State) -> dict[str, Any]:
-    found = details(model)
-    known = {"family": state.architecture, "families": [state.architecture]}
-    if state.quantization:
-        known["quantization_level"] = state.quantization
-    return {**found, **known}
+    expires = _FOR_EVER if model.expires is None else model.expires
+    known = {**_shown(model), "size": state.nbytes, "details": details(model, state)}
+    return RunningModel(
+        **known,
+        expires_at=moment(expires),
+        context_length=state.context_length,
+        engine=state.engine,
+    )
 
 
 def _info(state: State, verbose: bool) -> dict[str, Any]:

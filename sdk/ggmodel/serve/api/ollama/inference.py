@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from starlette.routing import Route
 
 from ....bounds import limits
-from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
+from ....chat.replies import CallArguments, CallBegun, Content, Reasoning
 from ....names import as_jinja
-from ...answers import Answer, Called, Reply, whole
-from ...chat_requests import (
-    Asked,
-    Message,
-    Wish,
-    arguments_of,
-    ask,
-    check_count,
-    check_logprobs,
-    tool_call,
-    within,
-)
-from ...endpoint import Answers, Call, Handler, route
+from ...answers import Answer, Called, Reply, Said
+from ...chat import ChatProtocol, serve_chat
+from ...chat_requests import Message, arguments_of, check_count, tool_call
+from ...endpoint import LINES, Answers, Call, Handler, line, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Chat, Embed, Generate, Render, Rows, Runner
+from ...requests import Begun, ChatParams, Embed, Ended, Render, Request, Rows, Token
 from ...server import Server
+from ..openai.schemas import logprobs
 from .schemas import (
-    LINES,
     OLLAMA,
+    AnsweredCall,
+    AnsweredFunction,
+    AnsweredMessage,
     AnswerRequest,
     ChatPart,
     Clock,
@@ -42,8 +36,6 @@ from .schemas import (
     TextPart,
     form,
     keep_alive,
-    line,
-    logprobs,
     now,
     options_of,
     thinking,
@@ -81,112 +73,126 @@ class ChatRequest(AnswerRequest, kw_only=True):
 
 
 def chat_routes(server: Server) -> list[Route]:
-    answers = Answers(ChatPart, [LINES])
+    answers = Answers(ChatPart, {LINES: [ChatPart]})
     return [route("POST", "/api/chat", chat, server, OLLAMA, ChatRequest, answers=answers)]
 
 
 async def chat(call: Call) -> None:
-    """Answer a conversation, in Ollama's shape."""
-    given, server, clock = await call.decode(ChatRequest), call.server, Clock()
-    check_count(given.messages or ())
-    wish = Wish(
-        [_message(one, i) for i, one in enumerate(given.messages or ())],
-        tools=[_tool(one, i) for i, one in enumerate(given.tools or ())],
-        grammar=form(given.format),
-        options=given.wanted(),
-        variables=thinking(given.think),
-    )
-    async with given.model_of(server) as runner:
-        clock.loaded()
-        if not wish.messages:
-            message = {"role": "assistant", "content": ""}
-            await call.json(loaded(given, clock, {"message": message}))
-            return
-        asked = await ask(runner, wish, server.settings)
-        answer = Answer(runner, asked, server.metrics)
-        if given.stream is not False:
-            await _send(call, given, answer, clock)
-            return
-        async with answer:
-            reply = await whole(answer)
-    shown: dict[str, Any] = {"message": _told(reply)}
-    if given.logprobs:
-        shown["logprobs"] = logprobs(reply.tokens)
-    await call.json(_whole(given.model, shown, reply, clock))
+    """Answer a conversation, in Ollama's format."""
+    await serve_chat(Chats, call)
 
 
-def loaded(given: AnswerRequest, clock: Clock, empty: dict[str, Any]) -> dict[str, Any]:
-    """The answer to a request that only loads a model, or has it unloaded."""
-    reason = "unload" if keep_alive(given.keep_alive) == 0 else "load"
-    done = {"done": True, "done_reason": reason, **clock.so_far()}
-    return {"model": given.model, "created_at": now(), **empty, **done}
+R = TypeVar("R", bound=AnswerRequest)
 
 
-def _whole(model: str, shown: dict[str, Any], reply: Reply, clock: Clock) -> dict[str, Any]:
-    done = {"done": True, "done_reason": reply.ended.reason, **clock.of(reply.ended)}
-    return {"model": model, "created_at": now(), **shown, **done}
+class OllamaProtocol(ChatProtocol[R]):
+    """The part that chats and texts have in common: times, and the fields of `Part`."""
+
+    media_type = LINES
+
+    def __init__(self, call: Call, given: R):
+        super().__init__(call, given)
+        self.clock = Clock()
+
+    @property
+    def streams(self) -> bool:
+        return self.given.stream is not False
+
+    def loading(self) -> dict[str, Any]:
+        given = self.given
+        return {"keep_alive": keep_alive(given.keep_alive), **options_of(given.options)[1]}
+
+    async def prepared(self, requests: list[Request]) -> list[Request]:
+        self.clock.loaded()
+        return await super().prepared(requests)
+
+    def frame(self, part: Any) -> bytes:
+        return line(part)
+
+    def part(self, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
+        """The fields of a part, with these tokens where log-probabilities are wanted."""
+        found = {"model": self.given.model, "created_at": now(), "done": False}
+        if tokens is not None and self.given.logprobs:
+            found["logprobs"] = logprobs(tokens)
+        return found
+
+    def done(self, ended: Ended | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
+        """The fields of the last part; without an answer, the model was only loaded or unloaded."""
+        found = {**self.part(tokens), "done": True}
+        if ended is None:
+            unloaded = keep_alive(self.given.keep_alive) == 0
+            reason = "unload" if unloaded else "load"
+            return {**found, "done_reason": reason, **self.clock.so_far()}
+        return {**found, "done_reason": ended.reason, **self.clock.of(ended)}
 
 
-async def _send(call: Call, given: ChatRequest, answer: Answer, clock: Clock) -> None:
-    async with answer, call.stream(LINES) as out:
-        async for message, tokens in _messages(answer):
-            shown: dict[str, Any] = {"message": message}
-            if given.logprobs and tokens:
-                shown["logprobs"] = logprobs(tokens)
-            head = {"model": given.model, "created_at": now()}
-            await out.send(line({**head, **shown, "done": False}))
-        last = Reply(answer.ended)
-        await out.send(line(_whole(given.model, {"message": _told(last)}, last, clock)))
+class Chats(OllamaProtocol[ChatRequest]):
+    """A message. Calls of tools come whole."""
 
+    body = ChatRequest
 
-async def _messages(answer: Answer) -> AsyncIterator[tuple[dict[str, Any], list[Any]]]:
-    """Each token with its log-probability. Calls of tools come whole."""
-    call: Called | None = None
-    async for said in answer:
+    def __init__(self, call: Call, given: ChatRequest):
+        super().__init__(call, given)
+        self._call: Called | None = None
+
+    async def read(self) -> list[Request]:
+        given = self.given
+        check_count(given.messages or ())
+        messages = [_message(one, i) for i, one in enumerate(given.messages or ())]
+        tools = [_tool(one, i) for i, one in enumerate(given.tools or ())]
+        chat = ChatParams(messages, tools, variables=thinking(given.think))
+        request = Request(chat, given.request_options(), form(given.format))
+        return [request] if messages else []
+
+    async def whole(self, replies: list[Reply]) -> ChatPart:
+        if not replies:
+            return ChatPart(message=AnsweredMessage(), **self.done(None))
+        (reply,) = replies
+        calls = _answered(reply.calls) if reply.calls else UNSET
+        message = AnsweredMessage(
+            reply.content, thinking=reply.reasoning or UNSET, tool_calls=calls
+        )
+        return ChatPart(message=message, **self.done(reply.ended, reply.tokens))
+
+    def chunks(self, index: int, said: Said) -> Iterable[ChatPart]:
         tokens = [] if said.token is None else [said.token]
-        texts: dict[str, str] = {}
+        message = AnsweredMessage()
+        texts = False
         for delta in said.deltas:
-            if isinstance(delta, CallArguments) and call is not None:
-                call.arguments += delta.text
+            if isinstance(delta, CallArguments) and self._call is not None:
+                self._call.arguments += delta.text
                 continue
-            if call is not None:
-                yield _calling([call]), []
-                call = None
+            yield from self._called()
             if isinstance(delta, CallBegun):
-                call = Called(delta.id, delta.name)
+                self._call = Called(delta.id, delta.name)
+            elif isinstance(delta, Reasoning):
+                message.thinking = (message.thinking or "") + delta.text
+                texts = True
             else:
-                key, text = _named(delta)
-                texts[key] = texts.get(key, "") + text
+                assert isinstance(delta, Content)
+                message.content += delta.text
+                texts = True
         if texts or tokens:
-            yield {"role": "assistant", "content": "", **texts}, tokens
-    if call is not None:
-        yield _calling([call]), []
+            yield ChatPart(message=message, **self.part(tokens or None))
+
+    async def last(self, index: int, answer: Answer) -> Iterable[ChatPart]:
+        last = ChatPart(message=AnsweredMessage(), **self.done(answer.ended))
+        return [*self._called(), last]
+
+    def _called(self) -> list[ChatPart]:
+        """The call under way, which is complete."""
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        return [ChatPart(message=AnsweredMessage(tool_calls=_answered([call])), **self.part())]
 
 
-def _named(delta: Delta) -> tuple[str, str]:
-    if isinstance(delta, Reasoning):
-        return "thinking", delta.text
-    assert isinstance(delta, Content)
-    return "content", delta.text
-
-
-def _told(reply: Reply) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": "assistant", "content": reply.content}
-    if reply.reasoning:
-        found["thinking"] = reply.reasoning
-    if reply.calls:
-        found["tool_calls"] = _calling(reply.calls)["tool_calls"]
-    return found
-
-
-def _calling(calls: list[Called]) -> dict[str, Any]:
-    """A message that calls functions. Arguments are objects here."""
-    listed = []
-    for one in calls:
-        function = {"name": one.name, "arguments": arguments_of(one.arguments)}
-        function = {"index": len(listed), **function}
-        listed.append({"id": one.id, "function": function})
-    return {"role": "assistant", "content": "", "tool_calls": listed}
+def _answered(calls: list[Called]) -> list[AnsweredCall]:
+    """Calls of functions. Arguments are objects here."""
+    return [
+        AnsweredCall(one.id, AnsweredFunction(i, one.name, arguments_of(one.arguments)))
+        for i, one in enumerate(calls)
+    ]
 
 
 def _message(given: ChatMessage, index: int) -> Message:
@@ -239,93 +245,94 @@ class GenerateRequest(AnswerRequest, kw_only=True):
 
 
 def generate_routes(server: Server) -> list[Route]:
-    path, answers = "/api/generate", Answers(TextPart, [LINES])
+    path, answers = "/api/generate", Answers(TextPart, {LINES: [TextPart]})
     return [route("POST", path, generate, server, OLLAMA, GenerateRequest, answers=answers)]
 
 
 async def generate(call: Call) -> None:
-    """Go on with a prompt, in Ollama's shape."""
-    given, server, clock = await call.decode(GenerateRequest), call.server, Clock()
-    options = given.wanted()
-    if given.suffix and (given.images or given.context):
-        raise Refused("suffix: goes with no images and no context", param="suffix")
-    async with given.model_of(server) as runner:
-        clock.loaded()
+    """Go on with a prompt, in Ollama's format."""
+    await serve_chat(Texts, call)
+
+
+class Texts(OllamaProtocol[GenerateRequest]):
+    """A text after a prompt, which a template may make of it."""
+
+    body = GenerateRequest
+
+    async def read(self) -> list[Request]:
+        given = self.given
+        if given.suffix and (given.images or given.context):
+            raise Refused("suffix: goes with no images and no context", param="suffix")
+        options = given.request_options()
         if not (given.prompt or given.images or given.suffix):
-            await call.json(loaded(given, clock, {"response": ""}))
-            return
-        asked = await _asked(given, options, runner, server)
-        check_logprobs([asked], runner)
-        answer = Answer(runner, asked, server.metrics)
-        if given.stream is not False:
-            await _send_text(call, given, answer, clock)
-            return
-        async with answer:
-            reply = await whole(answer)
-    found: dict[str, Any] = {"response": reply.content}
-    if reply.reasoning:
-        found["thinking"] = reply.reasoning
-    if given.logprobs:
-        found["logprobs"] = logprobs(reply.tokens)
-    await call.json({**_head(given), **found, **_done(answer, clock)})
+            return []
+        self._content = with_images(given.prompt or "", given.images, "")["content"]
+        request = Request(given.prompt or "", options, form(given.format))
+        if not given.suffix:
+            request.prompt = self._plain() if given.raw else self._chat()
+        return [request]
+
+    def _plain(self) -> str | list[Any]:
+        """The prompt as the whole text, without a template."""
+        content = self._content
+        parts = [content] if isinstance(content, str) else content
+        prompt = [*(self.given.context or ()), *parts]
+        return content if prompt == [content] else prompt
+
+    def _chat(self) -> ChatParams:
+        given = self.given
+        system = [{"role": "system", "content": given.system}] if given.system else []
+        return ChatParams(
+            [*system, {"role": "user", "content": self._content}],
+            template=as_jinja(given.template, "template") if given.template else None,
+            variables=thinking(given.think),
+        )
+
+    async def prepared(self, requests: list[Request]) -> list[Request]:
+        given, runner = self.given, self.runner
+        for one in requests:
+            if isinstance(one.prompt, ChatParams) and not (runner.state.template or given.template):
+                one.prompt = self._plain()
+        await super().prepared(requests)
+        for one in requests:
+            if given.suffix:
+                most = one.options.get("max_tokens")
+                prefix = given.prompt or ""
+                one.prompt = await fill_prompt(runner, prefix, given.suffix, max_tokens=most)
+            elif given.context and isinstance(one.prompt, ChatParams):
+                if not isinstance(self._content, str):
+                    text = "context: cannot be given with images; use /api/chat"
+                    raise Refused(text, param="context")
+                text = (await runner.render(Render(one.prompt))).text
+                one.prompt = [*given.context, text]
+        return requests
+
+    async def whole(self, replies: list[Reply]) -> TextPart:
+        if not replies:
+            return TextPart(response="", **self.done(None))
+        (reply,) = replies
+        return TextPart(
+            response=reply.content,
+            thinking=reply.reasoning or UNSET,
+            context=_context(reply.begun, reply.ids),
+            **self.done(reply.ended, reply.tokens),
+        )
+
+    def chunks(self, index: int, said: Said) -> Iterable[TextPart]:
+        texts = [delta.text for delta in said.deltas if isinstance(delta, Content)]
+        thoughts = [delta.text for delta in said.deltas if isinstance(delta, Reasoning)]
+        part = self.part(said.token and [said.token])
+        thinking = "".join(thoughts) or UNSET
+        return [TextPart(response="".join(texts), thinking=thinking, **part)]
+
+    async def last(self, index: int, answer: Answer) -> Iterable[TextPart]:
+        context = _context(answer.begun, answer.ids)
+        return [TextPart(response="", context=context, **self.done(answer.ended))]
 
 
-async def _asked(
-    given: GenerateRequest, options: dict[str, Any], runner: Runner, server: Server
-) -> Asked:
-    content = with_images(given.prompt or "", given.images, "")["content"]
-    state = runner.state
-    if given.suffix:
-        options = within(options, server.settings)
-        most = options.get("max_tokens")
-        prompt = await fill_prompt(runner, given.prompt or "", given.suffix, max_tokens=most)
-        return Asked(Generate(prompt, options, form(given.format)))
-    if given.raw or not (state.template or given.template):
-        prompt = [*(given.context or ()), *([content] if isinstance(content, str) else content)]
-        whole_prompt = content if prompt == [content] else prompt
-        wanted = within(options, server.settings)
-        return Asked(Generate(whole_prompt, wanted, form(given.format)))
-    messages: list[Message] = [{"role": "system", "content": given.system}] if given.system else []
-    wish = Wish(
-        [*messages, {"role": "user", "content": content}],
-        grammar=form(given.format),
-        options=options,
-        variables=thinking(given.think),
-        template=as_jinja(given.template, "template") if given.template else None,
-    )
-    asked = await ask(runner, wish, server.settings)
-    if given.context:
-        if not isinstance(content, str):
-            raise Refused("context: cannot be given with images; use /api/chat", param="context")
-        assert isinstance(asked.generate.prompt, Chat)
-        text = (await runner.render(Render(asked.generate.prompt))).text
-        asked.generate.prompt = [*given.context, text]
-    return asked
-
-
-def _head(given: GenerateRequest) -> dict[str, Any]:
-    return {"model": given.model, "created_at": now()}
-
-
-def _done(answer: Answer, clock: Clock) -> dict[str, Any]:
-    found = {"done": True, "done_reason": answer.ended.reason, **clock.of(answer.ended)}
-    if min(answer.begun.prompt, default=0) >= 0:
-        found["context"] = [*answer.begun.prompt, *answer.ids]
-    return found
-
-
-async def _send_text(call: Call, given: GenerateRequest, answer: Answer, clock: Clock) -> None:
-    async with answer, call.stream(LINES) as out:
-        async for said in answer:
-            texts = [delta.text for delta in said.deltas if isinstance(delta, Content)]
-            thoughts = [delta.text for delta in said.deltas if isinstance(delta, Reasoning)]
-            found: dict[str, Any] = {"response": "".join(texts)}
-            if thoughts:
-                found["thinking"] = "".join(thoughts)
-            if given.logprobs and said.token is not None:
-                found["logprobs"] = logprobs([said.token])
-            await out.send(line({**_head(given), **found, "done": False}))
-        await out.send(line({**_head(given), "response": "", **_done(answer, clock)}))
+def _context(begun: Begun, ids: list[int]) -> list[int] | UnsetType:
+    """Token ids of prompt and answer; none where the prompt has images."""
+    return [*begun.prompt, *ids] if min(begun.prompt, default=0) >= 0 else UNSET
 
 
 class EmbedRequest(Struct, kw_only=True):
@@ -359,7 +366,7 @@ def embed_routes(server: Server) -> list[Route]:
 
 
 async def embed(call: Call) -> None:
-    """Embed texts, in Ollama's shape."""
+    """Embed texts, in Ollama's format."""
     given, clock = await call.decode(EmbedRequest), Clock()
     texts = [given.input] if isinstance(given.input, str) else given.input or []
     if len(texts) > limits.serve_prompts:
@@ -370,22 +377,16 @@ async def embed(call: Call) -> None:
         )
     wanted = Embed([*texts], truncate=given.truncate is not False, dimensions=given.dimensions)
     rows = await _rows(call, given, wanted, clock)
-    await call.json(
-        {
-            "model": given.model,
-            "embeddings": _listed(rows),
-            **clock.so_far(),
-            "prompt_eval_count": sum(rows.tokens),
-        }
-    )
+    counts = {**clock.so_far(), "prompt_eval_count": sum(rows.tokens)}
+    await call.json(Embedded(given.model, _listed(rows), **counts))
 
 
 async def embedding(call: Call) -> None:
-    """Embed one text, in Ollama's older shape."""
+    """Embed one text, in Ollama's older format."""
     given = await call.decode(EmbeddingRequest)
     texts: list[Any] = [given.prompt] if given.prompt else []
     rows = await _rows(call, given, Embed(texts, normalize=False, truncate=True), Clock())
-    await call.json({"embedding": next(iter(_listed(rows)), [])})
+    await call.json(EmbeddedText(next(iter(_listed(rows)), [])))
 
 
 async def _rows(

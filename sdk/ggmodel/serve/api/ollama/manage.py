@@ -12,12 +12,12 @@ from starlette.routing import Route
 
 from ....errors import ModelNotFound, Unsupported
 from ....names import derived, pull, removable, remove
-from ...endpoint import TEXT, Answers, Call, Handler, route
+from ...endpoint import LINES, TEXT, Answers, Call, Handler, line, route
 from ...errors import Refused
 from ...pool import same_name
 from ...server import Server
 from .inference import ChatMessage
-from .schemas import LINES, OLLAMA, Status, line
+from .schemas import OLLAMA, Status
 
 _STEP = 0.005  # share of a download after which it is told again
 
@@ -64,8 +64,8 @@ def routes(server: Server) -> list[Route]:
     def add(method: str, path: str, handler: Handler, body: type, answers: Answers) -> Route:
         return route(method, path, handler, server, OLLAMA, body, answers=answers)
 
-    blobs, steps, empty = "/api/blobs/{digest}", Answers(Status, [LINES]), Answers(None, [TEXT])
-    made_anew = Answers(None, [TEXT], 201)
+    blobs, steps = "/api/blobs/{digest}", Answers(Status, {LINES: [Status]})
+    empty, made_anew = Answers(None, {TEXT: [str]}), Answers(None, {TEXT: [str]}, 201)
     return [
         add("POST", "/api/pull", pull_model, NameRequest, steps),
         add("POST", "/api/create", create, CreateRequest, steps),
@@ -77,7 +77,7 @@ def routes(server: Server) -> list[Route]:
 
 
 async def pull_model(call: Call) -> None:
-    """Download a model of the hub, in Ollama's shape."""
+    """Download a model of the hub, in Ollama's format."""
     given = await call.decode(NameRequest)
     _allow(call)
     name = given.wanted
@@ -85,7 +85,7 @@ async def pull_model(call: Call) -> None:
 
 
 async def create(call: Call) -> None:
-    """Make a model of another one, or of blobs, in Ollama's shape."""
+    """Make a model of another one, or of blobs, in Ollama's format."""
     given = await call.decode(CreateRequest)
     _allow(call)
     if given.quantize:
@@ -101,7 +101,7 @@ async def create(call: Call) -> None:
 
 
 async def copy(call: Call) -> None:
-    """Give a model another name, in Ollama's shape."""
+    """Give a model another name, in Ollama's format."""
     given = await call.decode(CopyRequest)
     _allow(call)
     await asyncio.to_thread(derived.copy, given.source, given.destination)
@@ -110,7 +110,7 @@ async def copy(call: Call) -> None:
 
 
 async def delete(call: Call) -> None:
-    """Remove a model that was downloaded or made here, in Ollama's shape."""
+    """Remove a model that was downloaded or made here, in Ollama's format."""
     given = await call.decode(NameRequest)
     _allow(call)
     name = given.wanted
@@ -208,10 +208,10 @@ async def _told(
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # if nobody waits
     if given.stream is False:
         await task
-        await call.json({"status": "success"})
+        await call.json(Status())
         return
     async with call.stream(LINES) as out:
         while (step := await steps.get()) is not None:
-            await out.send(line({"status": step}))
+            await out.send(line(Status(step)))
         await task
-        await out.send(line({"status": "success"}))
+        await out.send(line(Status()))

@@ -5,21 +5,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ....names import request_options
 from ...chat_requests import Message, item_part, text_part
-from ...endpoint import Shape
+from ...endpoint import ErrorFormat, line
 from ...errors import Problem, Refused
 from ...media import from_base64
 from ...pool import Listed
-from ...requests import Ended, GrammarSpec, Runner, Token
-from ...server import Server
+from ...requests import Ended, GrammarSpec, State
+from ..openai.schemas import TokenLogprob
 
 
 class ErrorAnswer(Struct):
@@ -28,38 +27,23 @@ class ErrorAnswer(Struct):
     error: str
 
 
-class Likely(Struct):
-    token: str
-    logprob: float | None
-    bytes: list[int]
-
-
-class TokenLogprob(Likely):
-    top_logprobs: list[Likely]
-
-
-class Times(Struct, kw_only=True):
-    """Nanoseconds and counts, in the last part."""
-
-    total_duration: int = 0
-    load_duration: int = 0
-    prompt_eval_count: int = 0
-    prompt_eval_duration: int = 0
-    eval_count: int = 0
-    eval_duration: int = 0
-
-
-class Part(Times, kw_only=True):
-    """Fields that all parts of answers have."""
+class Part(Struct, kw_only=True):
+    """Fields that all parts of answers have. The last has nanoseconds and counts."""
 
     model: str
     created_at: str
     done: bool
-    done_reason: Literal["stop", "length", "load", "unload"] = "stop"
-    logprobs: list[TokenLogprob] = []
+    done_reason: Literal["stop", "length", "load", "unload"] | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
 
 
-class CalledFunction(Struct):
+class AnsweredFunction(Struct):
     index: int
     name: str
     arguments: dict[str, Any]
@@ -67,14 +51,14 @@ class CalledFunction(Struct):
 
 class AnsweredCall(Struct):
     id: str
-    function: CalledFunction
+    function: AnsweredFunction
 
 
-class AnsweredMessage(Struct, kw_only=True):
-    role: Literal["assistant"]
-    content: str
-    thinking: str = ""
-    tool_calls: list[AnsweredCall] = []
+class AnsweredMessage(Struct):
+    content: str = ""
+    role: Literal["assistant"] = "assistant"
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[AnsweredCall] | UnsetType = UNSET
 
 
 class ChatPart(Part, kw_only=True):
@@ -83,8 +67,8 @@ class ChatPart(Part, kw_only=True):
 
 class TextPart(Part, kw_only=True):
     response: str
-    thinking: str = ""
-    context: list[int] = []
+    thinking: str | UnsetType = UNSET
+    context: list[int] | UnsetType = UNSET
 
 
 class Embedded(Struct):
@@ -123,9 +107,9 @@ class Tags(Struct):
 
 class RunningModel(Tag):
     expires_at: str
-    size_vram: int
     context_length: int
     engine: Literal["ggmodel", "llama.cpp"]
+    size_vram: int = 0
 
 
 class RunningModels(Struct):
@@ -133,8 +117,10 @@ class RunningModels(Struct):
 
 
 class Version(Struct):
-    version: str
+    """The version of Ollama whose API this is, since programs ask for one, and this program's."""
+
     ggmodel: str
+    version: str = "0.33.0"
 
 
 class ShownModel(Struct):
@@ -148,35 +134,17 @@ class ShownModel(Struct):
 
 
 class Status(Struct):
-    status: str
+    status: str = "success"
 
-
-VERSION = "0.33.0"
-"""The version of Ollama whose API this is; programs ask for one."""
 
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
-_encode = msgspec.json.Encoder().encode
 
 
-class Ollama(Shape):
-    """Errors as Ollama puts them."""
-
-    described = ErrorAnswer
-
-    def refusal(self, error: Problem) -> Any:
-        return {"error": error.message}
-
-    def interruption(self, error: Problem) -> bytes:
-        return line(self.refusal(error))
+def _error(error: Problem) -> ErrorAnswer:
+    return ErrorAnswer(error.message)
 
 
-OLLAMA = Ollama()
-LINES = "application/x-ndjson"
-
-
-def line(value: Any) -> bytes:
-    """A line of a stream."""
-    return _encode(value) + b"\n"
+OLLAMA = ErrorFormat(ErrorAnswer, _error, line)
 
 
 def now() -> str:
@@ -222,27 +190,19 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def logprobs(tokens: list[Token]) -> list[dict[str, Any]]:
-    """Log-probabilities of tokens."""
-    return [{**_entry(one), "top_logprobs": [_entry(top) for top in one.top]} for one in tokens]
-
-
-def _entry(token: Token) -> dict[str, Any]:
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}
-
-
-def details(model: Listed) -> dict[str, Any]:
-    """Family, size and type of a model."""
+def details(model: Listed, state: State | None = None) -> Details:
+    """Family, size and type of a model; those of one that is loaded from its state."""
     known = model.details
-    family = str(known.get("architecture", ""))
-    return {
-        "parent_model": "",
-        "format": str(known.get("format", "gguf")),
-        "family": family,
-        "families": [family] if family else [],
-        "parameter_size": _rounded(int(known.get("parameters", 0))),
-        "quantization_level": str(known.get("quantization", "")),
-    }
+    family = str(known.get("architecture", "")) if state is None else state.architecture
+    quantization = (state and state.quantization) or str(known.get("quantization", ""))
+    return Details(
+        parent_model="",
+        format=str(known.get("format", "gguf")),
+        family=family,
+        families=[family] if family or state else [],
+        parameter_size=_rounded(int(known.get("parameters", 0))),
+        quantization_level=quantization,
+    )
 
 
 def _rounded(count: int) -> str:
@@ -276,7 +236,7 @@ class AnswerRequest(Struct, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    def wanted(self) -> dict[str, Any]:
+    def request_options(self) -> dict[str, Any]:
         """The options of the request to a runner.
 
         Raises:
@@ -290,16 +250,6 @@ class AnswerRequest(Struct, kw_only=True):
         """The options that are unsupported."""
         options = {key: value for key, value in (self.options or {}).items() if value is not None}
         return [f"options.{key}" for key in request_options(options)[2]]
-
-    def model_of(self, server: Server) -> AbstractAsyncContextManager[Runner]:
-        """A runner of the model, loaded with the options that the request wants.
-
-        Raises:
-            Refused: an option has a wrong value.
-        """
-        _, loading = options_of(self.options)
-        stays = keep_alive(self.keep_alive)
-        return server.models.use(self.model, keep_alive=stays, **loading)
 
 
 def keep_alive(given: KeepAlive) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.routing import Route
 
 from ....errors import ModelNotFound
@@ -11,7 +9,7 @@ from ...endpoint import Answers, Call, Handler, route
 from ...pool import Listed, best_name
 from ...server import Server
 from . import audio, chat, completions, responses
-from .schemas import OPENAI, Model, ModelList
+from .schemas import OPENAI, Model, ModelList, ModelMeta
 
 __all__ = ["OPENAI", "routes"]
 
@@ -30,7 +28,7 @@ def _model_routes(server: Server) -> list[Route]:
 async def list_models(call: Call) -> None:
     """List the models that can be asked for."""
     found = await call.server.models.listed()
-    await call.json({"object": "list", "data": [_shown(one) for one in found]})
+    await call.json(ModelList([_shown(one) for one in found]))
 
 
 async def show_model(call: Call) -> None:
@@ -44,30 +42,23 @@ async def show_model(call: Call) -> None:
     raise ModelNotFound(f"no model is called {name!r:.200}; /v1/models lists all")
 
 
-def _shown(model: Listed) -> dict[str, Any]:
-    state = model.state
-    found = {
-        "id": model.name,
-        "object": "model",
-        "created": int(model.created),
-        "owned_by": "ggmodel",
-        "loaded": state is not None,
-        "engine": None if state is None else state.engine,
-    }
-    if state is not None:
-        found["meta"] = {
-            "architecture": state.architecture,
-            "n_vocab": state.vocabulary,
-            "n_ctx": state.context_length,
-            "n_ctx_train": state.trained_context,
-            "n_embd": state.width,
-            "n_params": state.parameters,
-            "size": model.nbytes,
-            "quantization": state.quantization,
-            "abilities": state.abilities,
-            "kinds": state.kinds,
-        }
-    return found
+def _shown(model: Listed) -> Model:
+    state, created = model.state, int(model.created)
+    if state is None:
+        return Model(id=model.name, created=created, loaded=False, engine=None)
+    meta = ModelMeta(
+        architecture=state.architecture,
+        n_vocab=state.vocabulary,
+        n_ctx=state.context_length,
+        n_ctx_train=state.trained_context,
+        n_embd=state.width,
+        n_params=state.parameters,
+        size=model.nbytes,
+        quantization=state.quantization,
+        abilities=state.abilities,
+        kinds=state.kinds,
+    )
+    return Model(id=model.name, created=created, loaded=True, engine=state.engine, meta=meta)
 
 
 def routes(server: Server) -> list[Route]:

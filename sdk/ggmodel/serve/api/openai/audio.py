@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.routing import Route
 
-from ...endpoint import EVENTS, TEXT, Answers, Call, event, route, written
+from ...endpoint import DONE, EVENTS, TEXT, Answers, Call, event, route
 from ...errors import Refused
 from ...requests import Segment, Transcribe, Transcript
 from ...server import Server
-from .schemas import OPENAI, Transcription
+from .schemas import OPENAI, TranscriptDelta, TranscriptDone, Transcription, TranscriptSegment
 
 _PARTS = 64
 _PART_HEADERS = 8
@@ -108,6 +108,7 @@ class _Parts:
         self.complete = True
 
 
+_OTHERS = {TEXT: [str], EVENTS: [TranscriptDelta | TranscriptDone]}
 _FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 
 
@@ -124,7 +125,7 @@ class TranscriptionForm(Struct, kw_only=True):
 
 
 def routes(server: Server) -> list[Route]:
-    answers = Answers(Transcription, [TEXT, EVENTS], form=TranscriptionForm)
+    answers = Answers(Transcription, _OTHERS, form=TranscriptionForm)
     handlers = {"transcriptions": transcribe, "translations": translate}
     return [
         route("POST", f"/v1/audio/{name}", handler, server, OPENAI, answers=answers)
@@ -187,27 +188,21 @@ async def _answer(call: Call, translate: bool) -> None:
         found = await runner.transcribe(request)
     if form.text("stream") == "true" and kind == "json":
         async with call.stream() as out:
-            await out.send(event({"type": "transcript.text.delta", "delta": found.text}))
-            await out.send(event({"type": "transcript.text.done", "text": found.text}))
-            await out.send(written(b"[DONE]"))
+            await out.send(event(TranscriptDelta(found.text)))
+            await out.send(event(TranscriptDone(found.text)))
+            await out.send(DONE)
     elif kind in ("json", "verbose_json"):
-        await call.json(_verbose(found, translate) if kind != "json" else {"text": found.text})
+        await call.json(_verbose(found, translate) if kind != "json" else Transcription(found.text))
     else:
         text = {"text": _text, "srt": _srt, "vtt": _vtt}[kind](found)
         await call.reply(text.encode(), "text/plain; charset=utf-8")
 
 
-def _verbose(found: Transcript, translate: bool) -> dict[str, Any]:
-    return {
-        "task": "translate" if translate else "transcribe",
-        "language": found.language,
-        "duration": found.seconds,
-        "text": found.text,
-        "segments": [
-            {"id": i, "start": one.start, "end": one.end, "text": one.text}
-            for i, one in enumerate(found.segments)
-        ],
-    }
+def _verbose(found: Transcript, translate: bool) -> Transcription:
+    pieces = enumerate(found.segments)
+    segments = [TranscriptSegment(i, one.start, one.end, one.text) for i, one in pieces]
+    task = "translate" if translate else "transcribe"
+    return Transcription(found.text, task, found.language, found.seconds, segments)
 
 
 def _text(found: Transcript) -> str:

@@ -2,102 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
-import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
-from ...answers import Answer, Reply, Said, all_whole
-from ...chat_requests import Asked, Wish, ask, called, check_logprobs, functions
-from ...endpoint import EVENTS, Answers, Call, Stream, event, route, together, written
+from ...answers import Answer, Reply, Said
+from ...chat import serve_chat
+from ...chat_requests import choices, functions
+from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
-from ...requests import Ended, GrammarSpec, Runner, State
+from ...requests import ChatParams, Ended, GrammarSpec, Request, Token
 from ...server import Server
-from .inputs import ChatMessage, Sampling, converted, schema
-from .schemas import OPENAI, ChatCompletion, head, logprobs, timings, usage
-
-_encode = msgspec.json.Encoder().encode
-
-
-class Chunks:
-    """The chunks of a stream. Parts that all of them share are written once."""
-
-    def __init__(self, model: str, state: State, with_usage: bool, with_logprobs: bool):
-        self.with_usage, self._with_logprobs = with_usage, with_logprobs
-        self._common = head("chatcmpl-", "chat.completion.chunk", model, state)
-        first = _encode(self._common)[:-1] + b',"choices":[{"index":'
-        self._head = b"data: " + first
-        self._tail = b',"finish_reason":null}]}\n\n'
-        if with_usage:
-            self._tail = b',"finish_reason":null}],"usage":null}\n\n'
-
-    def delta(self, index: int, delta: Any, tokens: bytes = b"null") -> bytes:
-        """A chunk that adds something to a choice."""
-        return b'%s%d,"delta":%s,"logprobs":%s%s' % (
-            self._head,
-            index,
-            _encode(delta),
-            tokens,
-            self._tail,
-        )
-
-    def said(self, index: int, said: Said) -> bytes:
-        """The chunks of what a token added."""
-        tokens = b"null"
-        if self._with_logprobs and said.token is not None:
-            tokens = _encode(logprobs([said.token]))
-        deltas = [_delta(one) for one in said.deltas] or [{}]
-        first = self.delta(index, deltas[0], tokens)
-        return b"".join([first, *(self.delta(index, one) for one in deltas[1:])])
-
-    def end(self, index: int, reason: str, ended: Ended) -> bytes:
-        """The last chunk of a choice."""
-        choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
-        found = {**self._common, "choices": [choice], "timings": timings(ended)}
-        return event({**found, "usage": None} if self.with_usage else found)
-
-    def usage(self, ended: list[Ended]) -> bytes:
-        """The chunk with the counts of all choices."""
-        counts = usage(ended, ended[0].prompt_tokens)
-        return event({**self._common, "choices": [], "usage": counts})
-
-
-async def send_chunks(call: Call, answers: list[Answer], chunks: Chunks) -> None:
-    """Sends answers piece by piece."""
-    ended: list[Ended] = []
-
-    async def tell(index: int, out: Stream) -> None:
-        async with answers[index] as answer:
-            await out.send(chunks.delta(index, {"role": "assistant", "content": ""}))
-            async for said in answer:
-                await out.send(chunks.said(index, said))
-            reason: str = answer.ended.reason
-            if answer.called and reason == "stop":
-                reason = "tool_calls"
-            ended.append(answer.ended)
-            await out.send(chunks.end(index, reason, answer.ended))
-
-    async with call.stream() as out:
-        await together(tell(index, out) for index in range(len(answers)))
-        if chunks.with_usage:
-            await out.send(chunks.usage(ended))
-        await out.send(written(b"[DONE]"))
-
-
-def _delta(delta: Delta) -> dict[str, Any]:
-    if isinstance(delta, Content):
-        return {"content": delta.text}
-    if isinstance(delta, Reasoning):
-        return {"reasoning_content": delta.text}
-    if isinstance(delta, CallBegun):
-        function = {"name": delta.name, "arguments": ""}
-        call = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
-        return {"tool_calls": [call]}
-    assert isinstance(delta, CallArguments)
-    return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
-
+from .inputs import ChatMessage, OpenAIProtocol, Sampling, converted, schema
+from .schemas import (
+    OPENAI,
+    CalledFunction,
+    ChatAnswer,
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatDelta,
+    ChunkChoice,
+    FunctionDelta,
+    Logprobs,
+    ToolCall,
+    ToolCallDelta,
+    logprobs,
+    timings,
+    usage,
+)
 
 _TOP = 20
 
@@ -168,7 +104,7 @@ class ChatRequest(Sampling, kw_only=True):
 
 def routes(server: Server) -> list[Route]:
     paths = ("/v1/chat/completions", "/chat/completions")  # the second is llama-server's
-    answers = Answers(ChatCompletion, [EVENTS])
+    answers = Answers(ChatCompletion, {EVENTS: [ChatChunk]})
     return [
         route("POST", path, create, server, OPENAI, ChatRequest, answers=answers) for path in paths
     ]
@@ -176,54 +112,109 @@ def routes(server: Server) -> list[Route]:
 
 async def create(call: Call) -> None:
     """Answer a conversation."""
-    given = await call.decode(ChatRequest)
-    n, server = given.choices, call.server
-    messages = await converted(given.messages, server.media.of_request())
-    async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        state = runner.state
-        asked = await ask(runner, await wish(given, messages, runner, call), server.settings)
-        check_logprobs([asked] * n, runner)
-        name = called(given.model, state)
-        answers = [Answer(runner, _varied(asked, index), server.metrics) for index in range(n)]
-        if given.stream:
-            chunks = Chunks(name, state, given.wants_usage, bool(given.logprobs))
-            await send_chunks(call, answers, chunks)
-        else:
-            await call.json(await _completed(answers, name, state, bool(given.logprobs)))
+    await serve_chat(ChatCompletions, call)
 
 
-async def wish(
-    given: ChatRequest, messages: list[dict[str, Any]], runner: Runner, call: Call
-) -> Wish:
-    """The chat that a request asks for.
+class ChatCompletions(OpenAIProtocol[ChatRequest]):
+    """Choices, each a message."""
 
-    Raises:
-        Refused: it contradicts itself, or a tool is unsupported.
-    """
-    most = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
-    options = await given.options(runner, most)
-    if given.top_logprobs and not given.logprobs:
-        raise Refused("top_logprobs: needs logprobs to be true", param="top_logprobs")
-    if given.logprobs:
-        top = given.top_logprobs or 0
-        if not 0 <= top <= _TOP:
-            raise Refused(f"top_logprobs: {top} is not between 0 and {_TOP}", param="top_logprobs")
-        options |= {"logprobs": True, "top_logprobs": top}
-    choice = given.tool_choice or "auto"
-    tools = functions("OpenAI", given.tools, call, "function")
-    return Wish(
-        messages,
-        tools=[schema_of(tool) for tool in tools],
-        choice="required" if isinstance(choice, NamedTool) else choice,
-        function=choice.function.name if isinstance(choice, NamedTool) else None,
-        parallel=given.parallel_tool_calls is not False,
-        strict=any(tool.function.strict for tool in tools if tool.function),
-        grammar=_form(given),
-        options=options,
-        variables=_variables(given),
-        template=given.chat_template,
-        continues=_continues(given),
-    )
+    body = ChatRequest
+    prefix = "chatcmpl-"
+
+    async def read(self) -> list[Request]:
+        given, self.count = self.given, self.given.choices
+        if given.top_logprobs and not given.logprobs:
+            raise Refused("top_logprobs: needs logprobs to be true", param="top_logprobs")
+        if given.logprobs and not 0 <= (given.top_logprobs or 0) <= _TOP:
+            text = f"top_logprobs: {given.top_logprobs} is not between 0 and {_TOP}"
+            raise Refused(text, param="top_logprobs")
+        tools = functions("OpenAI", given.tools, self.call, "function")
+        choice = given.tool_choice or "auto"
+        chat = ChatParams(
+            await converted(given.messages, self.call.server.media.of_request()),
+            tools=[schema_of(tool) for tool in tools],
+            template=given.chat_template,
+            variables=_variables(given),
+            continues=_continues(given),
+            choice="required" if isinstance(choice, NamedTool) else choice,
+            function=choice.function.name if isinstance(choice, NamedTool) else None,
+            parallel=given.parallel_tool_calls is not False,
+            strict=any(tool.function.strict for tool in tools if tool.function),
+        )
+        return [Request(chat, grammar=_form(given))]
+
+    async def prepared(self, requests: list[Request]) -> list[Request]:
+        given, (request,) = self.given, requests
+        most = given.max_completion_tokens
+        most = given.max_tokens if most is None else most
+        request.options = await given.options(self.runner, most)
+        if given.logprobs:
+            request.options |= {"logprobs": True, "top_logprobs": given.top_logprobs or 0}
+        await super().prepared(requests)
+        return choices(request, self.count)
+
+    async def whole(self, replies: list[Reply]) -> ChatCompletion:
+        return ChatCompletion(
+            **self.head,
+            choices=[self._choice(i, reply) for i, reply in enumerate(replies)],
+            usage=usage([reply.ended for reply in replies], replies[0].ended.prompt_tokens),
+            timings=timings(replies[0].ended),
+        )
+
+    def _choice(self, index: int, reply: Reply) -> ChatChoice:
+        message = ChatAnswer(reply.content, reasoning_content=reply.reasoning or UNSET)
+        if reply.calls:
+            message.content = reply.content or None
+            message.tool_calls = [
+                ToolCall(one.id, CalledFunction(one.name, one.arguments)) for one in reply.calls
+            ]
+        reason = _reason(reply.ended, bool(reply.calls))
+        return ChatChoice(index, message, self._logprobs(reply.tokens), reason)
+
+    async def first(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
+        return [self._chunk(ChunkChoice(index, ChatDelta("assistant", "")))]
+
+    def chunks(self, index: int, said: Said) -> Iterable[ChatChunk]:
+        first, *others = [_delta(one) for one in said.deltas] or [ChatDelta()]
+        tokens = self._logprobs([said.token]) if said.token else None
+        yield self._chunk(ChunkChoice(index, first, tokens))
+        for one in others:
+            yield self._chunk(ChunkChoice(index, one))
+
+    async def last(self, index: int, answer: Answer) -> Iterable[ChatChunk]:
+        self.ended[index] = answer.ended
+        reason = _reason(answer.ended, answer.called)
+        last = self._chunk(ChunkChoice(index, ChatDelta(), None, reason))
+        last.timings = timings(answer.ended)
+        return [last]
+
+    def counts(self) -> ChatChunk:
+        ended = [*self.ended.values()]
+        counts = usage(ended, ended[0].prompt_tokens)
+        return ChatChunk(**self.head, choices=[], usage=counts)
+
+    def _chunk(self, choice: ChunkChoice) -> ChatChunk:
+        usage = None if self.given.wants_usage else UNSET
+        return ChatChunk(**self.head, choices=[choice], usage=usage)
+
+    def _logprobs(self, tokens: list[Token]) -> Logprobs | None:
+        return Logprobs(logprobs(tokens)) if self.given.logprobs else None
+
+
+def _reason(ended: Ended, called: bool) -> Literal["stop", "length", "tool_calls"]:
+    return "tool_calls" if called and ended.reason == "stop" else ended.reason
+
+
+def _delta(delta: Delta) -> ChatDelta:
+    if isinstance(delta, Content):
+        return ChatDelta(content=delta.text)
+    if isinstance(delta, Reasoning):
+        return ChatDelta(reasoning_content=delta.text)
+    if isinstance(delta, CallBegun):
+        call = ToolCallDelta(delta.index, FunctionDelta("", delta.name), delta.id, "function")
+        return ChatDelta(tool_calls=[call])
+    assert isinstance(delta, CallArguments)
+    return ChatDelta(tool_calls=[ToolCallDelta(delta.index, FunctionDelta(delta.text))])
 
 
 def _form(given: ChatRequest) -> GrammarSpec | None:
@@ -284,50 +275,3 @@ def _continues(given: ChatRequest) -> bool:
             param="messages",
         )
     return True
-
-
-def _varied(asked: Asked, index: int) -> Asked:
-    """The request for another choice: with a seed of its own."""
-    seed = asked.generate.options.get("seed", -1)
-    if index == 0 or seed < 0:
-        return asked
-    from msgspec.structs import replace
-
-    options = {**asked.generate.options, "seed": seed + index}
-    return Asked(replace(asked.generate, options=options), asked.form, asked.tools)
-
-
-async def _completed(
-    answers: list[Answer], name: str, state: State, with_logprobs: bool
-) -> dict[str, Any]:
-    done = await all_whole(answers)
-    return {
-        **head("chatcmpl-", "chat.completion", name, state),
-        "choices": [_choice(i, reply, with_logprobs) for i, reply in enumerate(done)],
-        "usage": usage([reply.ended for reply in done], done[0].ended.prompt_tokens),
-        "timings": timings(done[0].ended),
-    }
-
-
-def _choice(index: int, reply: Reply, with_logprobs: bool) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": None}
-    if reply.reasoning:
-        message["reasoning_content"] = reply.reasoning
-    reason: str = reply.ended.reason
-    if reply.calls:
-        message["content"] = reply.content or None
-        message["tool_calls"] = [
-            {
-                "id": one.id,
-                "type": "function",
-                "function": {"name": one.name, "arguments": one.arguments},
-            }
-            for one in reply.calls
-        ]
-        reason = "tool_calls" if reason == "stop" else reason
-    return {
-        "index": index,
-        "message": message,
-        "logprobs": logprobs(reply.tokens) if with_logprobs else None,
-        "finish_reason": reason,
-    }

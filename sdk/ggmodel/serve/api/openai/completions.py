@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import base64
 from codecs import getincrementaldecoder
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from starlette.routing import Route
 
 from ....bounds import limits
 from ....chat.replies import Content
-from ...answers import Answer, Reply, all_whole
-from ...chat_requests import Asked, called, check_logprobs, within
-from ...endpoint import EVENTS, Answers, Call, Stream, event, route, some, written
+from ...answers import Answer, Reply, Said
+from ...chat import serve_chat
+from ...chat_requests import called, choices
+from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Embed, Ended, Generate, GrammarSpec, Rows, Runner, Token
+from ...requests import Begun, Embed, Ended, GrammarSpec, Request, Rows, Token
 from ...server import Server
 from .chat import ResponseFormat
-from .inputs import Input, Sampling, inputs_of, only_ids, schema
-from .schemas import OPENAI, Embeddings, TextCompletion, head, timings, usage
+from .inputs import Input, OpenAIProtocol, Sampling, inputs_of, only_ids, schema
+from .schemas import (
+    OPENAI,
+    EmbeddingRow,
+    Embeddings,
+    Number,
+    PromptUsage,
+    TextChoice,
+    TextCompletion,
+    TextLogprobs,
+    Usage,
+    timings,
+    usage,
+)
 
 _MAX_TOKENS = 16  # OpenAI's
 _TOP = 20  # as vLLM
@@ -40,58 +53,141 @@ class CompletionRequest(Sampling, kw_only=True):
 
 
 def routes(server: Server) -> list[Route]:
-    answers = Answers(TextCompletion, [EVENTS])
+    answers = Answers(TextCompletion, {EVENTS: [TextCompletion]})
     path = "/v1/completions"
     return [route("POST", path, create, server, OPENAI, CompletionRequest, answers=answers)]
 
 
 async def create(call: Call) -> None:
     """Continue texts."""
-    given = await call.decode(CompletionRequest)
-    prompts, n = inputs_of(given.prompt, "prompt"), given.choices
-    if len(prompts) * n > limits.serve_prompts:
-        raise Refused(
-            f"prompt: {len(prompts) * n} answers are more than the limit serve_prompts of "
-            f"{limits.serve_prompts}",
-            param="prompt",
-        )
-    if given.suffix and (given.echo or not all(isinstance(one, str) for one in prompts)):
-        raise Refused("suffix: needs prompts that are texts, and no echo", param="suffix")
-    if given.best_of is not None and given.best_of != n:
-        raise Refused("best_of: is unsupported but for the value of n", param="best_of")
-    async with call.server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        name = called(given.model, runner.state)
+    await serve_chat(Completions, call)
+
+
+class Completions(OpenAIProtocol[CompletionRequest]):
+    """So many answers for each of some prompts."""
+
+    body = CompletionRequest
+    prefix = "cmpl-"
+
+    async def read(self) -> list[Request]:
+        given = self.given
+        prompts, self.count = inputs_of(given.prompt, "prompt"), given.choices
+        answers = len(prompts) * self.count
+        if answers > limits.serve_prompts:
+            raise Refused(
+                f"prompt: {answers} answers are more than the limit serve_prompts of "
+                f"{limits.serve_prompts}",
+                param="prompt",
+            )
+        if given.suffix and (given.echo or not all(isinstance(one, str) for one in prompts)):
+            raise Refused("suffix: needs prompts that are texts, and no echo", param="suffix")
+        if given.best_of is not None and given.best_of != self.count:
+            raise Refused("best_of: is unsupported but for the value of n", param="best_of")
+        self.top, grammar = _top(given), _grammar(given)
+        self.offsets = [Offsets("", 0)] * answers
+        return [Request(one, grammar=grammar, prompt_logprobs=self._told(one)) for one in prompts]
+
+    def _told(self, prompt: Any) -> int | None:
+        """How many of the likeliest tokens to tell at each place of a prompt."""
+        if self.given.echo and (self.top is not None or not isinstance(prompt, str)):
+            return self.top or 0  # of ids the texts, at least
+        return None
+
+    async def prepared(self, requests: list[Request]) -> list[Request]:
+        given = self.given
         most = _MAX_TOKENS if given.max_tokens is None else given.max_tokens
-        options = within(await given.options(runner, most), call.server.settings)
+        options = await given.options(self.runner, most)
+        if self.top is not None:
+            options |= {"logprobs": True, "top_logprobs": self.top}
+        for one in requests:
+            one.options = options
+        await super().prepared(requests)
         if given.suffix:
-            prompts = [
-                await fill_prompt(runner, one, given.suffix, max_tokens=options.get("max_tokens"))
-                for one in prompts
-            ]
-        asked = [_asked(given, options, prompt, i) for prompt in prompts for i in range(n)]
-        check_logprobs(asked, runner)
-        answers = [Answer(runner, one, call.server.metrics) for one in asked]
-        work = Completions(call, runner, given, prompts, name)
-        await (work.stream(answers) if given.stream else work.reply(answers))
+            most = requests[0].options.get("max_tokens")
+            for one in requests:
+                prefix = str(one.prompt)
+                one.prompt = await fill_prompt(self.runner, prefix, given.suffix, max_tokens=most)
+        self.prompts = [one.prompt for one in requests]
+        return [one for request in requests for one in choices(request, self.count)]
+
+    async def whole(self, replies: list[Reply]) -> TextCompletion:
+        ended = [reply.ended for reply in replies]
+        return TextCompletion(
+            **self.head,
+            choices=[self._choice(i, reply) for i, reply in enumerate(replies)],
+            usage=self._usage(ended),
+            timings=timings(ended[0]) if len(ended) == 1 else UNSET,
+        )
+
+    def _usage(self, ended: list[Ended]) -> Usage:
+        return usage(ended, sum(one.prompt_tokens for one in ended[:: self.count]))
+
+    def _choice(self, index: int, reply: Reply) -> TextChoice:
+        before = self._echoed(index, reply.begun)
+        found = None
+        if self.top is not None:
+            prompt = (reply.begun.tokens or []) if self.given.echo else []
+            tokens = [*prompt, *reply.tokens]
+            if self.given.echo and not reply.tokens and reply.ended.reason == "stop":
+                # Evaluations take the tokens but the last for the prompt's.
+                tokens.append(Token(-1, "", b""))
+            found = legacy(tokens, Offsets(before, len(prompt)))
+        return TextChoice(index, before + reply.content, found, reply.ended.reason)
+
+    def _echoed(self, index: int, begun: Begun) -> str:
+        """The text of the prompt, where it is to be part of the answer."""
+        if not self.given.echo:
+            return ""
+        prompt = self.prompts[index // self.count]
+        if isinstance(prompt, str):
+            return prompt
+        data = b"".join(token.data for token in begun.tokens or ())
+        return data.decode("utf-8", "replace")
+
+    async def first(self, index: int, answer: Answer) -> Iterable[TextCompletion]:
+        self.offsets[index] = Offsets("", 0)
+        if not (before := self._echoed(index, answer.begun)):
+            return []
+        told = answer.begun.tokens or []
+        self.offsets[index] = Offsets(before, len(told))
+        return [self._chunk(index, before, told)]
+
+    def chunks(self, index: int, said: Said) -> Iterable[TextCompletion]:
+        text = "".join(one.text for one in said.deltas if isinstance(one, Content))
+        return [self._chunk(index, text, [said.token] if said.token else [])]
+
+    async def last(self, index: int, answer: Answer) -> Iterable[TextCompletion]:
+        self.ended[index] = answer.ended
+        last = self._chunk(index, "", [], answer.ended.reason)
+        last.timings = timings(answer.ended)
+        return [last]
+
+    def counts(self) -> TextCompletion:
+        counts = self._usage([ended for _, ended in sorted(self.ended.items())])
+        return TextCompletion(**self.head, choices=[], usage=counts)
+
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        tokens: list[Token],
+        reason: Literal["stop", "length"] | None = None,
+    ) -> TextCompletion:
+        found = None
+        if tokens and self.top is not None:
+            found = legacy(tokens, self.offsets[index])
+        choice = TextChoice(index, text, found, reason)
+        usage = None if self.given.wants_usage else UNSET
+        return TextCompletion(**self.head, choices=[choice], usage=usage)
 
 
-def _asked(given: CompletionRequest, options: Mapping[str, Any], prompt: Any, choice: int) -> Asked:
-    options = dict(options)
-    if options.get("seed", -1) >= 0:
-        options["seed"] += choice  # each has one of its own
+def _grammar(given: CompletionRequest) -> GrammarSpec | None:
     form = given.response_format
-    grammar = given.form()
     if form is not None and form.type == "json_object":
-        grammar = schema(form.schema) if form.schema else GrammarSpec("json")
-    elif form is not None and form.json_schema is not None:
-        grammar = schema(form.json_schema.schema)
-    top = _top(given)
-    if top is not None:
-        options |= {"logprobs": True, "top_logprobs": top}
-    wanted = (top or 0) if given.echo and top is not None else None
-    if given.echo and wanted is None and not isinstance(prompt, str):
-        wanted = 0  # for the texts of the ids
-    return Asked(Generate(prompt, options, grammar, prompt_logprobs=wanted))
+        return schema(form.schema) if form.schema else GrammarSpec("json")
+    if form is not None and form.json_schema is not None:
+        return schema(form.json_schema.schema)
+    return given.form()
 
 
 def _top(given: CompletionRequest) -> int | None:
@@ -102,111 +198,6 @@ def _top(given: CompletionRequest) -> int | None:
     if not 0 <= wanted <= _TOP:
         raise Refused(f"logprobs: {wanted} is not between 0 and {_TOP}", param="logprobs")
     return int(wanted)
-
-
-class Completions:
-    """Sends the answers of one request."""
-
-    def __init__(
-        self,
-        call: Call,
-        runner: Runner,
-        given: CompletionRequest,
-        prompts: list[Any],
-        name: str,
-    ):
-        self._call, self._given, self._prompts, self._n = call, given, prompts, given.choices
-        self._with_logprobs = _top(given) is not None
-        self._common = head("cmpl-", "text_completion", name, runner.state)
-
-    async def reply(self, answers: list[Answer]) -> None:
-        """All of them at once."""
-        replies = await all_whole(answers)
-        ended = [reply.ended for reply in replies]
-        both = zip(answers, replies, strict=True)
-        choices = [self._choice(i, answer, reply) for i, (answer, reply) in enumerate(both)]
-        found = {**self._common, "choices": choices, "usage": self._usage(ended)}
-        if len(ended) == 1:
-            found["timings"] = timings(ended[0])
-        await self._call.json(found)
-
-    def _usage(self, ended: list[Ended]) -> dict[str, Any]:
-        return usage(ended, sum(one.prompt_tokens for one in ended[:: self._n]))
-
-    def _choice(self, index: int, answer: Answer, reply: Reply) -> dict[str, Any]:
-        before = self._echoed(index, answer)
-        found = None
-        if self._with_logprobs:
-            prompt = (answer.begun.tokens or []) if self._given.echo else []
-            tokens = [*prompt, *reply.tokens]
-            if self._given.echo and not reply.tokens and reply.ended.reason == "stop":
-                # Evaluations take the tokens but the last for the prompt's.
-                tokens.append(Token(-1, "", b""))
-            found = legacy(tokens, Offsets(before, len(prompt)))
-        return {
-            "index": index,
-            "text": before + reply.content,
-            "logprobs": found,
-            "finish_reason": reply.ended.reason,
-        }
-
-    def _echoed(self, index: int, answer: Answer) -> str:
-        """The text of the prompt, where it is to be part of the answer."""
-        if not self._given.echo:
-            return ""
-        prompt = self._prompts[index // self._n]
-        if isinstance(prompt, str):
-            return prompt
-        data = b"".join(token.data for token in answer.begun.tokens or ())
-        return data.decode("utf-8", "replace")
-
-    async def stream(self, answers: list[Answer]) -> None:
-        """Piece by piece."""
-        ended: list[Any] = [None] * len(answers)
-
-        async def tell(index: int, out: Stream) -> None:
-            offsets = Offsets("", 0)
-
-            def chunk(text: str, tokens: list[Token], end: Ended | None = None) -> bytes:
-                found = legacy(tokens, offsets) if tokens and self._with_logprobs else None
-                reason = None if end is None else end.reason
-                choice = {"index": index, "text": text, "logprobs": found, "finish_reason": reason}
-                more: dict[str, Any] = {"usage": None} if self._given.wants_usage else {}
-                if end is not None:
-                    more["timings"] = timings(end)
-                return event({**self._common, "choices": [choice], **more})
-
-            async with answers[index] as answer:
-                await out.begin()
-                if before := self._echoed(index, answer):
-                    told = answer.begun.tokens or []
-                    offsets = Offsets(before, len(told))
-                    await out.send(chunk(before, told))
-                async for said in answer:
-                    text = "".join(d.text for d in said.deltas if isinstance(d, Content))
-                    await out.send(chunk(text, [said.token] if said.token else []))
-                ended[index] = answer.ended
-                await out.send(chunk("", [], answer.ended))
-
-        async with self._call.stream() as out:
-            await some(lambda index: tell(index, out), len(answers))
-            if self._given.wants_usage:
-                counts = self._usage(ended)
-                await out.send(event({**self._common, "choices": [], "usage": counts}))
-            await out.send(written(b"[DONE]"))
-
-
-class Legacy(Struct):
-    """Log-probabilities as completions have them; the first of a prompt has none.
-
-    Attributes:
-        text_offset: characters before each token.
-    """
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
 
 
 class Offsets:
@@ -234,9 +225,9 @@ class Offsets:
         return before
 
 
-def legacy(tokens: list[Token], offsets: Offsets) -> Legacy:
+def legacy(tokens: list[Token], offsets: Offsets) -> TextLogprobs:
     """Log-probabilities of tokens."""
-    found = Legacy([], [], [], [])
+    found = TextLogprobs([], [], [], [])
     for token in tokens:
         found.tokens.append(token.text)
         found.token_logprobs.append(token.logprob)
@@ -245,7 +236,7 @@ def legacy(tokens: list[Token], offsets: Offsets) -> Legacy:
     return found
 
 
-def _likeliest(token: Token) -> dict[str, float] | None:
+def _likeliest(token: Token) -> dict[str, Number] | None:
     """By text; of tokens with the same text the likeliest. The token itself is among them."""
     if token.logprob is None:
         return None
@@ -253,7 +244,7 @@ def _likeliest(token: Token) -> dict[str, float] | None:
     for one in (*token.top, token):
         if one.logprob is not None:
             found[one.text] = max(one.logprob, found.get(one.text, one.logprob))
-    return found
+    return {**found}
 
 
 class EmbeddingRequest(Struct):
@@ -292,16 +283,8 @@ async def create_embeddings(call: Call) -> None:
     count = sum(rows.tokens)
     call.server.metrics.read(runner.name, count)
     data = rows_of(rows, given.encoding_format == "base64")
-    await call.json(
-        {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(data)
-            ],
-            "model": name,
-            "usage": {"prompt_tokens": count, "total_tokens": count},
-        }
-    )
+    listed = [EmbeddingRow(i, row) for i, row in enumerate(data)]
+    await call.json(Embeddings(listed, name, PromptUsage(count, count)))
 
 
 def rows_of(rows: Rows, as_base64: bool) -> list[Any]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from ....bounds import limits
+from ...chat import ChatProtocol
 from ...chat_requests import Message, Part, check_count, item_part, simplified, text_part, tool_call
+from ...endpoint import DONE, Call, event
 from ...errors import Refused
 from ...media import Media, from_base64
-from ...requests import GrammarSpec, Runner, Tokenize
+from ...requests import Ended, GrammarSpec, Runner, Tokenize
+from .schemas import head
 
 _ID_DIGITS = 18  # of a token's id, which has 63 bits at most
 # The name of a field here and of the option of a request, where they differ.
@@ -168,10 +174,41 @@ class Sampling(Struct, kw_only=True):
             return schema(self.json_schema)
         if self.structured_outputs is not None:
             return self.structured_outputs.form("structured_outputs")
-        guided = StructuredOutputs(
-            self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar
-        )
-        return guided.form("guided_…")
+        guided = (self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
+        return StructuredOutputs(*guided).form("guided_…") if any(guided) else None
+
+
+S = TypeVar("S", bound="Sampling")
+
+
+class OpenAIProtocol(ChatProtocol[S]):
+    """The part that chats and completions have in common.
+
+    Attributes:
+        prefix: of ids. head: the fields of `Head`.
+        ended: the answers that are complete, by their index.
+    """
+
+    prefix: ClassVar[str]
+
+    def __init__(self, call: Call, given: S):
+        super().__init__(call, given)
+        self.ended: dict[int, Ended] = {}
+
+    def loading(self) -> dict[str, Any]:
+        return {"keep_alive": self.given.keep_alive}
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        return head(self.prefix, self.name, self.runner.state)
+
+    @abstractmethod
+    def counts(self) -> Struct:
+        """The chunk with the counts of all answers."""
+
+    def end(self) -> bytes:
+        counts = event(self.counts()) if self.given.wants_usage else b""
+        return counts + DONE
 
 
 def schema(value: Any) -> GrammarSpec:
@@ -181,8 +218,6 @@ def schema(value: Any) -> GrammarSpec:
 
 def encoded(value: Any) -> str:
     """JSON text."""
-    import msgspec
-
     return msgspec.json.encode(value).decode()
 
 

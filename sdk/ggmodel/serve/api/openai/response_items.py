@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct, structs
 
 from ....chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ...answers import Said
-from ...chat_requests import check_count
+from ...chat_requests import Message, check_count, tool_call
 from ...errors import Refused, wrong_body
 from .inputs import ChatMessage, Function, ToolCall
-from .schemas import entry, new_id
+from .schemas import TokenLogprob, logprobs, new_id
 
 Item = dict[str, Any]
 
@@ -94,7 +95,124 @@ def _text(item: Item, name: str, where: str) -> str:
     return value
 
 
-Events = list[dict[str, Any]]
+class OutputText(Struct, tag="output_text"):
+    text: str
+    annotations: list[dict[str, Any]]
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningText(Struct, tag="reasoning_text"):
+    text: str
+
+
+Status = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputItem(Struct, kw_only=True):
+    """A part of an answer, with an id of its own."""
+
+    id: str
+    status: Status = "in_progress"
+
+
+class MessageItem(OutputItem, kw_only=True, tag="message"):
+    role: Literal["assistant"] = "assistant"
+    content: list[OutputText] = []
+
+
+class ReasoningItem(OutputItem, kw_only=True, tag="reasoning"):
+    summary: list[dict[str, Any]] = []
+    content: list[ReasoningText] = []
+
+
+class FunctionCall(OutputItem, kw_only=True, tag="function_call"):
+    """Arguments are JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+AnswerItem = MessageItem | ReasoningItem | FunctionCall
+
+
+class Event(Struct, kw_only=True):
+    """An event of a stream.
+
+    Attributes:
+        sequence_number: from 0.
+    """
+
+    sequence_number: int = 0
+
+
+class OutputItemAdded(Event, kw_only=True, tag="response.output_item.added"):
+    output_index: int
+    item: AnswerItem
+
+
+class OutputItemDone(OutputItemAdded, kw_only=True, tag="response.output_item.done"):
+    pass
+
+
+class ItemEvent(Event, kw_only=True):
+    """An event of the item under way."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentEvent(ItemEvent, kw_only=True):
+    content_index: int = 0
+
+
+class ContentPartAdded(ContentEvent, kw_only=True, tag="response.content_part.added"):
+    part: OutputText
+
+
+class ContentPartDone(ContentPartAdded, kw_only=True, tag="response.content_part.done"):
+    pass
+
+
+class OutputTextDelta(ContentEvent, kw_only=True, tag="response.output_text.delta"):
+    delta: str
+    logprobs: list[TokenLogprob]
+
+
+class OutputTextDone(ContentEvent, kw_only=True, tag="response.output_text.done"):
+    text: str
+    logprobs: list[TokenLogprob]
+
+
+class ReasoningTextDelta(ContentEvent, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningTextDone(ContentEvent, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
+
+
+class ArgumentsDelta(ItemEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+    delta: str
+
+
+class ArgumentsDone(ItemEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    arguments: str
+    name: str
+
+
+OutputEvent = (
+    OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextDone
+    | ReasoningTextDelta
+    | ReasoningTextDone
+    | ArgumentsDelta
+    | ArgumentsDone
+)
 
 
 class Output:
@@ -105,111 +223,81 @@ class Output:
     """
 
     def __init__(self) -> None:
-        self.items: list[dict[str, Any]] = []
-        self._item: dict[str, Any] | None = None
+        self.items: list[AnswerItem] = []
+        self._item: AnswerItem | None = None
         self._texts: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[TokenLogprob] = []
 
-    @property
-    def content(self) -> str:
-        """All text."""
-        parts = [one["content"][0]["text"] for one in self.items if one["type"] == "message"]
-        return "".join(parts)
+    def message(self) -> Message:
+        """All items as the model's message of a conversation."""
+        texts = [one.content[0].text for one in self.items if isinstance(one, MessageItem)]
+        thoughts = [one.content[0].text for one in self.items if isinstance(one, ReasoningItem)]
+        calls = [one for one in self.items if isinstance(one, FunctionCall)]
+        message: Message = {"role": "assistant", "content": "".join(texts)}
+        if thoughts := "".join(thoughts):
+            message["reasoning_content"] = thoughts
+        if calls:
+            message["tool_calls"] = [tool_call(c.call_id, c.name, c.arguments) for c in calls]
+        return message
 
-    @property
-    def reasoning(self) -> str:
-        """All thoughts."""
-        parts = [one["content"][0]["text"] for one in self.items if one["type"] == "reasoning"]
-        return "".join(parts)
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """All calls of functions."""
-        return [one for one in self.items if one["type"] == "function_call"]
-
-    def take(self, said: Said) -> Events:
+    def take(self, said: Said) -> list[OutputEvent]:
         """Adds what a token added. Returns the events of that."""
-        events: Events = []
-        logprobs: list[dict[str, Any]] = []
-        if said.token is not None:
-            top = [entry(one) for one in said.token.top]
-            logprobs = [{**entry(said.token), "top_logprobs": top}]
+        events: list[OutputEvent] = []
+        tokens = [] if said.token is None else logprobs([said.token])
         for delta in said.deltas:
-            events += self._taken(delta, logprobs)
-            logprobs = []
+            events += self._taken(delta, tokens)
+            tokens = []
         return events
 
-    def end(self, status: str) -> Events:
-        """Completes the last item."""
-        return self._closed(status)
-
-    def _taken(self, delta: Delta, logprobs: list[dict[str, Any]]) -> Events:
+    def _taken(self, delta: Delta, tokens: list[TokenLogprob]) -> list[OutputEvent]:
         if isinstance(delta, CallBegun):
-            call = {"type": "function_call", "call_id": delta.id, "name": delta.name}
-            return self._opened({"id": new_id("fc_"), **call, "arguments": ""})
+            return self._opened(FunctionCall(id=new_id("fc_"), call_id=delta.id, name=delta.name))
         if isinstance(delta, CallArguments):
             self._texts.append(delta.text)
-            return [self._event("function_call_arguments.delta", delta=delta.text)]
-        events: Events = []
+            return [ArgumentsDelta(**self._place, delta=delta.text)]
+        events: list[OutputEvent] = []
         if isinstance(delta, Reasoning):
-            if self._kind != "reasoning":
-                events = self._opened(
-                    {"id": new_id("rs_"), "type": "reasoning", "summary": [], "content": []}
-                )
+            if not isinstance(self._item, ReasoningItem):
+                events = self._opened(ReasoningItem(id=new_id("rs_")))
             self._texts.append(delta.text)
-            more = self._event("reasoning_text.delta", content_index=0, delta=delta.text)
-            return [*events, more]
+            return [*events, ReasoningTextDelta(**self._place, delta=delta.text)]
         assert isinstance(delta, Content)
-        if self._kind != "message":
-            item = {"id": new_id("msg_"), "type": "message", "role": "assistant", "content": []}
-            events = self._opened(item)
-            part = _text_part("", [])
-            events.append(self._event("content_part.added", content_index=0, part=part))
+        if not isinstance(self._item, MessageItem):
+            events = self._opened(MessageItem(id=new_id("msg_")))
+            events.append(ContentPartAdded(**self._place, part=OutputText("", [], [])))
         self._texts.append(delta.text)
-        self._logprobs += logprobs
-        more = {"content_index": 0, "delta": delta.text, "logprobs": logprobs}
-        return [*events, self._event("output_text.delta", **more)]
+        self._logprobs += tokens
+        return [*events, OutputTextDelta(**self._place, delta=delta.text, logprobs=tokens)]
 
     @property
-    def _kind(self) -> str:
-        return "" if self._item is None else self._item["type"]
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._item and self._item.id, "output_index": len(self.items)}
 
-    def _event(self, name: str, /, **more: Any) -> dict[str, Any]:
-        item = self._item or {}
-        place = {"item_id": item.get("id"), "output_index": len(self.items)}
-        return {"type": f"response.{name}", **place, **more}
+    def _opened(self, item: AnswerItem) -> list[OutputEvent]:
+        events = self.end("completed")
+        self._item = item
+        added = OutputItemAdded(output_index=len(self.items), item=structs.replace(item))
+        return [*events, added]
 
-    def _opened(self, item: dict[str, Any]) -> Events:
-        events = self._closed("completed")
-        self._item = {**item, "status": "in_progress"}
-        added = {"type": "response.output_item.added", "output_index": len(self.items)}
-        return [*events, {**added, "item": dict(self._item)}]
-
-    def _closed(self, status: str) -> Events:
-        """Completes the item under way."""
-        if self._item is None:
+    def end(self, status: Status) -> list[OutputEvent]:
+        """Completes the item under way. Returns the events of that."""
+        item = self._item
+        if item is None:
             return []
-        text, item = "".join(self._texts), self._item
-        events: Events = []
-        if item["type"] == "function_call":
-            item["arguments"] = text or "{}"
-            done = {"arguments": item["arguments"], "name": item["name"]}
-            events.append(self._event("function_call_arguments.done", **done))
-        elif item["type"] == "reasoning":
-            item["content"] = [{"type": "reasoning_text", "text": text}]
-            events.append(self._event("reasoning_text.done", content_index=0, text=text))
+        text, events = "".join(self._texts), list[OutputEvent]()
+        if isinstance(item, FunctionCall):
+            item.arguments = text or "{}"
+            events.append(ArgumentsDone(**self._place, arguments=item.arguments, name=item.name))
+        elif isinstance(item, ReasoningItem):
+            item.content = [ReasoningText(text)]
+            events.append(ReasoningTextDone(**self._place, text=text))
         else:
-            part = _text_part(text, self._logprobs)
-            item["content"] = [part]
-            done = {"text": text, "logprobs": self._logprobs}
-            events.append(self._event("output_text.done", content_index=0, **done))
-            events.append(self._event("content_part.done", content_index=0, part=part))
-        item["status"] = status
-        end = {"type": "response.output_item.done", "output_index": len(self.items), "item": item}
+            part = OutputText(text, [], self._logprobs)
+            item.content = [part]
+            events.append(OutputTextDone(**self._place, text=text, logprobs=self._logprobs))
+            events.append(ContentPartDone(**self._place, part=part))
+        item.status = status
+        events.append(OutputItemDone(output_index=len(self.items), item=item))
         self.items.append(item)
         self._item, self._texts, self._logprobs = None, [], []
-        return [*events, end]
-
-
-def _text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+        return events

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from collections.abc import Iterable
+from contextlib import aclosing
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from starlette.routing import Route
 
-from ...answers import Answer
-from ...chat_requests import Asked, Message, Wish, ask, called, functions, tool_call
-from ...endpoint import EVENTS, JSON, Answers, Call, Handler, event, route
+from ...answers import Answer, Reply, Said
+from ...chat import ChatProtocol, serve_chat
+from ...chat_requests import Message, functions, prepare
+from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
-from ...requests import Begun, GrammarSpec, Runner, Tokenize
+from ...requests import Begun, ChatParams, Ended, GrammarSpec, Request, Runner, Tokenize
 from ...server import Kept, Server
 from .inputs import converted, schema
-from .response_items import Output, read_items
-from .schemas import OPENAI, InputItems, InputTokens, ResponseAnswer, ResponseDeleted, new_id, usage
+from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
+from .schemas import (
+    OPENAI,
+    InputDetails,
+    InputItems,
+    InputTokens,
+    OutputDetails,
+    ResponseDeleted,
+    ResponseUsage,
+    new_id,
+    usage,
+)
 
+T = TypeVar("T")
 _WITH_LOGPROBS = "message.output_text.logprobs"
 
 
@@ -81,6 +96,80 @@ class ResponseRequest(Struct, kw_only=True):
     keep_alive: float | None = None
 
 
+class Incomplete(Struct):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseError(Struct):
+    code: str
+    message: str
+
+
+class ResponseAnswer(Struct, kw_only=True, tag_field="object", tag="response"):
+    """An answer, with what was asked for."""
+
+    id: str
+    created_at: int
+    completed_at: int | None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
+    background: bool = False
+    error: ResponseError | None = None
+    incomplete_details: Incomplete | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[AnswerItem] = []
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: ReasoningOptions
+    store: bool
+    temperature: float | None
+    text: dict[str, dict[str, Any]]
+    tool_choice: Literal["none", "auto", "required"] | Choice
+    tools: list[ResponseTool]
+    top_p: float | None
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None = None
+    user: str | None
+
+
+class ResponseEvent(Event, kw_only=True):
+    """An event of the whole answer."""
+
+    response: ResponseAnswer
+
+
+class ResponseCreated(ResponseEvent, kw_only=True, tag="response.created"):
+    pass
+
+
+class ResponseInProgress(ResponseEvent, kw_only=True, tag="response.in_progress"):
+    pass
+
+
+class ResponseCompleted(ResponseEvent, kw_only=True, tag="response.completed"):
+    pass
+
+
+class ResponseIncomplete(ResponseEvent, kw_only=True, tag="response.incomplete"):
+    pass
+
+
+class ResponseFailed(ResponseEvent, kw_only=True, tag="response.failed"):
+    pass
+
+
+ResponseStream = (
+    OutputEvent
+    | ResponseCreated
+    | ResponseInProgress
+    | ResponseCompleted
+    | ResponseIncomplete
+    | ResponseFailed
+)
+
+
 def routes(server: Server) -> list[Route]:
     base = "/v1/responses"
 
@@ -92,7 +181,8 @@ def routes(server: Server) -> list[Route]:
 
     return [
         *(  # the second is llama-server's
-            post(path, create, Answers(ResponseAnswer, [EVENTS])) for path in (base, "/responses")
+            post(path, create, Answers(ResponseAnswer, {EVENTS: [ResponseStream]}))
+            for path in (base, "/responses")
         ),
         post(f"{base}/input_tokens", count, Answers(InputTokens)),
         kept("GET", base + "/{id}", show, ResponseAnswer),
@@ -103,43 +193,27 @@ def routes(server: Server) -> list[Route]:
 
 async def create(call: Call) -> None:
     """Answer a conversation, and keep the answer for later requests."""
-    given = await call.decode(ResponseRequest)
-    if given.background:
-        raise Refused("background: is unsupported; wait, or stream", param="background")
-    before = _kept(call, given.previous_response_id)
-    history = await _history(given, call.server, before)
-    server = call.server
-    async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        asked = await ask(runner, _wish(given, history, call), server.settings)
-        name = called(given.model, runner.state)
-        answer = Answer(runner, asked, server.metrics)
-        responding = Responding(call, given, name)
-        await (responding.stream(answer) if given.stream else responding.reply(answer))
-    if given.store is not False:
-        responding.keep(history, before)
+    await serve_chat(Responses, call)
 
 
 async def count(call: Call) -> None:
     """Count the tokens of a conversation."""
-    given = await call.decode(ResponseRequest)
-    history = await _history(given, call.server, _kept(call, given.previous_response_id))
-    async with call.server.models.use(given.model, keep_alive=given.keep_alive) as runner:
-        number = await prompt_tokens(
-            runner, await ask(runner, _wish(given, history, call), call.server.settings)
-        )
-    await call.json({"object": "response.input_tokens", "input_tokens": number})
+    given, server = await call.decode(ResponseRequest), call.server
+    request = await Responses(call, given).request()
+    async with server.models.use(given.model, keep_alive=given.keep_alive) as runner:
+        await prepare(runner, request, server.settings)
+        number = await prompt_tokens(runner, request)
+    await call.json(InputTokens(number))
 
 
-async def prompt_tokens(runner: Runner, asked: Asked) -> int:
+async def prompt_tokens(runner: Runner, request: Request) -> int:
     """Positions that the prompt of a chat takes, images included."""
-    from contextlib import aclosing
-
-    generate = msgspec.structs.replace(asked.generate, options={"max_tokens": 0}, grammar=None)
-    async with aclosing(runner.generate(generate)) as events:
+    counted = msgspec.structs.replace(request, options={"max_tokens": 0}, grammar=None)
+    async with aclosing(runner.generate(counted)) as events:
         async for one in events:
             if isinstance(one, Begun):
                 return len(one.prompt)
-    found = await runner.tokenize(Tokenize(asked.generate.prompt))  # type: ignore[arg-type]
+    found = await runner.tokenize(Tokenize(request.prompt))  # type: ignore[arg-type]
     return len(found.ids)
 
 
@@ -152,15 +226,14 @@ async def delete(call: Call) -> None:
     """Forget an answer."""
     _existing(call)
     call.server.stored.drop(call.path["id"], call.key)
-    await call.json({"id": call.path["id"], "object": "response", "deleted": True})
+    await call.json(ResponseDeleted(call.path["id"]))
 
 
 async def list_input(call: Call) -> None:
     """List the items that the request of a kept answer had."""
     items = _existing(call).input
     ids = [item.get("id") for item in items]
-    ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
-    await call.json({"object": "list", "data": items, **ends, "has_more": False})
+    await call.json(InputItems(items, ids[0] if ids else None, ids[-1] if ids else None))
 
 
 def _existing(call: Call) -> Kept:
@@ -190,7 +263,7 @@ async def _history(given: ResponseRequest, server: Server, before: Kept | None) 
     return [*(before.history if before else ()), *own]
 
 
-def _wish(given: ResponseRequest, history: list[Message], call: Call) -> Wish:
+def _options(given: ResponseRequest) -> dict[str, Any]:
     options: dict[str, Any] = {
         name: value
         for name in ("temperature", "top_p", "seed")
@@ -202,6 +275,10 @@ def _wish(given: ResponseRequest, history: list[Message], call: Call) -> Wish:
         options["truncate"] = True
     if _WITH_LOGPROBS in (given.include or ()):
         options |= {"logprobs": True, "top_logprobs": given.top_logprobs or 0}
+    return options
+
+
+def _chat(given: ResponseRequest, history: list[Message], call: Call) -> ChatParams:
     variables = dict(given.chat_template_kwargs or {})
     if given.reasoning is not None and given.reasoning.effort is not None:
         variables.setdefault("reasoning_effort", given.reasoning.effort)
@@ -215,19 +292,15 @@ def _wish(given: ResponseRequest, history: list[Message], call: Call) -> Wish:
             "'required', or a function with its name",
             param="tool_choice.type",
         )
-    messages = history
-    if given.instructions:
-        messages = [{"role": "system", "content": given.instructions}, *history]
-    return Wish(
-        messages,
+    first = [{"role": "system", "content": given.instructions}] if given.instructions else []
+    return ChatParams(
+        [*first, *history],
         tools=[_schema_of(tool) for tool in tools],
+        variables=variables,
         choice="required" if isinstance(choice, Choice) else choice,
         function=choice.name or None if isinstance(choice, Choice) else None,
         parallel=given.parallel_tool_calls is not False,
         strict=any(tool.strict for tool in tools),
-        grammar=_form(given.text and given.text.format),
-        options=options,
-        variables=variables,
     )
 
 
@@ -250,127 +323,126 @@ def _schema_of(tool: ResponseTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-class Responding:
-    """The answer to one request."""
+class Responses(ChatProtocol[ResponseRequest]):
+    """A response, which is kept."""
 
-    def __init__(self, call: Call, given: ResponseRequest, name: str):
-        self._call, self._given, self._output = call, given, Output()
-        options = given.reasoning or ReasoningOptions()
+    body = ResponseRequest
+
+    def __init__(self, call: Call, given: ResponseRequest):
+        super().__init__(call, given)
+        self._items, self._events = Output(), 0
+        call.interruption = self._failed
+
+    def loading(self) -> dict[str, Any]:
+        return {"keep_alive": self.given.keep_alive}
+
+    async def read(self) -> list[Request]:
+        if self.given.background:
+            raise Refused("background: is unsupported; wait, or stream", param="background")
+        return [await self.request()]
+
+    async def request(self) -> Request:
+        """The request to the runner, as far as it can be made without it."""
+        given, call = self.given, self.call
+        self._before = _kept(call, given.previous_response_id)
+        self._history = await _history(given, call.server, self._before)
+        form = _form(given.text and given.text.format)
+        return Request(_chat(given, self._history, call), _options(given), form)
+
+    async def whole(self, replies: list[Reply]) -> ResponseAnswer:
+        (reply,) = replies
+        for said in reply.said:
+            self._items.take(said)
+        return self._ended(reply.ended)
+
+    async def first(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
+        return [
+            ResponseCreated(response=self._response),
+            ResponseInProgress(response=self._response),
+        ]
+
+    def chunks(self, index: int, said: Said) -> Iterable[ResponseStream]:
+        return self._items.take(said)
+
+    async def last(self, index: int, answer: Answer) -> Iterable[ResponseStream]:
+        cut = answer.ended.reason == "length"
+        events = self._items.end("incomplete" if cut else "completed")
+        ended = self._ended(answer.ended)
+        last = ResponseIncomplete if cut else ResponseCompleted
+        return [*events, last(response=ended)]
+
+    def frame(self, part: ResponseStream) -> bytes:
+        part.sequence_number = self._events
+        self._events += 1
+        return named_event(part)
+
+    def _failed(self, found: Problem) -> bytes:
+        error = ResponseError("server_error", found.message)
+        failed = structs.replace(self._response, status="failed", error=error)
+        return self.frame(ResponseFailed(response=failed))
+
+    @cached_property
+    def _response(self) -> ResponseAnswer:
+        given = self.given
         form = (given.text and given.text.format) or Format()
-        self._id = new_id("resp_")
-        shown: dict[str, Any] = {
-            "id": self._id,
-            "object": "response",
-            "created_at": int(time.time()),
-            "completed_at": None,
-            "status": "in_progress",
-            "background": False,
-            "error": None,
-            "incomplete_details": None,
-            "instructions": given.instructions,
-            "max_output_tokens": given.max_output_tokens,
-            "metadata": given.metadata or {},
-            "model": name,
-            "output": [],
-            "parallel_tool_calls": given.parallel_tool_calls is not False,
-            "previous_response_id": given.previous_response_id,
-            "reasoning": {"effort": options.effort, "summary": options.summary},
-            "store": given.store is not False,
-            "temperature": given.temperature,
-            "text": {"format": {k: v for k, v in _fields(form) if v is not None}},
-            "tool_choice": given.tool_choice or "auto",
-            "tools": given.tools or [],
-            "top_p": given.top_p,
-            "truncation": given.truncation or "disabled",
-            "usage": None,
-            "user": given.user,
-        }
-        # Written once: events repeat the tools, which may take megabytes.
-        self._shown = {name: msgspec.Raw(msgspec.json.encode(v)) for name, v in shown.items()}
+        return ResponseAnswer(
+            id=new_id("resp_"),
+            created_at=int(time.time()),
+            instructions=_once(given.instructions),
+            max_output_tokens=given.max_output_tokens,
+            metadata=given.metadata or {},
+            model=self.name,
+            parallel_tool_calls=given.parallel_tool_calls is not False,
+            previous_response_id=given.previous_response_id,
+            reasoning=given.reasoning or ReasoningOptions(),
+            store=given.store is not False,
+            temperature=given.temperature,
+            text=_once({"format": {k: v for k, v in _fields(form) if v is not None}}),
+            tool_choice=given.tool_choice or "auto",
+            tools=_once(given.tools or []),
+            top_p=given.top_p,
+            truncation=given.truncation or "disabled",
+            user=given.user,
+        )
 
-    async def reply(self, answer: Answer) -> None:
-        """Sends it as a whole."""
-        async with answer:
-            async for said in answer:
-                self._output.take(said)
-        self._end(answer)
-        await self._call.json(self._shown)
+    def _ended(self, ended: Ended) -> ResponseAnswer:
+        """The complete answer, which is kept for later requests with its conversation."""
+        cut, counts = ended.reason == "length", usage([ended])
+        self._items.end("incomplete" if cut else "completed")
+        found = structs.replace(
+            self._response,
+            status="incomplete" if cut else "completed",
+            completed_at=None if cut else int(time.time()),
+            incomplete_details=Incomplete("max_output_tokens") if cut else None,
+            output=self._items.items,
+            usage=ResponseUsage(
+                input_tokens=counts.prompt_tokens,
+                input_tokens_details=InputDetails(counts.prompt_tokens_details.cached_tokens),
+                output_tokens=counts.completion_tokens,
+                output_tokens_details=OutputDetails(ended.reasoning_tokens),
+                total_tokens=counts.total_tokens,
+            ),
+        )
+        if self.given.store is not False:
+            self._keep(found)
+        return found
 
-    async def stream(self, answer: Answer) -> None:
-        """Sends it piece by piece."""
-        sequence = 0
-
-        def numbered(events: list[dict[str, Any]]) -> bytes:
-            nonlocal sequence
-            parts = []
-            for one in events:
-                parts.append(event({**one, "sequence_number": sequence}, one["type"]))
-                sequence += 1
-            return b"".join(parts)
-
-        def failed(found: Problem) -> bytes:
-            error = {"code": "server_error", "message": found.message}
-            response = {**self._shown, "status": "failed", "error": error}
-            return numbered([{"type": "response.failed", "response": response}])
-
-        self._call.interruption = failed
-        async with answer, self._call.stream() as out:
-            for word in ("created", "in_progress"):
-                begun = {"type": f"response.{word}", "response": self._shown}
-                await out.send(numbered([begun]))
-            async for said in answer:
-                await out.send(numbered(self._output.take(said)))
-            events = self._end(answer)
-            await out.send(numbered(events))
-            ended = {"type": f"response.{_status(answer)}", "response": self._shown}
-            await out.send(numbered([ended]))
-
-    def _end(self, answer: Answer) -> list[dict[str, Any]]:
-        """Completes what is shown. Returns the events of that."""
-        status = _status(answer)
-        cut, events = status == "incomplete", self._output.end(status)
-        counts = usage([answer.ended])
-        shown: dict[str, Any] = {
-            "status": status,
-            "completed_at": None if cut else int(time.time()),
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": self._output.items,
-            "usage": {
-                "input_tokens": counts["prompt_tokens"],
-                "input_tokens_details": {
-                    "cached_tokens": counts["prompt_tokens_details"]["cached_tokens"]
-                },
-                "output_tokens": counts["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": answer.ended.reasoning_tokens},
-                "total_tokens": counts["total_tokens"],
-            },
-        }
-        self._shown |= {name: msgspec.Raw(msgspec.json.encode(v)) for name, v in shown.items()}
-        return events
-
-    def keep(self, history: list[Message], before: Kept | None) -> None:
-        """Keeps the answer, and the conversation with it."""
-        message: Message = {"role": "assistant", "content": self._output.content}
-        if self._output.reasoning:
-            message["reasoning_content"] = self._output.reasoning
-        if calls := self._output.calls:
-            message["tool_calls"] = [
-                tool_call(one["call_id"], one["name"], one["arguments"]) for one in calls
-            ]
-        answer = msgspec.json.encode(self._shown)
-        nbytes = len(answer) + len(self._call.body) + (before.nbytes if before else 0)
-        given = self._given.input
+    def _keep(self, found: ResponseAnswer) -> None:
+        call, before, given = self.call, self._before, self.given.input
+        answer = msgspec.json.encode(found)
+        nbytes = len(answer) + len(call.body) + (before.nbytes if before else 0)
         items: Any = given
         if isinstance(given, str):
             content = [{"type": "input_text", "text": given}]
             items = [{"type": "message", "role": "user", "content": content}]
         items = [{"id": new_id("msg_"), **item} for item in items or ()]
-        kept = Kept(self._call.key, answer, items, [*history, message], nbytes)
-        self._call.server.stored.put(self._id, kept)
+        history = [*self._history, self._items.message()]
+        call.server.stored.put(found.id, Kept(call.key, answer, items, history, nbytes))
 
 
-def _status(answer: Answer) -> str:
-    return "incomplete" if answer.ended.reason == "length" else "completed"
+def _once(value: T) -> T:
+    """A value that is written once: events repeat the tools, which may take megabytes."""
+    return msgspec.Raw(msgspec.json.encode(value))  # type: ignore[return-value]
 
 
 def _fields(form: Format) -> list[tuple[str, Any]]:

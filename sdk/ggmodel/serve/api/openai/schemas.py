@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from ...endpoint import Shape, event
+from ...endpoint import ErrorFormat, event
 from ...errors import Problem
 from ...requests import Ended, State, Token
 
@@ -31,14 +32,14 @@ class ErrorAnswer(Struct):
 
 class PromptDetails(Struct):
     cached_tokens: int
-    audio_tokens: int
+    audio_tokens: int = 0
 
 
 class CompletionDetails(Struct):
     reasoning_tokens: int
-    audio_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    audio_tokens: int = 0
 
 
 class Usage(Struct):
@@ -80,7 +81,7 @@ class TokenLogprob(Likely):
 
 class Logprobs(Struct):
     content: list[TokenLogprob]
-    refusal: None
+    refusal: None = None
 
 
 class CalledFunction(Struct):
@@ -92,16 +93,16 @@ class CalledFunction(Struct):
 
 class ToolCall(Struct):
     id: str
-    type: Literal["function"]
     function: CalledFunction
+    type: Literal["function"] = "function"
 
 
-class ChatAnswer(Struct, kw_only=True):
-    role: Literal["assistant"]
+class ChatAnswer(Struct):
     content: str | None
-    refusal: None
-    reasoning_content: str = ""
-    tool_calls: list[ToolCall] = []
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -111,18 +112,64 @@ class ChatChoice(Struct):
     finish_reason: Literal["stop", "length", "tool_calls"]
 
 
-class ChatCompletion(Struct):
+class Head(Struct, kw_only=True, tag_field="object"):
+    """The beginning that answers and their chunks have in common."""
+
     id: str
-    object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
+
+
+class ChatCompletion(Head, kw_only=True, tag="chat.completion"):
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str
     timings: Timings
 
 
+class FunctionDelta(Struct):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Struct):
+    """A call begins with its id, its type and the name of the function."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
+class ChatDelta(Struct):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    index: int
+    delta: ChatDelta
+    logprobs: Logprobs | None = None
+    finish_reason: Literal["stop", "length", "tool_calls"] | None = None
+
+
+class ChatChunk(Head, kw_only=True, tag="chat.completion.chunk"):
+    """The last of a choice has `timings`. Where usage is wanted, it is null in all but the last."""
+
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
+
+
 class TextLogprobs(Struct):
+    """Log-probabilities as completions have them; the first of a prompt has none.
+
+    Attributes:
+        text_offset: characters before each token.
+    """
+
     tokens: list[str]
     token_logprobs: list[Number]
     top_logprobs: list[dict[str, Number] | None]
@@ -133,30 +180,25 @@ class TextChoice(Struct):
     index: int
     text: str
     logprobs: TextLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length"] | None
 
 
-class TextCompletion(Struct, kw_only=True):
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    system_fingerprint: str
+class TextCompletion(Head, kw_only=True, tag="text_completion"):
+    """An answer, or a chunk of one, whose usage is null in all but the last where it is wanted."""
+
     choices: list[TextChoice]
-    usage: Usage
-    timings: Timings | None = None
+    usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
-class EmbeddingRow(Struct):
+class EmbeddingRow(Struct, tag_field="object", tag="embedding"):
     """The row as numbers, or as base64 of them in float32."""
 
-    object: Literal["embedding"]
     index: int
     embedding: list[float] | str
 
 
-class Embeddings(Struct):
-    object: Literal["list"]
+class Embeddings(Struct, tag_field="object", tag="list"):
     data: list[EmbeddingRow]
     model: str
     usage: PromptUsage
@@ -175,18 +217,16 @@ class ModelMeta(Struct):
     kinds: list[str]
 
 
-class Model(Struct, kw_only=True):
+class Model(Struct, kw_only=True, tag_field="object", tag="model"):
     id: str
-    object: Literal["model"]
     created: int
-    owned_by: str
+    owned_by: str = "ggmodel"
     loaded: bool
     engine: Literal["ggmodel", "llama.cpp"] | None
-    meta: ModelMeta | None = None
+    meta: ModelMeta | UnsetType = UNSET
 
 
-class ModelList(Struct):
-    object: Literal["list"]
+class ModelList(Struct, tag_field="object", tag="list"):
     data: list[Model]
 
 
@@ -206,54 +246,20 @@ class ResponseUsage(Struct):
     total_tokens: int
 
 
-class Incomplete(Struct):
-    reason: Literal["max_output_tokens"]
-
-
-class OutputItem(Struct):
-    """A thought, a text or a call; further fields depend on the type."""
-
-    id: str
-    type: Literal["message", "reasoning", "function_call"]
-    status: Literal["completed", "incomplete"]
-
-
-class ResponseAnswer(Struct):
-    id: str
-    object: Literal["response"]
-    created_at: int
-    status: Literal["completed", "incomplete"]
-    background: bool
-    error: None
-    incomplete_details: Incomplete | None
-    instructions: str | None
-    max_output_tokens: int | None
-    metadata: dict[str, str]
-    model: str
-    output: list[OutputItem]
-    parallel_tool_calls: bool
-    previous_response_id: str | None
-    store: bool
-    usage: ResponseUsage
-
-
-class InputTokens(Struct):
-    object: Literal["response.input_tokens"]
+class InputTokens(Struct, tag_field="object", tag="response.input_tokens"):
     input_tokens: int
 
 
-class ResponseDeleted(Struct):
+class ResponseDeleted(Struct, tag_field="object", tag="response"):
     id: str
-    object: Literal["response"]
-    deleted: bool
+    deleted: bool = True
 
 
-class InputItems(Struct):
-    object: Literal["list"]
+class InputItems(Struct, tag_field="object", tag="list"):
     data: list[dict[str, Any]]
     first_id: str | None
     last_id: str | None
-    has_more: bool
+    has_more: bool = False
 
 
 class TranscriptSegment(Struct):
@@ -263,14 +269,22 @@ class TranscriptSegment(Struct):
     text: str
 
 
-class Transcription(Struct, kw_only=True):
+class Transcription(Struct):
     """The fields but for the text come with `verbose_json`."""
 
     text: str
-    task: Literal["transcribe", "translate"] = "transcribe"
-    language: str | None = None
-    duration: float = 0.0
-    segments: list[TranscriptSegment] = []
+    task: Literal["transcribe", "translate"] | UnsetType = UNSET
+    language: str | UnsetType | None = UNSET
+    duration: float | UnsetType = UNSET
+    segments: list[TranscriptSegment] | UnsetType = UNSET
+
+
+class TranscriptDelta(Struct, tag="transcript.text.delta"):
+    delta: str
+
+
+class TranscriptDone(Struct, tag="transcript.text.done"):
+    text: str
 
 
 _TYPES = {
@@ -281,27 +295,13 @@ _TYPES = {
 }
 
 
-class OpenAI(Shape):
-    """Errors as OpenAI puts them."""
-
-    described = ErrorAnswer
-
-    def refusal(self, error: Problem) -> Any:
-        kind = "invalid_request_error" if error.status < 500 else "server_error"
-        return {
-            "error": {
-                "message": error.message,
-                "type": _TYPES.get(error.status, kind),
-                "param": error.param,
-                "code": error.code,
-            }
-        }
-
-    def interruption(self, error: Problem) -> bytes:
-        return event(self.refusal(error))
+def _error(error: Problem) -> ErrorAnswer:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    kind = _TYPES.get(error.status, kind)
+    return ErrorAnswer(Failed(error.message, kind, error.param, error.code))
 
 
-OPENAI = OpenAI()
+OPENAI = ErrorFormat(ErrorAnswer, _error, event)
 
 
 def new_id(prefix: str) -> str:
@@ -309,22 +309,21 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(16)}"
 
 
-def head(prefix: str, kind: str, name: str, state: State) -> dict[str, Any]:
-    """The beginning that answers and their chunks have in common.
+def head(prefix: str, name: str, state: State) -> dict[str, Any]:
+    """The fields of `Head`.
 
     Args:
-        prefix: of the id. kind: of the object. name: the model's, see `called`.
+        prefix: of the id. name: the model's, see `called`.
     """
     return {
         "id": new_id(prefix),
-        "object": kind,
         "created": int(time.time()),
         "model": name,
         "system_fingerprint": f"ggmodel-{state.engine}",
     }
 
 
-def usage(ended: list[Ended], prompts: int | None = None) -> dict[str, Any]:
+def usage(ended: list[Ended], prompts: int | None = None) -> Usage:
     """Counts of answers.
 
     Args:
@@ -335,44 +334,34 @@ def usage(ended: list[Ended], prompts: int | None = None) -> dict[str, Any]:
     completions = sum(one.completion_tokens for one in ended)
     reused = min(prompts, sum(one.reused_tokens for one in ended))
     accepted = sum(one.accepted for one in ended)
-    return {
-        "prompt_tokens": prompts,
-        "completion_tokens": completions,
-        "total_tokens": prompts + completions,
-        "prompt_tokens_details": {"cached_tokens": reused, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "reasoning_tokens": sum(one.reasoning_tokens for one in ended),
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": sum(one.drafted for one in ended) - accepted,
-        },
-    }
+    rejected = sum(one.drafted for one in ended) - accepted
+    details = CompletionDetails(sum(one.reasoning_tokens for one in ended), accepted, rejected)
+    return Usage(prompts, completions, prompts + completions, PromptDetails(reused), details)
 
 
-def timings(ended: Ended) -> dict[str, Any]:
+def timings(ended: Ended) -> Timings:
     """Speed of an answer, as llama-server tells it."""
     read = ended.prompt_tokens - ended.reused_tokens
     prompt, decode = ended.prompt_seconds, ended.decode_seconds
     count = ended.completion_tokens
-    return {
-        "cache_n": ended.reused_tokens,
-        "prompt_n": read,
-        "prompt_ms": prompt * 1e3,
-        "prompt_per_token_ms": prompt * 1e3 / read if read else 0.0,
-        "prompt_per_second": read / prompt if prompt else 0.0,
-        "predicted_n": count,
-        "predicted_ms": decode * 1e3,
-        "predicted_per_token_ms": decode * 1e3 / count if count else 0.0,
-        "predicted_per_second": max(0, count - 1) / decode if decode else 0.0,
-    }
+    return Timings(
+        cache_n=ended.reused_tokens,
+        prompt_n=read,
+        prompt_ms=prompt * 1e3,
+        prompt_per_token_ms=prompt * 1e3 / read if read else 0.0,
+        prompt_per_second=read / prompt if prompt else 0.0,
+        predicted_n=count,
+        predicted_ms=decode * 1e3,
+        predicted_per_token_ms=decode * 1e3 / count if count else 0.0,
+        predicted_per_second=max(0, count - 1) / decode if decode else 0.0,
+    )
 
 
-def entry(token: Token) -> dict[str, Any]:
-    """A token with its log-probability, without the likeliest at its place."""
-    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}
+def logprobs(tokens: Sequence[Token]) -> list[TokenLogprob]:
+    """Log-probabilities of tokens, each with the likeliest at its place."""
+    return [TokenLogprob(*entry(one), [Likely(*entry(top)) for top in one.top]) for one in tokens]
 
 
-def logprobs(tokens: list[Token]) -> dict[str, Any]:
-    """Log-probabilities of a chat's answer."""
-    content = [{**entry(one), "top_logprobs": [entry(top) for top in one.top]} for one in tokens]
-    return {"content": content, "refusal": None}
+def entry(token: Token) -> tuple[str, Number, list[int]]:
+    """The fields of `Likely`."""
+    return token.text, token.logprob, list(token.data)
