@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import ggmodel
-from ggmodel.serve.requests import Ended, Request
+from ggmodel.serve.requests import Finished, Request
 from ggmodel.serve.runners.engines import GgmodelRunner
 
 PAIRS = 9
@@ -47,7 +47,7 @@ async def in_runner(runner: GgmodelRunner, prompts: list[list[int]], options: An
     async def consume(prompt: list[int]) -> int:
         count = 0
         async for event in runner.generate(Request(prompt, options)):
-            count = event.completion_tokens if isinstance(event, Ended) else count
+            count = event.completion_tokens if isinstance(event, Finished) else count
         return count
 
     began = time.perf_counter()

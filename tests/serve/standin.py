@@ -14,22 +14,22 @@ from ggmodel.errors import Busy, ModelNotFound, Unsupported
 from ggmodel.runner.sampling import log_probabilities
 from ggmodel.serve.pool import Condition, Listed, same_name
 from ggmodel.serve.requests import (
-    Begun,
     ChatParams,
     Detokenize,
     Embed,
-    Ended,
     Event,
+    Finished,
     GrammarSpec,
-    Piece,
     Rank,
     Ranks,
     Render,
     Request,
     Rows,
+    Started,
     State,
     Text,
     Token,
+    TokenEvent,
     Tokenize,
     Tokens,
     Transcribe,
@@ -89,7 +89,7 @@ class InProcess:
         top = request.prompt_logprobs
         made = self.model.request(prompt, **options)
         ids = [int(id) for id in made.prompt]
-        yield Begun(ids, ending, None if top is None else self._scored(ids, top))
+        yield Started(ids, ending, None if top is None else self._scored(ids, top))
         self.running += 1
         pieces = made.apieces()
         try:
@@ -97,13 +97,13 @@ class InProcess:
                 token = None
                 if piece.logprob is not None:
                     token = self._token(piece.token, piece.logprob, piece.top_logprobs)
-                yield Piece(str(piece), piece.token, token)
+                yield TokenEvent(str(piece), piece.token, token)
         finally:
             self.running -= 1
             await pieces.aclose()
         used = made.usage
         counts = (used.prompt_tokens, used.completion_tokens)
-        yield Ended(made.finish_reason, *counts, made.stop, used.reused_tokens)
+        yield Finished(made.finish_reason, *counts, made.stop, used.reused_tokens)
 
     def _prompt(self, chat: ChatParams) -> Any:
         options: Any = {"tools": chat.tools, "template": chat.template}

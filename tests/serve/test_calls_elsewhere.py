@@ -12,7 +12,7 @@ import pytest
 
 import ggmodel
 from ggmodel.gguf_file import open_gguf
-from ggmodel.serve.requests import Begun, Ended, Event, Piece, Request
+from ggmodel.serve.requests import Event, Finished, Request, Started, TokenEvent
 from ggmodel.serve.server import Server
 from tests.conftest import _vary
 from tests.serve.conftest import ASSETS, serving
@@ -140,9 +140,9 @@ def says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Has every model write this text, three characters a token."""
 
     async def generate(self: InProcess, request: Request) -> AsyncIterator[Event]:
-        yield Begun([1, 2, 3])
+        yield Started([1, 2, 3])
         for at in range(0, len(text), 3):
-            yield Piece(text[at : at + 3], 5)
-        yield Ended("stop", 3, len(text) // 3)
+            yield TokenEvent(text[at : at + 3], 5)
+        yield Finished("stop", 3, len(text) // 3)
 
     monkeypatch.setattr(InProcess, "generate", generate)

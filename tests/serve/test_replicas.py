@@ -17,18 +17,18 @@ from ggmodel.serve.replicas import models as asked
 from ggmodel.serve.replicas.cluster import _fitting
 from ggmodel.serve.replicas.models import ReplicaLost, Replicas, ReplicatedModels
 from ggmodel.serve.requests import (
-    Begun,
-    Ended,
     Failure,
-    Piece,
+    Finished,
     Request,
+    Started,
     State,
+    TokenEvent,
     Tokenize,
     Tokens,
 )
 from ggmodel.serve.runners.protocol import Result, pack
 
-BEGUN, ENDED = Begun([1]), Ended("stop", 1, 2)
+BEGUN, ENDED = Started([1]), Finished("stop", 1, 2)
 STATE = State("ggmodel", "p", "llama", [], [], 512, 512, 2, 9, 9, 9, 9, "F16")
 CRASH = Failure("DeviceLost", "the process ended by SIGSEGV")
 
@@ -101,20 +101,20 @@ def events(handle: Handle, **more: Any) -> list[Any]:
 
 
 def test_events_come_in_parts_of_several():
-    handle = Handle([[BEGUN], [Piece("a"), Piece("b")], [ENDED]])
-    assert events(handle) == [BEGUN, Piece("a"), Piece("b"), ENDED]
+    handle = Handle([[BEGUN], [TokenEvent("a"), TokenEvent("b")], [ENDED]])
+    assert events(handle) == [BEGUN, TokenEvent("a"), TokenEvent("b"), ENDED]
     assert [one.cancelled for one in handle.given] == [False]
 
 
 @pytest.mark.parametrize("first", [[Gone()], [[BEGUN], Gone()], [[BEGUN, CRASH]], [[BEGUN]]])
 def test_a_request_without_a_token_goes_to_another_replica(first: list[Any]):
-    handle = Handle(first, [[BEGUN, Piece("a"), ENDED]])
-    assert events(handle) == [BEGUN, Piece("a"), ENDED]
+    handle = Handle(first, [[BEGUN, TokenEvent("a"), ENDED]])
+    assert events(handle) == [BEGUN, TokenEvent("a"), ENDED]
 
 
 @pytest.mark.parametrize("end", [[Gone()], [[CRASH]]])
 def test_an_answer_that_has_begun_ends_with_an_error(end: list[Any]):
-    handle = Handle([[BEGUN, Piece("a")], *end], [[BEGUN, ENDED]])
+    handle = Handle([[BEGUN, TokenEvent("a")], *end], [[BEGUN, ENDED]])
     with pytest.raises(DeviceLost, match=r"was lost|SIGSEGV"):
         events(handle)
     assert len(handle.given) == 1
@@ -152,7 +152,7 @@ def test_without_any_replica_a_request_does_not_wait_for_ever():
 
 
 def test_closing_an_answer_cancels_it():
-    handle = Handle([[BEGUN], [Piece("a")], None])
+    handle = Handle([[BEGUN], [TokenEvent("a")], None])
     asker = replicas(handle)
 
     async def leave() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ggmodel.bounds import limits
 from ggmodel.serve.listening import _Protocol
-from ggmodel.serve.requests import Begun, Ended, Event, Piece, Request
+from ggmodel.serve.requests import Event, Finished, Request, Started, TokenEvent
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -29,11 +29,11 @@ class Talking(InProcess):
     over: threading.Event
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        yield Begun([1])
+        yield Started([1])
         try:
             for _ in range(100_000):
-                yield Piece("x" * 65536)
-            yield Ended("length", 1, 1)
+                yield TokenEvent("x" * 65536)
+            yield Finished("length", 1, 1)
         finally:
             self.over.set()
 

@@ -13,7 +13,7 @@ import pytest
 from ggmodel.errors import ComputeError, OutOfMemory
 from ggmodel.serve import endpoint
 from ggmodel.serve.endpoint import together
-from ggmodel.serve.requests import Begun, Ended, Event, Piece, Request
+from ggmodel.serve.requests import Event, Finished, Request, Started, TokenEvent
 from ggmodel.serve.server import Server
 from tests.serve.conftest import serving
 from tests.serve.standin import InProcess, InProcessModels
@@ -31,11 +31,11 @@ class Slow(InProcess):
         self.release = threading.Event()
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        yield Begun([1, 2, 3])
+        yield Started([1, 2, 3])
         while not self.release.is_set():
             await asyncio.sleep(0.01)
-        yield Piece("Hello")
-        yield Ended("stop", 3, 1)
+        yield TokenEvent("Hello")
+        yield Finished("stop", 3, 1)
 
 
 class Failing(InProcess):
@@ -44,8 +44,8 @@ class Failing(InProcess):
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         if request.options.get("max_tokens") == 1:
             raise OutOfMemory("no room for the prompt")
-        yield Begun([1])
-        yield Piece("Hello")
+        yield Started([1])
+        yield TokenEvent("Hello")
         raise ComputeError("the logits are NaN")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..chat.replies import CallArguments, CallBegun, Content, Delta, Reasoning
 from ..errors import ComputeError
 from .endpoint import some
-from .requests import Begun, ChatParams, Ended, Piece, Token
+from .requests import ChatParams, Finished, Started, Token, TokenEvent
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,8 +49,8 @@ class Answer:
         called: a tool was called.
     """
 
-    begun: Begun
-    ended: Ended
+    begun: Started
+    ended: Finished
 
     def __init__(
         self, runner: Runner, request: Request, metrics: Metrics, form: ReplyFormat | None = None
@@ -71,7 +71,7 @@ class Answer:
 
     async def __aenter__(self) -> Self:
         first = await anext(self._events, None)
-        if not isinstance(first, Begun):
+        if not isinstance(first, Started):
             await self._closing.__aexit__(None, None, None)
             raise ComputeError("the runner's answer has no beginning")
         self.begun = first
@@ -86,7 +86,7 @@ class Answer:
     async def __aiter__(self) -> AsyncIterator[Said]:
         parser = self._parser
         async for event in self._events:
-            if isinstance(event, Piece):
+            if isinstance(event, TokenEvent):
                 if self._first is None:
                     self._first = time.monotonic() - self._began
                 text, token = event.text, event.token
@@ -99,7 +99,7 @@ class Answer:
                     self._unread += 1
                 if deltas or token is not None:
                     yield self._noted(deltas, token)
-            elif isinstance(event, Ended):
+            elif isinstance(event, Finished):
                 rest = [] if parser is None else self._noted(parser.end(), None).deltas
                 self._end(event)
                 if rest:
@@ -119,7 +119,7 @@ class Answer:
                     deltas[i] = replace(delta, id=_new_id())
         return Said(deltas, token)
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: Finished) -> None:
         ended.reasoning_tokens = self._thought
         self.ended = ended
         self._metrics.generated(self._model, ended, self._first)
@@ -148,8 +148,8 @@ class Reply:
         said: all of it in the order in which it came.
     """
 
-    begun: Begun
-    ended: Ended
+    begun: Started
+    ended: Finished
     ids: list[int]
     said: list[Said]
     content: str

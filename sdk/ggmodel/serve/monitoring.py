@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from .pool import Listed
-from .requests import Ended
+from .requests import Finished
 
 _WAITING = 1000  # lines that are not written yet; others are dropped
 _LONGEST = 200  # characters of a path, or a model's name
@@ -180,7 +180,7 @@ class Metrics:
         self._requests.labels(path, str(status)).inc()
         self._duration.labels(path).observe(seconds)
 
-    def generated(self, model: str, ended: Ended, first: float | None) -> None:
+    def generated(self, model: str, ended: Finished, first: float | None) -> None:
         """Notes an answer of a model that is complete.
 
         Args:

@@ -88,7 +88,7 @@ class Token(Struct, array_like=True):
     top: list[Token] = field(default_factory=list)
 
 
-class Begun(Struct, tag=True):
+class Started(Struct, tag=True):
     """The prompt is read: it is no error of the caller, and waits for its turn.
 
     Attributes:
@@ -103,7 +103,7 @@ class Begun(Struct, tag=True):
     tokens: list[Token] | None = None
 
 
-class Piece(Struct, tag=True):
+class TokenEvent(Struct, tag=True):
     """The contribution of one token.
 
     Attributes:
@@ -116,7 +116,7 @@ class Piece(Struct, tag=True):
     token: Token | None = None
 
 
-class Ended(Struct, tag=True):
+class Finished(Struct, tag=True):
     """The answer is complete.
 
     Attributes:
@@ -140,7 +140,7 @@ class Ended(Struct, tag=True):
     reasoning_tokens: int = 0
 
 
-Event = Begun | Piece | Ended
+Event = Started | TokenEvent | Finished
 
 
 class Embed(Struct):
@@ -338,7 +338,7 @@ class Runner(Protocol):
         ...
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """`Begun`, a `Piece` a token, `Ended`. Closing the iterator cancels the
+        """`Started`, a `TokenEvent` a token, `Finished`. Closing the iterator cancels the
         request within one step."""
         ...
 

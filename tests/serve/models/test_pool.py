@@ -28,7 +28,7 @@ from ggmodel.serve.api.ollama.schemas import moment
 from ggmodel.serve.models import ModelPool
 from ggmodel.serve.models import catalogue as entries
 from ggmodel.serve.models.catalogue import Catalogue, Target
-from ggmodel.serve.requests import Piece, State
+from ggmodel.serve.requests import State, TokenEvent
 from ggmodel.serve.runners.client import Admit, Needs
 from ggmodel.serve.runners.engines import Engines, GgmodelRunner
 from tests.names.stores import digest, put_hub, put_ollama
@@ -670,7 +670,7 @@ class TestProcesses:
             async with pool.use("stories") as runner:
                 assert isinstance(runner, GgmodelRunner)
                 async for event in runner.generate(generate(max_tokens=500)):
-                    if isinstance(event, Piece):
+                    if isinstance(event, TokenEvent):
                         os.kill(runner.pid, signal.SIGKILL)
 
         async def work() -> None:

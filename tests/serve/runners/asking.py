@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ggmodel.serve.requests import Begun, ChatParams, Ended, Event, Piece, Request, Runner
+from ggmodel.serve.requests import ChatParams, Event, Finished, Request, Runner, Started, TokenEvent
 
-Answer = tuple[Begun, list[Piece], Ended]
+Answer = tuple[Started, list[TokenEvent], Finished]
 PROMPT = "Once upon a time"
 GREETING = ChatParams([{"role": "user", "content": "Tell me a story."}])
 
@@ -21,10 +21,10 @@ async def answered(runner: Runner, request: Request) -> Answer:
     """The events of a whole answer."""
     events: list[Event] = [event async for event in runner.generate(request)]
     begun, *pieces, ended = events
-    assert isinstance(begun, Begun) and isinstance(ended, Ended)
-    assert all(isinstance(piece, Piece) for piece in pieces)
-    return begun, [piece for piece in pieces if isinstance(piece, Piece)], ended
+    assert isinstance(begun, Started) and isinstance(ended, Finished)
+    assert all(isinstance(piece, TokenEvent) for piece in pieces)
+    return begun, [piece for piece in pieces if isinstance(piece, TokenEvent)], ended
 
 
-def text_of(pieces: list[Piece]) -> str:
+def text_of(pieces: list[TokenEvent]) -> str:
     return "".join(piece.text for piece in pieces)

@@ -30,10 +30,10 @@ from ggmodel.serve.requests import (
     Detokenize,
     Embed,
     GrammarSpec,
-    Piece,
     Rank,
     Render,
     Request,
+    TokenEvent,
     Tokenize,
     Transcribe,
 )
@@ -186,7 +186,7 @@ class TestTexts:
         async def slowly() -> list[int]:
             ids: list[int] = []
             async for event in runner.generate(generate(**options)):
-                if isinstance(event, Piece):
+                if isinstance(event, TokenEvent):
                     ids.append(event.id)
                     if len(ids) == 100:
                         await asyncio.sleep(0.2)

@@ -12,15 +12,15 @@ import pytest
 from ggmodel.bounds import limits
 from ggmodel.errors import FormatError, PromptError
 from ggmodel.serve.requests import (
-    Begun,
-    Ended,
     Failure,
+    Finished,
     GrammarSpec,
-    Piece,
     Request,
+    Started,
     State,
     Text,
     Token,
+    TokenEvent,
 )
 from ggmodel.serve.runners import connections
 from ggmodel.serve.runners.connections import Pools, Session
@@ -52,9 +52,9 @@ GENERATE = Request(
 TOKEN = Token(3, "x", b"x", -1.5, [Token(4, "\ufffd", b"\xff", -2.0)])
 EVENTS = Events(
     [
-        (1, Begun([1, -1], "end", [TOKEN])),
-        (2, Piece("b", 7, TOKEN)),
-        (1, Ended("stop", 2, 3, stop="z")),
+        (1, Started([1, -1], "end", [TOKEN])),
+        (2, TokenEvent("b", 7, TOKEN)),
+        (1, Finished("stop", 2, 3, stop="z")),
         (2, Failure("Busy", "why")),
     ]
 )
@@ -126,15 +126,15 @@ def test_texts_that_are_no_characters_can_be_sent():
     metadata["a\ufffd"] = ["\ufffdb", {"c": "\ufffd"}]
     del metadata["a\udcff"]
     assert welcome.state.metadata == metadata
-    events = Events([(1, Piece("é\ud83d", 7, TOKEN)), (2, Failure("Error", "\udc00"))])
+    events = Events([(1, TokenEvent("é\ud83d", 7, TOKEN)), (2, Failure("Error", "\udc00"))])
     found = from_runner.decode(frame(events)[4:])
-    assert found == Events([(1, Piece("é\ufffd", 7, TOKEN)), (2, Failure("Error", "\ufffd"))])
+    assert found == Events([(1, TokenEvent("é\ufffd", 7, TOKEN)), (2, Failure("Error", "\ufffd"))])
     assert answers["render"].decode(pack_answer(Text("\udcffx"))) == Text("\ufffdx")
 
 
 def test_a_message_that_cannot_be_encoded():
     with pytest.raises(FormatError, match="cannot be sent"):
-        frame(Events([(1, Begun([2**70]))]))
+        frame(Events([(1, Started([2**70]))]))
 
 
 class Unsendable:
@@ -144,7 +144,7 @@ class Unsendable:
 
     def prepare(self, body: Request, check: Any) -> Unsendable:
         one = Unsendable()
-        one.begun = Begun([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
+        one.begun = Started([2**70 if body.prompt == [0] else 1] * 80)  # type: ignore[attr-defined]
         return one
 
     def take(self, room: int) -> list[Any]:
@@ -172,7 +172,7 @@ def test_events_that_cannot_be_sent_end_their_request_alone():
                 events |= dict(message.events if isinstance(message, Events) else ())
     thread.join(20)
     assert not thread.is_alive() and session._requests == {}
-    assert events[1] == events[3] == Begun([1] * 80)
+    assert events[1] == events[3] == Started([1] * 80)
     assert events[2].error == "FormatError" and "cannot be sent" in events[2].message
 
 
@@ -206,6 +206,6 @@ def test_memory_is_given_back_after_large_requests(monkeypatch: pytest.MonkeyPat
 def test_events_of_many_that_are_too_long_together(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "frame_bytes", 200)
     session = Session(*[None] * 5)  # type: ignore[arg-type]
-    data = session._frame_of([(id, Begun([id] * 80)) for id in (1, 2, 3)])
+    data = session._frame_of([(id, Started([id] * 80)) for id in (1, 2, 3)])
     messages = [from_runner.decode(body) for body in Splitter(200).feed(data)]
-    assert messages == [Events([(id, Begun([id] * 80))]) for id in (1, 2, 3)]
+    assert messages == [Events([(id, Started([id] * 80))]) for id in (1, 2, 3)]

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from ggmodel.errors import Cancelled, DeviceLost, Error, FormatError, ModelNotFound
-from ggmodel.serve.requests import Begun, Embed, Event, Piece, Tokenize
+from ggmodel.serve.requests import Embed, Event, Started, TokenEvent, Tokenize
 from ggmodel.serve.runners.engines import GgmodelRunner
 from ggmodel.serve.runners.protocol import (
     HELLO_BYTES,
@@ -83,7 +83,7 @@ class TestCancelling:
             for _ in range(3):
                 async with aclosing(single.generate(generate(**LONG))) as events:
                     async for event in events:
-                        if isinstance(event, Piece):
+                        if isinstance(event, TokenEvent):
                             break
                 assert single.state.running == 0
             assert text_of((await answered(single, generate()))[1])
@@ -107,7 +107,7 @@ class TestCancelling:
             async with aclosing(single.generate(generate(**LONG))) as first:
                 await anext(first)
                 async with aclosing(single.generate(generate())) as second:
-                    assert isinstance(await anext(second), Begun)
+                    assert isinstance(await anext(second), Started)
                     assert (single.state.running, single.state.waiting) == (1, 1)
             await answered(single, generate())
 
@@ -133,13 +133,13 @@ def test_who_does_not_read_stops_alone(loop: Loop, runner: GgmodelRunner):
     async def ask() -> None:
         async with aclosing(runner.generate(generate(**LONG))) as slow:
             begun = await anext(slow)
-            assert isinstance(begun, Begun)
+            assert isinstance(begun, Started)
             (waiting,) = runner._open.values()
             for n in range(8):
                 assert (await answered(runner, generate(f"{n} dogs", max_tokens=100)))[1]
-            unread = [e for e in waiting._events if isinstance(e, Piece)]  # type: ignore[attr-defined]
+            unread = [e for e in waiting._events if isinstance(e, TokenEvent)]  # type: ignore[attr-defined]
             assert len(unread) <= WINDOW
-            pieces = [event async for event in slow if isinstance(event, Piece)]
+            pieces = [event async for event in slow if isinstance(event, TokenEvent)]
         _, expected, _ = await answered(runner, generate(**LONG))
         assert [p.id for p in pieces] == [p.id for p in expected]
 
@@ -149,7 +149,7 @@ def test_who_does_not_read_stops_alone(loop: Loop, runner: GgmodelRunner):
 async def killed(stream: AsyncGenerator[Event, None], pid: int, number: int) -> None:
     """Reads an answer, and sends its process a signal at the first piece."""
     async for event in stream:
-        if isinstance(event, Piece):
+        if isinstance(event, TokenEvent):
             os.kill(pid, number)
 
 

@@ -15,7 +15,7 @@ from ..chat import ChatProtocol, serve_chat
 from ..endpoint import EVENTS, Answers, Call, route
 from ..errors import Refused
 from ..infill import Extra, fill_prompt
-from ..requests import Begun, Detokenize, Ended, Request, Token
+from ..requests import Detokenize, Finished, Request, Started, Token
 from ..server import Server
 from .openai.chat import ChatCompletions, ChatRequest
 from .openai.inputs import Input, Sampling, inputs_of
@@ -158,7 +158,7 @@ class Continuation(ChatProtocol[W]):
         whole.content = ""
         return [whole]
 
-    async def _whole(self, index: int, begun: Begun, ended: Ended, text: str) -> ContinuedText:
+    async def _whole(self, index: int, begun: Started, ended: Finished, text: str) -> ContinuedText:
         request = self._requests[index]
         return ContinuedText(
             index=index,
@@ -175,7 +175,7 @@ class Continuation(ChatProtocol[W]):
             timings=timings(ended),
         )
 
-    async def _prompt(self, prompt: Any, begun: Begun) -> str:
+    async def _prompt(self, prompt: Any, begun: Started) -> str:
         """The text of a prompt, which may be given as token ids; "" without a vocabulary."""
         if isinstance(prompt, str):
             return prompt
@@ -215,7 +215,7 @@ class Infill(Continuation[InfillRequest]):
         return requests
 
 
-def _stop_type(ended: Ended) -> Literal["limit", "eos", "word"]:
+def _stop_type(ended: Finished) -> Literal["limit", "eos", "word"]:
     if ended.reason == "length":
         return "limit"
     return "eos" if ended.stop is None else "word"

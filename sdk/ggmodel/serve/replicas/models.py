@@ -14,7 +14,7 @@ from ...errors import Busy, ConfigError, DeviceLost, Unsupported
 from ..models.catalogue import Catalogue
 from ..monitoring import note_model
 from ..pool import Condition, Listed
-from ..requests import Begun, Ended, Event, Failure, Piece, Request, Runner, State
+from ..requests import Event, Failure, Finished, Request, Runner, Started, State, TokenEvent
 from ..runners.protocol import Questions, answers, error_of, pack
 from . import replica
 
@@ -90,11 +90,11 @@ class Replicas(Questions):
                 try:
                     async with aclosing(self._events(body)) as events:
                         async for event in events:
-                            if begun and isinstance(event, Begun):
+                            if begun and isinstance(event, Started):
                                 continue  # of the same prompt
-                            begun, spoken = True, spoken or isinstance(event, Piece)
+                            begun, spoken = True, spoken or isinstance(event, TokenEvent)
                             yield event
-                            if isinstance(event, Ended):
+                            if isinstance(event, Finished):
                                 return
                         raise ReplicaLost(f"a replica of {self.name} left an answer without end")
                 except DeviceLost as error:
@@ -153,7 +153,7 @@ class Replicas(Questions):
             part = await self._first(_next(reply))
             while not over and part is not None:
                 for event in replica.events.decode(part):
-                    over = isinstance(event, (Ended, Failure))
+                    over = isinstance(event, (Finished, Failure))
                     if isinstance(event, Failure):
                         raise error_of(event)
                     yield event

@@ -18,7 +18,7 @@ import msgspec
 from ... import concurrency
 from ...bounds import limits
 from ...errors import DeviceLost, Error, FormatError, Unsupported
-from ..requests import Ended, Event, Failure, Piece, Request, State
+from ..requests import Event, Failure, Finished, Request, State, TokenEvent
 from .protocol import (
     WINDOW,
     Call,
@@ -237,7 +237,7 @@ class Conversation(Questions, asyncio.Protocol):
                     self._write(Taken(id, stream.taken))
                     stream.taken = 0
                 yield event
-                if isinstance(event, Ended):
+                if isinstance(event, Finished):
                     return
         finally:
             self._forget(id)
@@ -281,7 +281,7 @@ class Conversation(Questions, asyncio.Protocol):
         """Delivers an answer to its request."""
         if isinstance(message, Events):
             for id, event in message.events:
-                over = isinstance(event, (Ended, Failure))
+                over = isinstance(event, (Finished, Failure))
                 one = self._open.pop(id, None) if over else self._open.get(id)
                 if isinstance(event, Failure):
                     self._tell_failure(one, event)
@@ -402,5 +402,5 @@ class _Stream(_Open):
         event = self._events.popleft()
         if isinstance(event, Error):
             raise event
-        self.taken += isinstance(event, Piece)
+        self.taken += isinstance(event, TokenEvent)
         return event

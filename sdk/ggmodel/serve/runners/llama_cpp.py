@@ -16,7 +16,6 @@ from ...chat.messages import is_place, take_items
 from ...errors import Cancelled, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...platforms import machine
 from ..requests import (
-    Begun,
     ChatParams,
     Detokenize,
     Embed,
@@ -27,6 +26,7 @@ from ..requests import (
     Render,
     Request,
     Rows,
+    Started,
     State,
     Text,
     Tokenize,
@@ -171,7 +171,7 @@ class LlamaCppRunner:
         listed = int(request.options.get("top_logprobs") or 0)
         self._busy += 1
         try:
-            yield Begun(ids, ending)
+            yield Started(ids, ending)
             async for event in self._events("/completion", body):
                 for piece in pieces_of(event, wants, listed):
                     yield piece

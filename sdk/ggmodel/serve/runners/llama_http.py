@@ -15,7 +15,7 @@ import msgspec
 
 from ...errors import Busy, ComputeError, ConfigError, DeviceLost, Error, PromptError, Unsupported
 from ...runner.loading.resolved import SAMPLING_KEYS
-from ..requests import Ended, Piece, Request, Token
+from ..requests import Finished, Request, Token, TokenEvent
 from .protocol import encoded
 
 _READ = 1 << 16  # bytes
@@ -188,17 +188,17 @@ def _grammar(request: Request) -> dict[str, Any]:
     )
 
 
-def pieces_of(event: Mapping[str, Any], wants: bool, listed: int) -> list[Piece]:
+def pieces_of(event: Mapping[str, Any], wants: bool, listed: int) -> list[TokenEvent]:
     """The pieces of an event: mostly one, of one token."""
     ids, text = event.get("tokens") or [], event.get("content") or ""
     found = event.get("completion_probabilities") or []
     if not ids:
-        return [Piece(text)] if text else []
+        return [TokenEvent(text)] if text else []
     first, *more = ids
     tokens = [_token(one, listed) for one in found] if wants else []
-    pieces = [Piece(text, first, tokens[0] if tokens else None)]
+    pieces = [TokenEvent(text, first, tokens[0] if tokens else None)]
     return pieces + [
-        Piece("", id, tokens[i] if i < len(tokens) else None) for i, id in enumerate(more, 1)
+        TokenEvent("", id, tokens[i] if i < len(tokens) else None) for i, id in enumerate(more, 1)
     ]
 
 
@@ -208,10 +208,10 @@ def _token(one: Mapping[str, Any], listed: int = 0) -> Token:
     return Token(one["id"], one["token"], data, one["logprob"], top)
 
 
-def ended_of(event: Mapping[str, Any]) -> Ended:
+def ended_of(event: Mapping[str, Any]) -> Finished:
     """The end of an answer, from llama-server's last event."""
     times = event.get("timings") or {}
-    return Ended(
+    return Finished(
         "length" if event.get("stop_type") == "limit" else "stop",
         event["tokens_evaluated"],
         event["tokens_predicted"],

@@ -20,19 +20,19 @@ from ... import errors
 from ...bounds import limits
 from ...errors import DeviceLost, Error, FormatError, PromptError
 from ..requests import (
-    Begun,
     Detokenize,
     Embed,
-    Ended,
     Failure,
-    Piece,
+    Finished,
     Rank,
     Ranks,
     Render,
     Request,
     Rows,
+    Started,
     State,
     Text,
+    TokenEvent,
     Tokenize,
     Tokens,
     Transcribe,
@@ -225,7 +225,7 @@ class Result(Struct, tag=True, array_like=True):
 class Events(Struct, tag=True, array_like=True):
     """Events of several answers, each with its request's number."""
 
-    events: list[tuple[int, Begun | Piece | Ended | Failure]]
+    events: list[tuple[int, Started | TokenEvent | Finished | Failure]]
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

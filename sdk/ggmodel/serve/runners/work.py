@@ -22,23 +22,23 @@ from ...runner.sampling import log_probabilities
 from ...tokenizer import Tokenizer
 from ...transcript import transcribe
 from ..requests import (
-    Begun,
     ChatParams,
     Detokenize,
     Embed,
-    Ended,
     Event,
     Failure,
+    Finished,
     GrammarSpec,
-    Piece,
     Rank,
     Ranks,
     Render,
     Request,
     Rows,
     Segment,
+    Started,
     Text,
     Token,
+    TokenEvent,
     Tokenize,
     Tokens,
     Transcribe,
@@ -61,7 +61,7 @@ class Prepared:
         generation: complete already, where `complete`.
     """
 
-    begun: Begun
+    begun: Started
     generation: Generation
     complete: bool = False
 
@@ -94,7 +94,7 @@ class Work:
         generation = self.model.request(prompt, **options)  # type: ignore[arg-type]
         check()
         ids = np.where(generation.prompt < 0, -1, generation.prompt).tolist()
-        begun = Begun(ids, ending)
+        begun = Started(ids, ending)
         if request.prompt_logprobs is None:
             return Prepared(begun, generation)
         complete = generation.left <= 1
@@ -323,7 +323,7 @@ class Answer:
     def __init__(self, work: Work, prepared: Prepared, special: bool):
         self._work, self._special = work, special
         self.generation: Generation = prepared.generation
-        self._begun: Begun | None = prepared.begun
+        self._begun: Started | None = prepared.begun
         self.granted, self._sent, self.over = WINDOW, 0, False
 
     def events(self) -> list[Event | Failure]:
@@ -347,19 +347,19 @@ class Answer:
             events.append(failure_of(error))
         return events
 
-    def _event(self, piece: Generated) -> Piece:
+    def _event(self, piece: Generated) -> TokenEvent:
         held_back = self._sent >= len(self.generation.tokens)  # until the end
         self._sent += 1
         if held_back:
-            return Piece(str(piece))
+            return TokenEvent(str(piece))
         if piece.logprob is None:
-            return Piece(str(piece), piece.token)
+            return TokenEvent(str(piece), piece.token)
         token = self._work.token(piece.token, piece.logprob, piece.top_logprobs)
-        return Piece(str(piece), piece.token, token)
+        return TokenEvent(str(piece), piece.token, token)
 
-    def _end(self) -> list[Piece | Ended]:
+    def _end(self) -> list[TokenEvent | Finished]:
         generation, usage = self.generation, self.generation.usage
-        ended = Ended(
+        ended = Finished(
             generation.finish_reason,
             usage.prompt_tokens,
             usage.completion_tokens,
@@ -374,4 +374,4 @@ class Answer:
         if not self._special or generation.ended_by is None:
             return [ended]
         text = self._work.bytes_of(generation.ended_by).decode("utf-8", "replace")
-        return [Piece(text, generation.ended_by), ended]
+        return [TokenEvent(text, generation.ended_by), ended]

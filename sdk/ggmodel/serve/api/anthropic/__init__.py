@@ -16,7 +16,7 @@ from ...chat import ChatProtocol, serve_chat
 from ...chat_requests import arguments_of, functions, prepare
 from ...endpoint import EVENTS, Answers, Call, Handler, named_event, route
 from ...errors import Refused
-from ...requests import ChatParams, Ended, GrammarSpec, Request, Tokenize
+from ...requests import ChatParams, Finished, GrammarSpec, Request, Tokenize
 from ...server import Server
 from .schemas import (
     ANTHROPIC,
@@ -190,7 +190,7 @@ class Messages(ChatProtocol[MessageRequest]):
             usage=counts,
         )
 
-    def _stopped(self, ended: Ended, called: bool) -> Stopped:
+    def _stopped(self, ended: Finished, called: bool) -> Stopped:
         sequence = ended.stop if ended.stop in (self.given.stop_sequences or ()) else None
         if ended.reason == "length":
             return Stopped("max_tokens", sequence)

@@ -11,7 +11,7 @@ from ...chat_requests import Message, Part, check_count, item_part, simplified, 
 from ...endpoint import ErrorFormat, named_event
 from ...errors import Problem, Refused
 from ...media import Media, from_base64
-from ...requests import Ended
+from ...requests import Finished
 
 
 class Failed(Struct):
@@ -150,7 +150,7 @@ def _error(error: Problem) -> ErrorAnswer:
 ANTHROPIC = ErrorFormat(ErrorAnswer, _error, named_event)
 
 
-def usage(ended: Ended) -> Usage:
+def usage(ended: Finished) -> Usage:
     """Counts of an answer."""
     prompt, reused = ended.prompt_tokens, ended.reused_tokens
     return Usage(prompt - reused, 0, reused, ended.completion_tokens)

@@ -19,7 +19,7 @@ from ...chat_requests import Message, arguments_of, check_count, tool_call
 from ...endpoint import LINES, Answers, Call, Handler, line, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Begun, ChatParams, Embed, Ended, Render, Request, Rows, Token
+from ...requests import ChatParams, Embed, Finished, Render, Request, Rows, Started, Token
 from ...server import Server
 from ..openai.schemas import logprobs
 from .schemas import (
@@ -116,7 +116,7 @@ class OllamaProtocol(ChatProtocol[R]):
             found["logprobs"] = logprobs(tokens)
         return found
 
-    def done(self, ended: Ended | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
+    def done(self, ended: Finished | None, tokens: Sequence[Token] | None = None) -> dict[str, Any]:
         """The fields of the last part; without an answer, the model was only loaded or unloaded."""
         found = {**self.part(tokens), "done": True}
         if ended is None:
@@ -330,7 +330,7 @@ class Texts(OllamaProtocol[GenerateRequest]):
         return [TextPart(response="", context=context, **self.done(answer.ended))]
 
 
-def _context(begun: Begun, ids: list[int]) -> list[int] | UnsetType:
+def _context(begun: Started, ids: list[int]) -> list[int] | UnsetType:
     """Token ids of prompt and answer; none where the prompt has images."""
     return [*begun.prompt, *ids] if min(begun.prompt, default=0) >= 0 else UNSET
 

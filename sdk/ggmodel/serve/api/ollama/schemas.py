@@ -17,7 +17,7 @@ from ...endpoint import ErrorFormat, line
 from ...errors import Problem, Refused
 from ...media import from_base64
 from ...pool import Listed
-from ...requests import Ended, GrammarSpec, State
+from ...requests import Finished, GrammarSpec, State
 from ..openai.schemas import TokenLogprob
 
 
@@ -175,7 +175,7 @@ class Clock:
             "load_duration": _nanoseconds(self._loaded - self._began),
         }
 
-    def of(self, ended: Ended) -> dict[str, int]:
+    def of(self, ended: Finished) -> dict[str, int]:
         """Times and counts of a whole answer."""
         return {
             **self.so_far(),

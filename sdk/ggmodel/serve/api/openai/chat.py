@@ -14,7 +14,7 @@ from ...chat import serve_chat
 from ...chat_requests import choices, functions
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
-from ...requests import ChatParams, Ended, GrammarSpec, Request, Token
+from ...requests import ChatParams, Finished, GrammarSpec, Request, Token
 from ...server import Server
 from .inputs import ChatMessage, OpenAIProtocol, Sampling, converted, schema
 from .schemas import (
@@ -201,7 +201,7 @@ class ChatCompletions(OpenAIProtocol[ChatRequest]):
         return Logprobs(logprobs(tokens)) if self.given.logprobs else None
 
 
-def _reason(ended: Ended, called: bool) -> Literal["stop", "length", "tool_calls"]:
+def _reason(ended: Finished, called: bool) -> Literal["stop", "length", "tool_calls"]:
     return "tool_calls" if called and ended.reason == "stop" else ended.reason
 
 

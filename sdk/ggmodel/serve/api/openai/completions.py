@@ -18,7 +18,7 @@ from ...chat_requests import called, choices
 from ...endpoint import EVENTS, Answers, Call, route
 from ...errors import Refused
 from ...infill import fill_prompt
-from ...requests import Begun, Embed, Ended, GrammarSpec, Request, Rows, Token
+from ...requests import Embed, Finished, GrammarSpec, Request, Rows, Started, Token
 from ...server import Server
 from .chat import ResponseFormat
 from .inputs import Input, OpenAIProtocol, Sampling, inputs_of, only_ids, schema
@@ -119,7 +119,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
             timings=timings(ended[0]) if len(ended) == 1 else UNSET,
         )
 
-    def _usage(self, ended: list[Ended]) -> Usage:
+    def _usage(self, ended: list[Finished]) -> Usage:
         return usage(ended, sum(one.prompt_tokens for one in ended[:: self.count]))
 
     def _choice(self, index: int, reply: Reply) -> TextChoice:
@@ -134,7 +134,7 @@ class Completions(OpenAIProtocol[CompletionRequest]):
             found = legacy(tokens, Offsets(before, len(prompt)))
         return TextChoice(index, before + reply.content, found, reply.ended.reason)
 
-    def _echoed(self, index: int, begun: Begun) -> str:
+    def _echoed(self, index: int, begun: Started) -> str:
         """The text of the prompt, where it is to be part of the answer."""
         if not self.given.echo:
             return ""

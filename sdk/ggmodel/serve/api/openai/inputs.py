@@ -16,7 +16,7 @@ from ...chat_requests import Message, Part, check_count, item_part, simplified, 
 from ...endpoint import DONE, Call, event
 from ...errors import Refused
 from ...media import Media, from_base64
-from ...requests import Ended, GrammarSpec, Runner, Tokenize
+from ...requests import Finished, GrammarSpec, Runner, Tokenize
 from .schemas import head
 
 _ID_DIGITS = 18  # of a token's id, which has 63 bits at most
@@ -193,7 +193,7 @@ class OpenAIProtocol(ChatProtocol[S]):
 
     def __init__(self, call: Call, given: S):
         super().__init__(call, given)
-        self.ended: dict[int, Ended] = {}
+        self.ended: dict[int, Finished] = {}
 
     def loading(self) -> dict[str, Any]:
         return {"keep_alive": self.given.keep_alive}

@@ -17,7 +17,7 @@ from ...chat import ChatProtocol, serve_chat
 from ...chat_requests import Message, functions, prepare
 from ...endpoint import EVENTS, JSON, Answers, Call, Handler, named_event, route
 from ...errors import Problem, Refused
-from ...requests import Begun, ChatParams, Ended, GrammarSpec, Request, Runner, Tokenize
+from ...requests import ChatParams, Finished, GrammarSpec, Request, Runner, Started, Tokenize
 from ...server import Kept, Server
 from .inputs import converted, schema
 from .response_items import AnswerItem, Event, Output, OutputEvent, read_items
@@ -211,7 +211,7 @@ async def prompt_tokens(runner: Runner, request: Request) -> int:
     counted = msgspec.structs.replace(request, options={"max_tokens": 0}, grammar=None)
     async with aclosing(runner.generate(counted)) as events:
         async for one in events:
-            if isinstance(one, Begun):
+            if isinstance(one, Started):
                 return len(one.prompt)
     found = await runner.tokenize(Tokenize(request.prompt))  # type: ignore[arg-type]
     return len(found.ids)
@@ -405,7 +405,7 @@ class Responses(ChatProtocol[ResponseRequest]):
             user=given.user,
         )
 
-    def _ended(self, ended: Ended) -> ResponseAnswer:
+    def _ended(self, ended: Finished) -> ResponseAnswer:
         """The complete answer, which is kept for later requests with its conversation."""
         cut, counts = ended.reason == "length", usage([ended])
         self._items.end("incomplete" if cut else "completed")

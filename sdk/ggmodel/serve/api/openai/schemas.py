@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...endpoint import ErrorFormat, event
 from ...errors import Problem
-from ...requests import Ended, State, Token
+from ...requests import Finished, State, Token
 
 Number = float | None
 """JSON knows no infinity: a log-probability of it is null."""
@@ -323,7 +323,7 @@ def head(prefix: str, name: str, state: State) -> dict[str, Any]:
     }
 
 
-def usage(ended: list[Ended], prompts: int | None = None) -> Usage:
+def usage(ended: list[Finished], prompts: int | None = None) -> Usage:
     """Counts of answers.
 
     Args:
@@ -339,7 +339,7 @@ def usage(ended: list[Ended], prompts: int | None = None) -> Usage:
     return Usage(prompts, completions, prompts + completions, PromptDetails(reused), details)
 
 
-def timings(ended: Ended) -> Timings:
+def timings(ended: Finished) -> Timings:
     """Speed of an answer, as llama-server tells it."""
     read = ended.prompt_tokens - ended.reused_tokens
     prompt, decode = ended.prompt_seconds, ended.decode_seconds
