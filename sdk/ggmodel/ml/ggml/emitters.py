@@ -78,6 +78,14 @@ EMITTERS.update(
     pad_reflect=lambda c, x, a: lib.ggml_pad_reflect_1d(c, x[0], a["before"], a["after"]),
     conv_transpose_1d=lambda c, x, a: lib.ggml_conv_transpose_1d(c, *x, a["stride"], 0, 1),
     conv_transpose_2d=lambda c, x, a: lib.ggml_conv_transpose_2d_p0(c, *x, a["stride"]),
+    depthwise_conv_2d=lambda c, x, a: lib.ggml_conv_2d_dw_direct(
+        c, *x, *a["stride"], *a["pad"], *a["dilation"]
+    ),
+    window_unpartition=lambda c, x, a: lib.ggml_win_unpart(
+        c, x[0], a["width"], a["height"], x[0].ne[1]
+    ),
+    # Left, lower, no unit diagonal: ggml's only variant.
+    solve_tri=lambda c, x, a: lib.ggml_solve_tri(c, *x, True, True, False),
     # One snapshot of the states, after the last token.
     ssm_scan=lambda c, x, a: lib.ggml_ssm_scan(c, *x, 1),
     gated_delta_net=lambda c, x, a: lib.ggml_gated_delta_net(c, *x, 1),
@@ -114,12 +122,6 @@ def _argsort(c: Any, x: tuple, a: dict) -> Any:
     down = a.get("descending", False)
     order = lib.GGML_SORT_ORDER_DESC if down else lib.GGML_SORT_ORDER_ASC
     return lib.ggml_argsort(c, x[0], order)
-
-
-@emits("solve_tri")
-def _solve_tri(c: Any, x: tuple, a: dict) -> Any:
-    left, lower, unit_diag = True, True, False  # ggml's only variant
-    return lib.ggml_solve_tri(c, x[0], x[1], left, lower, unit_diag)
 
 
 @emits("arange")
@@ -163,11 +165,6 @@ def _rope(c: Any, x: tuple, a: dict) -> Any:
     return lib.ggml_rope_ext(c, x[0], x[1], x[2], a["dims"], *tail)
 
 
-@emits("window_unpartition")
-def _window_unpartition(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_win_unpart(c, x[0], a["width"], a["height"], x[0].ne[1])
-
-
 @emits("relative_positions")
 def _relative_positions(c: Any, x: tuple, a: dict) -> Any:
     n = (x[0].ne[1] + 1) // 2
@@ -204,11 +201,6 @@ def _depthwise_conv_1d(c: Any, x: tuple, a: dict) -> Any:
     sound = lib.ggml_reshape_4d(c, sound, length, 1, channels, batch)
     t = lib.ggml_conv_2d_dw_direct(c, kernel, sound, a["stride"], 1, a["pad"], 0, a["dilation"], 1)
     return t and lib.ggml_reshape_3d(c, t, t.ne[0], channels, batch)
-
-
-@emits("depthwise_conv_2d")
-def _depthwise_conv_2d(c: Any, x: tuple, a: dict) -> Any:
-    return lib.ggml_conv_2d_dw_direct(c, *x, *a["stride"], *a["pad"], *a["dilation"])
 
 
 @emits("conv_2d")

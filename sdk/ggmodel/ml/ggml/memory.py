@@ -155,7 +155,7 @@ class Buffer(Described):
             if dry:
                 # ggml's plans ask the tensors of rearranged weights, in extra types of the CPU, for
                 # their kernels. A buffer without any byte would not set these.
-                extra = _is_cpu(device) and buffer_type != device.buffer_type
+                extra = device.info.library == "CPU" and buffer_type != device.buffer_type
                 self.handle = lib.ggml_backend_buft_alloc_buffer(buffer_type, int(extra))
                 for t in self.tensors.values():
                     t.buffer = self.handle
@@ -180,10 +180,6 @@ class Buffer(Described):
         if handle:
             lib.ggml_backend_buffer_free(handle)
         super().close()
-
-
-def _is_cpu(device: Device) -> bool:
-    return device.info.library == "CPU"
 
 
 def _does_not_fit(device: Device, nodes: Sequence[Node], nbytes: int) -> OutOfMemory:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Error
@@ -244,16 +244,25 @@ class Weights:
         if not types or self.hardware.offloads:
             return {}
         chosen: dict[int, Any] = {}
-        serves = functools.cache(functools.partial(_serves, cpu))
+        served: dict[tuple[Any, ...], bool] = {}
+
+        def serves(buffer_type: Any, op: Node) -> bool:
+            assert op.op is not None
+            # Kernels depend on nothing else.
+            operands = ((x.ne, x.nb, x.dtype) for x in op.sources if x is not None)
+            key = (buffer_type, op.op.name, *operands)
+            if key not in served:
+                served[key] = _serves(cpu, buffer_type, op)
+            return served[key]
+
         for node in self._nodes:
             ops = [
                 op
                 for op, i in readers[node.uid]
                 if _is_product(op, i) and self._device_of_use(node, op, i) is cpu
             ]
-            products = [_Product.of(op) for op in ops]
             for buffer_type in types if ops else ():
-                if all(serves(buffer_type, product) for product in products):
+                if all(serves(buffer_type, op) for op in ops):
                     chosen[node.uid] = buffer_type
                     break
         return self._without_second_copies(chosen, readers)
@@ -355,25 +364,10 @@ def _columns(product: Node) -> int:
     return max(1, product.ne[1] * product.ne[2] // weight.ne[2])
 
 
-@dataclass(frozen=True)
-class _Product:
-    """The properties of a product that kernels depend on: equal ones are served alike."""
-
-    operands: tuple[Any, ...]
-    op: Node = field(compare=False)
-
-    @staticmethod
-    def of(op: Node) -> _Product:
-        assert op.op is not None
-        operands = ((x.ne, x.nb, x.dtype) for x in op.sources if x is not None)
-        return _Product((op.op.name, *operands), op)
-
-
-def _serves(cpu: Device, buffer_type: Any, product: _Product) -> bool:
+def _serves(cpu: Device, buffer_type: Any, op: Node) -> bool:
     """Whether the CPU computes a product with a weight in this buffer type."""
     from .emitters import EMITTERS
 
-    op = product.op
     assert op.op is not None
     arena = Arena(8)
     buffer = lib.ggml_backend_buft_alloc_buffer(buffer_type, 0)

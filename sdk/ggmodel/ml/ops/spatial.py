@@ -31,7 +31,7 @@ class SamplingMode(enum.IntEnum):
 _IMAGE = dense("x")
 
 
-_LIMIT = 1 << 30  # ggml doubles them in 32 bits
+_LIMIT = 1 << 30  # ggml keeps and doubles them in 32 bits
 
 
 def _extent(n: int, k: int, stride: int, pad: int, dilation: int) -> int:
@@ -239,12 +239,9 @@ class Spatial(Node):
         return record(self, "interpolate", ne=pad4(map(integer, dims)), mode=SamplingMode(mode))
 
 
-_WINDOW_LIMIT = 1 << 30  # ggml keeps them in 32 bits
-
-
 @define("window_partition", dense("x"), own=True)
 def _window_partition(x: Node, size: int) -> Result:
-    need(0 < size < _WINDOW_LIMIT, f"windows have 1 to {_WINDOW_LIMIT} pixels a side")
+    need(0 < size < _LIMIT, f"windows have 1 to {_LIMIT} pixels a side")
     need(x.ne[3] == 1, "x is one picture: [c, width, height]")
     across, down = (-(-x.ne[i] // size) for i in (1, 2))
     return Result((x.ne[0], size, size, across * down), F32)
@@ -255,8 +252,8 @@ def _window_unpartition(x: Node, width: int, height: int) -> Result:
     size = x.ne[1]
     need(size > 0 and x.ne[2] == size, "x has square windows: [c, size, size, windows]")
     need(
-        0 < width < _WINDOW_LIMIT and 0 < height < _WINDOW_LIMIT,
-        f"width and height are 1 to {_WINDOW_LIMIT}",
+        0 < width < _LIMIT and 0 < height < _LIMIT,
+        f"width and height are 1 to {_LIMIT}",
     )
     across, down = -(-width // size), -(-height // size)
     need(

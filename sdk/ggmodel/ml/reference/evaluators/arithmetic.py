@@ -7,7 +7,6 @@ the weight's format.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -38,12 +37,8 @@ def relu(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0)
 
 
-for _name, _function in {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-}.items():
+_PAIRS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+for _name, _function in _PAIRS.items():
     computes(_name)(lambda a, b, f=_function: f(a, tiled(b, a.shape)))
 
 for _name, _function in {
@@ -69,13 +64,8 @@ for _name, _function in {
 }.items():
     computes(_name)(_function)
 
-for _name, _function in {
-    "gated_gelu": gelu,
-    "gated_quick_gelu": quick_gelu,
-    "gated_silu": silu,
-    "gated_relu": relu,
-}.items():
-    computes(_name)(lambda gate, up, f=_function: f(gate) * up)
+for _function in (gelu, quick_gelu, silu, relu):
+    computes(f"gated_{_function.__name__}")(lambda gate, up, f=_function: f(gate) * up)
 
 
 @computes("silu_alpha_limit")
@@ -83,26 +73,6 @@ def silu_alpha_limit(gate: np.ndarray, up: np.ndarray, alpha: float, limit: floa
     """As in gpt-oss: only the upper side of the gate is limited."""
     gate = np.minimum(gate, limit)
     return gate * sigmoid(alpha * gate) * (np.clip(up, -limit, limit) + 1)
-
-
-@computes("scale")
-def scale(x: np.ndarray, s: float) -> np.ndarray:
-    return x * s
-
-
-@computes("clamp")
-def clamp(x: np.ndarray, lo: float, hi: float) -> np.ndarray:
-    return np.minimum(np.maximum(x, lo), hi)
-
-
-@computes("fill")
-def fill(x: np.ndarray, value: float) -> np.ndarray:
-    return np.full(x.shape, value)
-
-
-@computes("cast")
-def cast(x: np.ndarray, **_: Any) -> np.ndarray:
-    return x  # rounded, or its fraction dropped, as every result is
 
 
 def _mean(x: np.ndarray) -> np.ndarray:
@@ -115,29 +85,18 @@ def norm(x: np.ndarray, eps: float) -> np.ndarray:
     return centred / np.sqrt(_mean(centred**2) + eps)
 
 
-@computes("rms_norm")
-def rms_norm(x: np.ndarray, eps: float) -> np.ndarray:
-    return x / np.sqrt(_mean(x**2) + eps)
-
-
-@computes("l2_norm")
-def l2_norm(x: np.ndarray, eps: float) -> np.ndarray:
-    return x / np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), eps)
-
-
-@computes("cumsum")
-def cumsum(x: np.ndarray) -> np.ndarray:
-    return x.cumsum(-1)
-
-
-@computes("sum_rows")
-def sum_rows(x: np.ndarray) -> np.ndarray:
-    return x.sum(-1, keepdims=True)
-
-
-@computes("mean")
-def mean(x: np.ndarray) -> np.ndarray:
-    return _mean(x)
+for _name, _function in {
+    "scale": lambda x, s: x * s,
+    "clamp": lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),
+    "fill": lambda x, value: np.full(x.shape, value),
+    "cast": lambda x, **_: x,  # rounded, or its fraction dropped, as every result is
+    "rms_norm": lambda x, eps: x / np.sqrt(_mean(x**2) + eps),
+    "l2_norm": lambda x, eps: x / np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), eps),
+    "cumsum": lambda x: x.cumsum(-1),
+    "sum_rows": lambda x: x.sum(-1, keepdims=True),
+    "mean": _mean,
+}.items():
+    computes(_name)(_function)
 
 
 @computes("softmax")
@@ -283,10 +242,8 @@ def flash_attention(
         assert mask is not None
         done, masks = [], mask.reshape(-1)
         for part in parts:
-            rows, cells = (
-                slice(part.row, part.row + part.rows),
-                slice(part.begin, part.begin + part.cells),
-            )
+            rows = slice(part.row, part.row + part.rows)
+            cells = slice(part.begin, part.begin + part.cells)
             size = part.rows * part.cells
             own, masks = masks[:size].reshape(1, 1, part.rows, part.cells), masks[size:]
             kv = k[:, :, cells], v[:, :, cells]
