@@ -150,13 +150,13 @@ class DeviceInfo(DeviceID):
         Raises:
             ValueError: a value is of another kind.
         """
-        found = {name: values[key] for name, key in _KEYS.items() if key in values}
-        found["library_path"] = tuple(found.get("library_path") or ())
-        for one in fields(cls):
-            value = found.get(one.name, one.default)
-            if type(value) is not type(one.default) and one.name != "id":
-                raise ValueError(f"{one.name} of a device is {value!r:.80}")
-        return cls(**found)
+        arguments = {name: values[key] for name, key in _KEYS.items() if key in values}
+        arguments["library_path"] = tuple(arguments.get("library_path") or ())
+        for attribute in fields(cls):
+            value = arguments.get(attribute.name, attribute.default)
+            if type(value) is not type(attribute.default) and attribute.name != "id":
+                raise ValueError(f"{attribute.name} of a device is {value!r:.80}")
+        return cls(**arguments)
 
 
 _KEYS = {f.name: f.name for f in fields(DeviceInfo)} | {

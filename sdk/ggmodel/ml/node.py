@@ -146,10 +146,10 @@ def as_array(data: Any, dtype: DType) -> np.ndarray:
         TensorError: they are no numbers, or no integers of that type.
     """
     try:
-        given = np.asarray(data)
-        if given.dtype.kind in "cSUO":
+        array = np.asarray(data)
+        if array.dtype.kind in "cSUO":
             raise TypeError("these are no real numbers of at most 64 bits")
-        return np.asarray(exact(given, dtype.numpy), dtype.numpy)
+        return np.asarray(exact(array, dtype.numpy), dtype.numpy)
     except (ValueError, TypeError) as error:
         raise TensorError(f"values for {dtype}: {error}") from None
 

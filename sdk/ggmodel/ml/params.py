@@ -173,8 +173,8 @@ def _shares(
 
     if any(tensor_split):
         # Exact and as written, so that ten times 0.1 are the ten tenths of a whole.
-        given = [Fraction(repr(float(share))) for share in tensor_split]
-        return [*given, *[Fraction(0)] * len(devices)][: len(devices)]
+        shares = [Fraction(repr(float(share))) for share in tensor_split]
+        return [*shares, *[Fraction(0)] * len(devices)][: len(devices)]
     if main_gpu is not None:
         return [Fraction(i == main_gpu) for i in range(len(devices))]
     free = [Fraction(d.free_memory) for d in devices]

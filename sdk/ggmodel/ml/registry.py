@@ -65,8 +65,8 @@ def new_backend(
     if not isinstance(source, (TensorSource, str, PathLike)):
         raise ConfigError(f"a source is a path or a TensorSource, not {type(source).__name__}")
     if not isinstance(name, str) or (name not in _factories and name not in _OWN):
-        known = ", ".join(sorted({*_factories, *_OWN}))
-        raise Unsupported(f"there is no backend {name!r:.80}; there is {known}")
+        names = ", ".join(sorted({*_factories, *_OWN}))
+        raise Unsupported(f"there is no backend {name!r:.80}; there is {names}")
     if params.rpc or runner is not None or name == "process":
         inner = "ggml" if name == "process" else name
         make = partial(_factory("process"), runner=runner, name=inner)

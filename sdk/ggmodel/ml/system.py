@@ -57,8 +57,8 @@ def system_info(root: Path = _ROOT) -> SystemInfo:
     """
     memory = _meminfo(root)
     if not memory and sys.platform != "linux":
-        found = machine.memory()
-        return SystemInfo(available_cores(root), found.total, found.free, found.swap)
+        physical = machine.memory()
+        return SystemInfo(available_cores(root), physical.total, physical.free, physical.swap)
     groups = list(_control_groups(root, "memory"))
     total = _within(groups, memory)
     free = memory.get("MemAvailable")
@@ -131,8 +131,8 @@ def _control_groups(root: Path, controller: str) -> Iterator[Path]:
 def _reclaimable(folder: Path, prefix: str) -> int:
     """Bytes of cached files, such as a mapped model, that a group gives up when memory is short."""
     lines = (line.split() for line in _text(folder / "memory.stat").splitlines())
-    wanted = (f"{prefix}active_file", f"{prefix}inactive_file")
-    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in wanted)
+    keys = (f"{prefix}active_file", f"{prefix}inactive_file")
+    return sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in keys)
 
 
 def _meminfo(root: Path) -> dict[str, int]:

@@ -150,6 +150,6 @@ class Tensor(
                 f"{self.describe()} cannot be set; only tensors of ctx.input() and ctx.layer(i) are"
             )
 
-    def _check_count(self, given: int, wanted: int, unit: str) -> None:
-        if given != wanted:
-            raise TensorError(f"{self.describe()} takes {wanted} {unit}, {given} were given")
+    def _check_count(self, count: int, expected: int, unit: str) -> None:
+        if count != expected:
+            raise TensorError(f"{self.describe()} takes {expected} {unit}, {count} were given")

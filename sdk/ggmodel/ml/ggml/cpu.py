@@ -160,12 +160,12 @@ class Threads:
 def waited(tasks: Any) -> dict[int, float]:
     """Seconds that threads of this process waited for a core, by their system ids; without ended
     threads and those that the system tells nothing about."""
-    found = {}
+    seconds = {}
     for task in tasks:
         fields = _read(f"/proc/self/task/{task}/schedstat").split()
         if len(fields) == 3:
-            found[task] = int(fields[1]) / 1e9
-    return found
+            seconds[task] = int(fields[1]) / 1e9
+    return seconds
 
 
 def idle() -> float:

@@ -73,15 +73,15 @@ class GGMLBackend(Backend):
     def _read_by_every_token(self, tables: Set[str]) -> list[TensorInfo]:
         """Weights read in full for every token: blocks and output, but not vision or embedding
         tables (except `tables`). Empty if they exceed memory: the last would evict the first."""
-        found = [
+        tensors = [
             info
             for name, info in self.source.tensors.items()
             if 0 <= layer_of(name, self.block_count) < self.block_count
             or name.startswith("output")
             or name in tables
         ]
-        possible = physically_possible(sum(info.nbytes for info in found))
-        return found if possible and self.params.alloc_memory else []
+        possible = physically_possible(sum(info.nbytes for info in tensors))
+        return tensors if possible and self.params.alloc_memory else []
 
     def _allocate_weights(self, graphs: tuple[Graph, ...]) -> None:
         with self._attempt():
@@ -120,8 +120,8 @@ class GGMLBackend(Backend):
             name for name in self.weights.in_products if layer_of(name, self.block_count) == INPUT
         }
         mapped = {copy.node.name for copy in self.weights.copies if copy.kind == "mapped"}
-        wanted = [i for i in self._read_by_every_token(tables) if i.name in mapped]
-        for piece in transfer.pieces(self.source, wanted):
+        tensors = [i for i in self._read_by_every_token(tables) if i.name in mapped]
+        for piece in transfer.pieces(self.source, tensors):
             if cancel is not None and cancel():
                 raise Cancelled("loading was cancelled")
             transfer.populate(piece)
@@ -142,12 +142,12 @@ class GGMLBackend(Backend):
         unknown batch counts as small.
         """
         offload = self.hardware.offloads and graph.batch_size >= _LARGE_BATCH
-        found = self._compute.get(offload)
-        if found is None:
+        compute = self._compute.get(offload)
+        if compute is None:
             hardware = self.hardware
-            one = ComputeBuffer(hardware) if not hardware.gpus else None
-            found = self._compute[offload] = one or Scheduler(hardware, offload)
-        return found
+            buffer = ComputeBuffer(hardware) if not hardware.gpus else None
+            compute = self._compute[offload] = buffer or Scheduler(hardware, offload)
+        return compute
 
     @property
     def widens_values(self) -> bool:

@@ -77,13 +77,13 @@ def discover(*, cpu: bool = False) -> list[DeviceInfo]:
     """
     on_cpu = (lib.GGML_BACKEND_DEVICE_TYPE_CPU, lib.GGML_BACKEND_DEVICE_TYPE_ACCEL)
     handles = [lib.ggml_backend_dev_get(i) for i in range(lib.ggml_backend_dev_count())]
-    found: list[DeviceInfo] = []
+    devices: list[DeviceInfo] = []
     for handle in handles:
         library = _library(handle)
         index = sum(_library(h) == library for h in handles[: handles.index(handle)])
         if cpu or lib.ggml_backend_dev_type(handle) not in on_cpu:
-            found.append(describe_device(handle, library, index))
-    return found
+            devices.append(describe_device(handle, library, index))
+    return devices
 
 
 def describe_device(handle: Any, library: str, index: int) -> DeviceInfo:
@@ -126,7 +126,7 @@ def _library(handle: Any) -> str:
 def _unfiltered(library: str, index: int) -> str:
     """The id, in the variable that hides this library's devices, of the visible device `index`."""
     visible = os.environ.get(VISIBLE_DEVICES.get(library, ""), "")
-    ids = [one.strip() for one in visible.split(",")]
+    ids = [number.strip() for number in visible.split(",")]
     return ids[index] if index < len(ids) else ""
 
 
@@ -180,7 +180,7 @@ class Hardware:
         self._overrides: list[tuple[re.Pattern[str], Device]] = []
         if not any(g.layers for g in params.gpu_layers) and not params.tensor_overrides:
             return
-        found = discover()
+        infos = discover()
         opened: dict[DeviceID, Device] = {}
 
         def device(info: DeviceInfo) -> Device:
@@ -192,10 +192,10 @@ class Hardware:
         for group in params.gpu_layers.in_order():
             if not group.layers:
                 continue
-            info = next((d for d in found if d.device_id == group.device_id), None)
+            info = next((d for d in infos if d.device_id == group.device_id), None)
             if info is None:
                 raise ConfigError(
-                    f"layers are placed on device {group.library}:{group.id}; there {_names(found)}"
+                    f"layers are placed on device {group.library}:{group.id}; there {_names(infos)}"
                 )
             if group.layers[-1] > self.block_count:
                 raise ConfigError(
@@ -204,20 +204,20 @@ class Hardware:
                 )
             self._layers.update(dict.fromkeys(group.layers, device(info)))
         for pattern, name in params.tensor_overrides:
-            self._overrides.append((_compiled(pattern), self._named(name, found, device)))
+            self._overrides.append((_compiled(pattern), self._named(name, infos, device)))
         if len(self.devices) > _MOST_DEVICES:
             raise ConfigError(
                 f"the model is placed on {len(self.devices)} devices, the CPU included; ggml "
                 f"computes on {_MOST_DEVICES} at most"
             )
 
-    def _named(self, name: str, found: list[DeviceInfo], device: Any) -> Device:
+    def _named(self, name: str, devices: list[DeviceInfo], device: Any) -> Device:
         if name.upper() == "CPU":
             return self.cpu
-        info = next((d for d in found if d.name == name), None)
+        info = next((d for d in devices if d.name == name), None)
         if info is None:
             raise ConfigError(
-                f"weights are placed on device {name!r}; there is the CPU and {_names(found)}"
+                f"weights are placed on device {name!r}; there is the CPU and {_names(devices)}"
             )
         return device(info)
 
@@ -232,8 +232,8 @@ class Hardware:
 
     def of_weight(self, node: Node, layer: int) -> Device:
         """The home of a weight that the layer reads: an override, else the layer's device."""
-        wanted = (d for pattern, d in self._overrides if pattern.search(node.name))
-        return self._home(node, next(wanted, self.of_layer(layer)))
+        overriding = (d for pattern, d in self._overrides if pattern.search(node.name))
+        return self._home(node, next(overriding, self.of_layer(layer)))
 
     def of_state(self, node: Node, layer: int) -> Device:
         """The home of a state of the layer."""
@@ -249,8 +249,8 @@ class Hardware:
         self.threads.close()
 
 
-def _names(found: Iterable[DeviceInfo]) -> str:
-    names = ", ".join(f"{d.name} ({d.library}:{d.id})" for d in found)
+def _names(devices: Iterable[DeviceInfo]) -> str:
+    names = ", ".join(f"{d.name} ({d.library}:{d.id})" for d in devices)
     return f"is {names}" if names else "is none; see `ggmodel devices`"
 
 

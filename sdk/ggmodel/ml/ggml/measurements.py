@@ -115,7 +115,7 @@ def plain_is_faster(dtype: DType, buffer_type: Any) -> tuple[bool, ...]:
     """For each of `COLUMNS` whether the weight as stored is clearly faster than the one rearranged
     by `buffer_type`, an extra buffer type of the CPU that serves the dtype."""
     name = ffi.string(lib.ggml_backend_buft_name(buffer_type)).decode()
-    return _found(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
+    return _choices(f"{name} {dtype.name}", len(COLUMNS), lambda: _measure(dtype, buffer_type))
 
 
 def f32_values_are_faster(key: int, value: int) -> bool:
@@ -123,15 +123,15 @@ def f32_values_are_faster(key: int, value: int) -> bool:
     faster with values converted to F32."""
     if max(key, value) > _WIDEST:
         return False
-    (faster,) = _found(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
+    (faster,) = _choices(f"attention {key} {value}", 1, lambda: _measure_attention(key, value))
     return faster
 
 
-def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
+def _choices(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bool, ...]:
     """The decision of this process, else the remembered one, else a new measurement."""
     if key not in _decided:
-        found = _remembered_or_measured(key, length, measure)
-        _decided.setdefault(key, found)  # another thread may have been faster
+        choices = _remembered_or_measured(key, length, measure)
+        _decided.setdefault(key, choices)  # another thread may have been faster
         log.debug("kernels: %s, the alternative is faster: %s", key, _decided[key])
     return _decided[key]
 
@@ -139,15 +139,15 @@ def _found(key: str, length: int, measure: Callable[[], list[bool]]) -> tuple[bo
 def _remembered_or_measured(
     key: str, length: int, measure: Callable[[], list[bool]]
 ) -> tuple[bool, ...]:
-    known = _remembered()
-    found = known.get(key)
-    if not (isinstance(found, list) and len(found) == length):
-        found = measure()
+    remembered = _remembered()
+    choices = remembered.get(key)
+    if not (isinstance(choices, list) and len(choices) == length):
+        choices = measure()
         # On a busy machine a second measurement may differ: then the first is not remembered.
-        if found == measure():
-            known[key] = found
-            _remember(known)
-    return tuple(bool(f) for f in found)
+        if choices == measure():
+            remembered[key] = choices
+            _remember(remembered)
+    return tuple(bool(f) for f in choices)
 
 
 def at(choice: Sequence[bool], columns: int) -> bool:
@@ -208,9 +208,9 @@ class _Bench:
         # In turn, so that other work on the machine slows both.
         for _ in range(_RUNS):
             for pair in pairs:
-                for one in pair:
-                    one.run()
-        return [one.seconds < _CLEARLY * other.seconds for one, other in pairs]
+                for timed in pair:
+                    timed.run()
+        return [timed.seconds < _CLEARLY * other.seconds for timed, other in pairs]
 
     def __exit__(self, *exc: object) -> None:
         self._undo.close()
@@ -236,25 +236,25 @@ class _Timed(Alone):
 
 def _remembered() -> dict[str, Any]:
     try:
-        known = json.loads(_file().read_text(encoding="utf-8"))
+        remembered = json.loads(_file().read_text(encoding="utf-8"))
     except (OSError, ValueError, Error):
         return {}
-    return known if isinstance(known, dict) else {}
+    return remembered if isinstance(remembered, dict) else {}
 
 
-def _remember(known: dict[str, Any]) -> None:
+def _remember(choices: dict[str, Any]) -> None:
     try:
         path = _file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(known))
+        write_text(path, json.dumps(choices))
     except (OSError, Error) as error:
         log.debug("kernels: not remembered: %s", error)
 
 
 def _file() -> Path:
     """The file of results for this ggml on this kind of processor."""
-    found = describe()
-    about = (version, found["commit"], found["prefix"], sorted(found["features"].items()))
-    processor = sorted(found["devices"].items())
+    library = describe()
+    about = (version, library["commit"], library["prefix"], sorted(library["features"].items()))
+    processor = sorted(library["devices"].items())
     digest = hashlib.sha256(repr((about, processor)).encode()).hexdigest()[:12]
     return cache() / f"kernels-{digest}.json"

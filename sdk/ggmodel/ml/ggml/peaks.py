@@ -28,8 +28,8 @@ def op_overhead(hardware: Hardware) -> float:
     """Seconds of a trivial op computed alone: waking threads, waiting for them, and the calls. The
     median of many."""
     with closing(_OnThreads(hardware)) as alone:
-        one = lib.ggml_new_tensor_1d(alone.ctx, lib.GGML_TYPE_F32, 1)
-        alone.computes(lib.ggml_add(alone.ctx, one, one))
+        number = lib.ggml_new_tensor_1d(alone.ctx, lib.GGML_TYPE_F32, 1)
+        alone.computes(lib.ggml_add(alone.ctx, number, number))
         return statistics.median(alone.seconds() for _ in range(200))
 
 
@@ -61,13 +61,13 @@ def product_rate(hardware: Hardware, dtype: DType, buffer_type: Any = None) -> f
 
 def last_cache(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
     """Bytes of the largest cache of a core, shared or not; 0 if unknown."""
-    found = 0
+    largest = 0
     for file in root.glob("index*/size"):
         number, unit = file.read_text().strip()[:-1], file.read_text().strip()[-1:]
         scale = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
         if scale and number.isdecimal():
-            found = max(found, int(number) * scale)
-    return found
+            largest = max(largest, int(number) * scale)
+    return largest
 
 
 class _OnThreads(Alone):

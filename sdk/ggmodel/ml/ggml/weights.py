@@ -158,8 +158,8 @@ class Weights:
 
     def _allocate_all(self, graphs: tuple[Graph, ...]) -> None:
         cpu = self.hardware.cpu
-        found = _readers(graphs)
-        readers = {node.uid: found.get(node.uid, []) for node in self._nodes}
+        readers_by_uid = _readers(graphs)
+        readers = {node.uid: readers_by_uid.get(node.uid, []) for node in self._nodes}
         self._spots = {n.uid: self._spots_of(n, readers[n.uid]) for n in self._nodes}
         self.in_products = {
             n.name for n in self._nodes if any(_is_product(*r) for r in readers[n.uid])
@@ -321,12 +321,12 @@ def extra_buffer_types(device: Any) -> list[Any]:
     """The CPU's buffer types that rearrange weights for its kernels."""
     registry = lib.ggml_backend_dev_backend_reg(device)
     try:
-        found = proc(registry, "ggml_backend_dev_get_extra_bufts")(device)
+        handles = proc(registry, "ggml_backend_dev_get_extra_bufts")(device)
     except Error:
         return []  # a build without them
     types = []
-    while found and found[len(types)] != ffi.NULL:
-        types.append(found[len(types)])
+    while handles and handles[len(types)] != ffi.NULL:
+        types.append(handles[len(types)])
     return types
 
 
@@ -336,13 +336,13 @@ def _is_product(reader: Node, operand: int) -> bool:
 
 def _readers(graphs: Sequence[Graph]) -> dict[int, list[tuple[Node, int]]]:
     """The ops that read each weight, with the operand's number, by the weight's uid."""
-    found: dict[int, list[tuple[Node, int]]] = {}
+    readers: dict[int, list[tuple[Node, int]]] = {}
     for graph in graphs:
         for op in graph.schedule:
             for i, x in enumerate(op.sources):
                 if x is not None and isinstance(x.storage, Weight):
-                    found.setdefault(x.uid, []).append((op, i))
-    return found
+                    readers.setdefault(x.uid, []).append((op, i))
+    return readers
 
 
 def _mapped_file(source: TensorSource, node: Tensor) -> int | None:

@@ -189,13 +189,13 @@ def _choose(names: Sequence[str]) -> tuple[DeviceInfo, ...]:
 def _resolve(host: str) -> str:
     """The numeric IPv4 address, which is all that ggml's server takes."""
     try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ConfigError(
             f"{host!r} is no name or address that IPv4 knows; a worker listens at an IPv4 address "
             "of its machine, such as 127.0.0.1, or at 0.0.0.0, which stands for all of them"
         ) from None
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _try_to_bind(address: str, port: int) -> None:

@@ -245,8 +245,8 @@ class Shaping(Node):
         """Writes src into self […] at a byte offset with byte strides → […], a view of self."""
         return record(self, "set_inplace", src, nb=(nb1, nb2, nb3), offset=offset)
 
-    def _strides(self, given: tuple[int, ...]) -> tuple[int, int, int]:
-        a, b, c = (*given, *self.nb[1 + len(given) :])[:3]
+    def _strides(self, strides: tuple[int, ...]) -> tuple[int, int, int]:
+        a, b, c = (*strides, *self.nb[1 + len(strides) :])[:3]
         return a, b, c
 
     def slice(self, dim: int, lo: int, hi: int, step: int = 1) -> Self:
@@ -321,10 +321,10 @@ def infer_shape(x: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
         raise TensorError(f"shape {list(shape)}: dims are positive, at most one is −1")
     if -1 not in shape:
         return shape
-    known = -math.prod(shape)
-    if x.n_elements % known:
-        raise TensorError(f"{x.describe()} cannot become {list(shape)}: {known} does not divide it")
-    return tuple(x.n_elements // known if n == -1 else n for n in shape)
+    rest = -math.prod(shape)
+    if x.n_elements % rest:
+        raise TensorError(f"{x.describe()} cannot become {list(shape)}: {rest} does not divide it")
+    return tuple(x.n_elements // rest if n == -1 else n for n in shape)
 
 
 _IDS = Operand("ids", frozenset({I32}), None, Layout.CONTIGUOUS, selects=(0, 1))

@@ -60,10 +60,10 @@ class ReferenceBackend(Backend):
 
     def weight(self, node: Node) -> Elements:
         """A weight's elements, which keep their decoded blocks."""
-        found = self._decoded.get(node.uid)
-        if found is None:
-            found = self._decoded[node.uid] = Elements(self.bytes_of(node), node, keep=True)
-        return found
+        decoded = self._decoded.get(node.uid)
+        if decoded is None:
+            decoded = self._decoded[node.uid] = Elements(self.bytes_of(node), node, keep=True)
+        return decoded
 
     # states
 

@@ -267,8 +267,8 @@ def ssm_conv(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     """x [1, sequences, d, k − 1 + n], kernel [1, 1, d, k] → [1, sequences, n, d]."""
     k = kernel.shape[3]
     n = x.shape[3] - k + 1
-    seen = x[..., np.arange(n)[:, None] + np.arange(k)]  # [1, sequences, d, n, k]
-    return (seen * kernel[:, :, :, None]).sum(-1).swapaxes(2, 3)
+    windows = x[..., np.arange(n)[:, None] + np.arange(k)]  # [1, sequences, d, n, k]
+    return (windows * kernel[:, :, :, None]).sum(-1).swapaxes(2, 3)
 
 
 @computes("ssm_scan")
@@ -317,8 +317,8 @@ def gated_delta_net(
     y = np.empty_like(v)
     for i in range(n):
         states = states * np.exp(decay[:, i, :, None])
-        known = (states * k[:, i, :, None]).sum(-1)
-        states = states + (beta[:, i] * (v[:, i] - known))[..., None] * k[:, i, :, None]
+        recalled = (states * k[:, i, :, None]).sum(-1)
+        states = states + (beta[:, i] * (v[:, i] - recalled))[..., None] * k[:, i, :, None]
         y[:, i] = (states * q[:, i, :, None]).sum(-1) / np.sqrt(d)
     return np.concatenate([y.reshape(-1), states.reshape(-1)]).reshape(1, 1, -1, d * heads)
 
@@ -328,6 +328,6 @@ def solve_tri(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Forward substitution: the lower triangle of a [b3, b2, n, n], b [b3, b2, n, k]."""
     x = np.zeros_like(b)
     for i in range(a.shape[2]):
-        known = (a[:, :, i, :i, None] * x[:, :, :i]).sum(2)
-        x[:, :, i] = (b[:, :, i] - known) / a[:, :, i, i, None]
+        solved = (a[:, :, i, :i, None] * x[:, :, :i]).sum(2)
+        x[:, :, i] = (b[:, :, i] - solved) / a[:, :, i, i, None]
     return x

@@ -138,8 +138,8 @@ def patches(x: np.ndarray, kernel: Pair, stride: Pair, dilation: Pair) -> np.nda
 def _met(w: np.ndarray, x: np.ndarray, stride: Pair, pad: Pair, dilation: Pair) -> np.ndarray:
     """[batch, height', width', channels · kh · kw] of zero-padded images."""
     x = np.pad(x, [(0, 0), (0, 0), (pad[1], pad[1]), (pad[0], pad[0])])
-    found = patches(x, (w.shape[3], w.shape[2]), stride, dilation)
-    return found.reshape(*found.shape[:3], -1)
+    windows = patches(x, (w.shape[3], w.shape[2]), stride, dilation)
+    return windows.reshape(*windows.shape[:3], -1)
 
 
 @computes("im2col")
@@ -195,8 +195,8 @@ def depthwise_conv_2d(
 ) -> np.ndarray:
     """w [channels, 1, kh, kw] over x [batch, channels, height, width]."""
     x = np.pad(x, [(0, 0), (0, 0), (pad[1], pad[1]), (pad[0], pad[0])])
-    found = patches(x, (w.shape[3], w.shape[2]), stride, dilation)
-    return np.einsum("nhwcij,cij->nchw", found, w[:, 0])
+    windows = patches(x, (w.shape[3], w.shape[2]), stride, dilation)
+    return np.einsum("nhwcij,cij->nchw", windows, w[:, 0])
 
 
 @computes("conv_transpose_1d")
