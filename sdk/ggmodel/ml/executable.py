@@ -323,7 +323,7 @@ class Executable(ABC):
     def _check_valid(self) -> None:
         """Raises GraphError if it can run no more, and its values are gone."""
         if not self.valid:
-            raise GraphError("this graph's memory is gone; compile it again")
+            raise GraphError("this graph's memory is gone, or it is closed; compile it again")
 
     def _alone(self, work: Callable[..., T], *args: Any) -> T:
         """`Turn.alone` of a valid graph."""
